@@ -1,0 +1,66 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.7
+# `make lock LOCK_FLAGS=--upgrade` takes the newest versions; without it pins that still fit stay.
+LOCK_FLAGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check slow bench golden lock clean static
+.DELETE_ON_ERROR:
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/.installed ## make .venv from requirements.lock (the other targets do it by themselves)
+
+demo: setup ## show the story: a ring forms, is damaged and heals
+	@$(BIN)/skipring demo
+
+test: static ## everything that CI runs: format, lint, types, imports, all tests but the slow ones
+	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow"
+
+check: static ## what to run before every commit: as test, but only the fast tests
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not heavy"
+
+slow: setup ## all tests, the long random runs and large rings too
+	$(BIN)/pytest -q -n auto --dist worksteal -m ""
+
+bench: setup ## measure the simulator
+	@$(BIN)/skipring bench sim
+
+golden: setup ## rewrite the transcripts in tests/golden; review the diff
+	SKIPRING_GOLDEN=rewrite $(BIN)/pytest -q -m "" tests/golden
+
+lock: ## rewrite requirements.lock from pyproject.toml (LOCK_FLAGS=--upgrade for newer versions)
+	@echo "locking with uv $(UV_VERSION)"
+	@rm -rf .venv-lock
+	@$(PYTHON) -m venv .venv-lock
+	@trap 'rm -rf .venv-lock' EXIT; \
+	.venv-lock/bin/python -m pip install -qq uv==$(UV_VERSION) && \
+	.venv-lock/bin/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+		--generate-hashes --no-config --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command 'make lock' --quiet $(LOCK_FLAGS) --output-file requirements.lock
+
+clean: ## remove .venv, caches and build output
+	@rm -rf $(VENV) .venv-lock .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+static: setup
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy --no-error-summary
+	$(BIN)/lint-imports --no-logo
+
+# Two stamps: a new lock makes a new environment, a new pyproject.toml only installs skipring again.
+$(VENV)/.locked: requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "skipring needs Python 3.11 or newer, and '$(PYTHON)' is not: try 'make setup PYTHON=python3.12'." >&2; exit 1; }
+	@echo "making $(VENV) from requirements.lock (once; about a minute)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements.lock
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@

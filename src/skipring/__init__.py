@@ -1,0 +1,1 @@
+"""skipring: publish/subscribe without a broker in the data path, which heals from any state."""
