@@ -1,0 +1,1 @@
+"""The paper: machines that take one event and return effects, without IO, clock or globals."""

@@ -1,0 +1,94 @@
+"""The protocol's rules and constants, and where each comes from.
+
+Rules are named as in the decision records (docs/decisions/): each can be switched off alone, so
+that what it is for can be measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Self
+
+from msgspec import Struct
+
+
+class Rule(StrEnum):
+    """A departure from the paper's pseudocode that can be switched off."""
+
+    PROBE = "R1"  # displaced shortcuts are asked who they are, not filed under the slot's label
+    FIRST_HAND = "R2"  # ring neighbours change by the supervisor's or their own word only
+    EQUAL_LABEL = "R8"  # somebody else with our label is a case for the supervisor
+    SILENCE = "R9"  # a ring neighbour that has gone quiet makes us ask for our configuration
+    SUPERVISOR_FIRST = "R10"  # what would be passed on hop by hop goes to the supervisor
+    WAKE = "R11"  # one that learns it is unrecorded wakes all it knows
+    CONFLICT = "R12"  # two nodes under one label: ask about oneself and the stranger
+    NO_WRAP_FORWARDING = "R13"  # candidates for the wrap edge are never passed on
+    DIGEST = "R14"  # a sum over the tree shows the supervisor what round robin finds too late
+    QUEUE = "R15"  # the supervisor answers each subject once, and only so many an interval
+    PUSH = "S11"  # a change of the roster is told to exactly those it concerns
+    OVERWRITE = "B13"  # a configuration replaces the neighbours instead of joining them
+    RARE_REQUESTS = "k+1"  # ask with 1/(2^(k+1) k^2), since two labels have length 1
+
+
+class Mode(StrEnum):
+    """A named set of rules."""
+
+    PAPER = "paper"
+    FIXED = "fixed"
+    FAST = "fast"
+
+
+_FIXED: Final = frozenset(
+    {Rule.PROBE, Rule.FIRST_HAND, Rule.SILENCE, Rule.OVERWRITE, Rule.RARE_REQUESTS}
+)
+
+MODE_RULES: Final[Mapping[Mode, frozenset[Rule]]] = MappingProxyType(
+    {Mode.PAPER: frozenset(), Mode.FIXED: _FIXED, Mode.FAST: frozenset(Rule)}
+)
+
+
+class Rules(Struct, frozen=True, gc=False):
+    """Which rules are on, one attribute a rule: they are read in every handler."""
+
+    probe: bool
+    first_hand: bool
+    equal_label: bool
+    silence: bool
+    supervisor_first: bool
+    wake: bool
+    conflict: bool
+    no_wrap_forwarding: bool
+    digest: bool
+    queue: bool
+    push: bool
+    overwrite: bool
+    rare_requests: bool
+
+    @classmethod
+    def of(cls, mode: Mode = Mode.FAST, without: Iterable[Rule] = ()) -> Self:
+        """Return the rules of a mode, less some."""
+        chosen = MODE_RULES[mode] - frozenset(without)
+        return cls(**{rule.name.lower(): rule in chosen for rule in Rule})
+
+
+class ProtocolConfig(Struct, frozen=True, gc=False):
+    """Every constant of the protocol."""
+
+    rules: Rules = Rules.of()
+    # R9, measured: below 8 a slow scheduler looks like silence, above 64 healing waits for it.
+    silence_ticks_min: int = 8
+    silence_ticks_max: int = 64
+    # R15, measured: a lost database brings 15-20 requests a node; n/8 answers drain it in 8 ticks.
+    answers_min: int = 64
+    answers_share: int = 8
+    # R14, measured: the sum needs a tick per tree level to settle after a change, up and down.
+    digest_settle_ticks: int = 4  # added to 2 ceil(log2 n)
+    digest_mismatches: int = 2
+    refresh_ticks: int = 16
+    refresh_share: int = 16
+    # S10, our guess: long enough to outlive stale requests, short enough to forget the dead.
+    suspicion_ticks: int = 64
+    # R14, our guess: twice the tree's largest number of children at 2^64 nodes.
+    digest_senders_max: int = 128

@@ -1,0 +1,73 @@
+"""A sum over the whole ring that the supervisor can compare with its roster (R14).
+
+Two entries swapped in the database look right to every single node, so nobody asks, and round
+robin takes n intervals to find them. The sum of all (label, node) pairs shows it at once: each
+node adds up its subtree and tells its parent, and label 0 tells the supervisor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+from skipring.core.chains import Chains
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Outbox
+from skipring.core.labels import CIRCLE, Label
+from skipring.core.messages import Digest
+from skipring.core.peers import NodeId, Peer
+from skipring.core.shortcuts import Shortcuts
+
+
+def weight(label: Label, node: NodeId) -> int:
+    """H(label, id): what one member adds to the digest of the ring."""
+    data = label.position.to_bytes(8, "big") + node.encode()
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
+
+
+class TreeDigest:
+    """The digest of the subtree below one subscriber."""
+
+    __slots__ = ("_config", "_own", "_weight", "heard", "total")
+
+    def __init__(self, config: ProtocolConfig) -> None:
+        self._config = config
+        self._own: Peer | None = None
+        self._weight = 0
+        self.heard: dict[NodeId, int] = {}
+        self.total = 0
+
+    def on_tick(
+        self,
+        me: Peer,
+        chains: Chains,
+        shortcuts: Shortcuts,
+        pred: Peer | None,
+        succ: Peer | None,
+        out: Outbox,
+    ) -> None:
+        """Add up what the children said and tell the parent."""
+        if me != self._own:
+            self._own, self._weight = me, weight(me.label, me.node)
+        total, heard = self._weight, self.heard
+        if chains.children or heard:
+            self.heard = {}
+            for label in chains.children:
+                child = shortcuts.holder(label, pred, succ)
+                if child is not None and child in heard and child not in self.heard:
+                    self.heard[child] = heard[child]
+                    total += heard[child]
+        self.total = total % CIRCLE
+        if chains.parent is not None:
+            parent = shortcuts.holder(chains.parent, pred, succ)
+            if parent is not None and parent != me.node:
+                out.send(parent, Digest(me.node, self.total))
+
+    def on_digest(self, message: Digest) -> None:
+        """Remember what a node said; whether it is a child shows at the next tick."""
+        if message.node in self.heard or len(self.heard) < self._config.digest_senders_max:
+            self.heard[message.node] = message.digest % CIRCLE
+
+    def load(self, heard: Mapping[NodeId, int]) -> None:
+        """Take over what the children are supposed to have said."""
+        self.heard = dict(heard)

@@ -1,0 +1,38 @@
+"""What can happen to a machine; a closed set."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from skipring.core.messages import Message
+from skipring.core.peers import NodeId
+
+
+class Tick(Struct, frozen=True, gc=False):
+    """The paper's Timeout: run the periodic actions once."""
+
+
+class Received(Struct, frozen=True, gc=False):
+    """A message has arrived; the sender is unknown for what was in a channel from the start."""
+
+    message: Message
+    sender: NodeId | None = None
+
+
+class SubscribeRequested(Struct, frozen=True, gc=False):
+    """The application wants this node to be a member of the topic."""
+
+
+class UnsubscribeRequested(Struct, frozen=True, gc=False):
+    """The application wants this node to leave the topic."""
+
+
+class NodeSuspected(Struct, frozen=True, gc=False):
+    """The supervisor's failure detector holds ``node`` for crashed (section 3.3)."""
+
+    node: NodeId
+
+
+Event: TypeAlias = Tick | Received | SubscribeRequested | UnsubscribeRequested | NodeSuspected

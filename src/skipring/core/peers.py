@@ -1,0 +1,64 @@
+"""Who is on the ring, and from which side one looks (section 1.1)."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from skipring.core.labels import CIRCLE, Label
+
+NodeId: TypeAlias = str  # 1-64 characters of [A-Za-z0-9._-]; compared, stored, sent, no more
+TopicId: TypeAlias = str
+
+SUPERVISOR: Final[NodeId] = "supervisor"  # "assumed to be hard-coded" (section 3.2)
+
+
+class Side(IntEnum):
+    """A direction on the ring; where the paper says "analogously", this is the value that turns."""
+
+    LEFT = 0
+    RIGHT = 1
+
+    @property
+    def opposite(self) -> Side:
+        """The other direction."""
+        return RIGHT if self is LEFT else LEFT
+
+    def distance(self, start: Label, end: Label) -> int:
+        """Way from ``start`` to ``end`` round the circle in this direction (B11)."""
+        if self is LEFT:
+            return (start.position - end.position) % CIRCLE
+        return (end.position - start.position) % CIRCLE
+
+
+LEFT: Final = Side.LEFT
+RIGHT: Final = Side.RIGHT
+SIDES: Final = (LEFT, RIGHT)
+
+
+class Link(Enum):
+    """Which edge a message is about: the sorted line, or the edge that wraps it into a ring."""
+
+    LINE = "LIN"
+    WRAP = "CYC"
+
+
+class Peer(Struct, frozen=True, order=True, array_like=True, gc=False):
+    """A node and the label it is believed to have; the belief may be stale.
+
+    Peers are ordered by label, then node: the total order of the ring.
+    """
+
+    label: Label
+    node: NodeId
+
+    def side_of(self, other: Peer) -> Side:
+        """On which side of us ``other`` stands."""
+        return LEFT if other < self else RIGHT
+
+
+def farther(peer: Peer, than: Peer, side: Side) -> bool:
+    """True if ``peer`` stands strictly farther out on ``side`` than the other peer."""
+    return peer < than if side is LEFT else than < peer

@@ -1,0 +1,121 @@
+"""Shortcuts: which labels to hold, and who holds them (section 3.2.2, Algorithm 4).
+
+Nothing here writes to the ring edges: a shortcut that has to go is asked who it is (R1), and
+what comes of that is the ring's affair. So the paper's bottom-up induction over levels holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from skipring.core.chains import Chains, chains_around
+from skipring.core.effects import Outbox
+from skipring.core.labels import Label
+from skipring.core.messages import IntroduceShortcut, RemoveConnections
+from skipring.core.peers import Link, NodeId, Peer
+from skipring.core.ring import Ring
+
+
+class Shortcuts:
+    """The shortcuts of one subscriber."""
+
+    __slots__ = ("_chains", "_ring", "slots")
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._chains: Chains | None = None
+        self.slots: dict[Label, NodeId | None] = {}
+
+    def nodes(self) -> Iterator[NodeId]:
+        """The known holders of shortcuts."""
+        for node in self.slots.values():
+            if node is not None:
+                yield node
+
+    def holder(self, label: Label, pred: Peer | None, succ: Peer | None) -> NodeId | None:
+        """Who holds a label of one of our chains: a ring neighbour or a shortcut."""
+        if pred is not None and pred.label == label:
+            return pred.node
+        if succ is not None and succ.label == label:
+            return succ.node
+        return self.slots.get(label)
+
+    def on_tick(self, me: Peer, pred: Peer | None, succ: Peer | None, out: Outbox) -> Chains:
+        """Hold exactly the chain labels and introduce our level neighbours to each other."""
+        chains = self._chains_from(
+            me.label,
+            pred.label if pred is not None else None,
+            succ.label if succ is not None else None,
+        )
+        if tuple(self.slots) != chains.slots:
+            self._hold(chains.slots, out)
+        for label, node in self.slots.items():
+            if node is not None and self._ring.is_void(Peer(label, node)):
+                self.slots[label] = None  # B2; no key changes, so the walk goes on
+        self._introduce_ends(me, chains, pred, succ, out)
+        return chains
+
+    def _chains_from(self, own: Label, pred: Label | None, succ: Label | None) -> Chains:
+        """The chains of these labels, worked out again only when a label has changed."""
+        known = self._chains
+        if known is None or known.own != own or known.pred != pred or known.succ != succ:
+            known = self._chains = chains_around(own, pred, succ)
+        return known
+
+    def _hold(self, labels: tuple[Label, ...], out: Outbox) -> None:
+        """Keep the slots that are still wanted, open the missing ones, drop the rest (C5)."""
+        before = self.slots
+        self.slots = {label: before.get(label) for label in labels}
+        for label, node in before.items():
+            if node is not None and label not in self.slots:
+                self._let_go(Peer(label, node), out)
+
+    def _introduce_ends(
+        self, me: Peer, chains: Chains, pred: Peer | None, succ: Peer | None, out: Outbox
+    ) -> None:
+        """Introduce the last elements of both chains: neighbours in the ring of our level (C3)."""
+        if chains.ends is None:
+            return
+        left, right = chains.ends
+        left_node = self.holder(left, pred, succ)
+        right_node = self.holder(right, succ, pred)
+        if left_node is None or right_node is None or left_node == right_node:
+            return  # C4
+        if me.node in (left_node, right_node):
+            return
+        out.send(left_node, IntroduceShortcut(Peer(right, right_node)))
+        out.send(right_node, IntroduceShortcut(Peer(left, left_node)))
+
+    def on_introduce_shortcut(self, peer: Peer, out: Outbox) -> None:
+        """IntroduceShortcut (Algorithm 4): the newest holder of a label we want is the right one."""
+        ring = self._ring
+        if ring.is_void(peer):
+            return
+        if ring.me is None:
+            out.send(peer.node, RemoveConnections(ring.node))
+        elif peer.label in self.slots:
+            before = self.slots[peer.label]
+            if before == peer.node:
+                return
+            self.slots[peer.label] = peer.node
+            if before is not None:
+                self._let_go(Peer(peer.label, before), out)
+        else:
+            self._let_go(peer, out)
+
+    def _let_go(self, peer: Peer, out: Outbox) -> None:
+        """See a reference off: ask the node who it is (R1), or file it as the paper does."""
+        if self._ring.rules.probe:
+            self._ring.probe(peer, Link.LINE, out)
+        else:
+            self._ring.linearize(peer, out, first_hand=False)
+
+    def on_remove_connections(self, node: NodeId) -> None:
+        """RemoveConnections: empty the slots the node holds, keep their labels (B9)."""
+        for label, holder in self.slots.items():
+            if holder == node:
+                self.slots[label] = None
+
+    def forget_all(self) -> None:
+        """Drop every shortcut."""
+        self.slots = {}

@@ -1,0 +1,84 @@
+"""Noticing a ring neighbour that has gone quiet (R9).
+
+In a legitimate state every stored ring neighbour sends us one CheckLabel an interval. One that
+does not is dead, or not our neighbour: only the supervisor can say. The waiting time doubles
+only when the supervisor has confirmed the neighbour, so a lost answer never slows us down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.peers import NodeId, Peer
+from skipring.core.state import SilenceState
+
+
+class Watch:
+    """What we know of one neighbour's silence."""
+
+    __slots__ = ("pending", "threshold", "ticks")
+
+    def __init__(self, ticks: int, threshold: int, *, pending: bool) -> None:
+        self.ticks = ticks
+        self.threshold = threshold
+        self.pending = pending
+
+
+class Silence:
+    """The watches over all ring neighbours of one subscriber."""
+
+    __slots__ = ("_config", "_watches")
+
+    def __init__(self, config: ProtocolConfig) -> None:
+        self._config = config
+        self._watches: dict[NodeId, Watch] = {}
+
+    def hear(self, node: NodeId) -> None:
+        """The node has spoken for itself."""
+        watch = self._watches.get(node)
+        if watch is not None:
+            watch.ticks = 0
+
+    def on_tick(self, neighbours: Iterable[Peer]) -> bool:
+        """Count one more silent tick for each neighbour; True if one has been silent too long."""
+        watches, config = self._watches, self._config
+        nodes = {peer.node: None for peer in neighbours}
+        alarm = False
+        for node in nodes:
+            watch = watches.get(node)
+            if watch is None:
+                watch = watches[node] = Watch(0, config.silence_ticks_min, pending=False)
+            watch.ticks += 1
+            if watch.ticks >= self._clamped(watch.threshold):
+                watch.ticks = 0
+                watch.pending = alarm = True
+        if len(watches) > len(nodes):
+            self._watches = {node: watches[node] for node in nodes}
+        return alarm
+
+    def confirm(self, neighbours: Iterable[Peer]) -> None:
+        """A configuration has come; it answers what is pending about those it still names."""
+        for peer in neighbours:
+            watch = self._watches.get(peer.node)
+            if watch is not None and watch.pending:
+                watch.pending = False
+                watch.threshold = self._clamped(2 * self._clamped(watch.threshold))
+
+    def _clamped(self, threshold: int) -> int:
+        """The threshold as far as it can be believed: memory may be corrupted."""
+        return min(max(threshold, self._config.silence_ticks_min), self._config.silence_ticks_max)
+
+    def load(self, states: Mapping[NodeId, SilenceState]) -> None:
+        """Take over counters, whatever they say."""
+        self._watches = {
+            node: Watch(state.ticks, state.threshold, pending=state.pending)
+            for node, state in states.items()
+        }
+
+    def states(self) -> dict[NodeId, SilenceState]:
+        """The counters as values."""
+        return {
+            node: SilenceState(watch.ticks, watch.threshold, watch.pending)
+            for node, watch in self._watches.items()
+        }

@@ -1,0 +1,243 @@
+"""The supervisor's machine for one topic (Algorithm 3, and crashes: section 3.3)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, assert_never
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Effect, Outbox
+from skipring.core.events import (
+    Event,
+    NodeSuspected,
+    Received,
+    SubscribeRequested,
+    Tick,
+    UnsubscribeRequested,
+)
+from skipring.core.messages import (
+    CheckLabel,
+    Digest,
+    GetConfiguration,
+    Introduce,
+    IntroduceShortcut,
+    RemoveConnections,
+    Subscribe,
+    Unsubscribe,
+)
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.roster import Roster
+from skipring.core.state import SupervisorState
+from skipring.core.topology import levels
+
+
+class Supervisor:
+    """Lets subscribers of one topic in and out and tells them their places."""
+
+    __slots__ = (
+        "_calm_ticks",
+        "_config",
+        "_mismatches",
+        "_queue",
+        "_queued",
+        "_refresh_ticks",
+        "_suspects",
+        "_ticks",
+        "roster",
+    )
+
+    def __init__(self, *, config: ProtocolConfig) -> None:
+        self._config = config
+        self.roster = Roster()
+        self._queue: deque[NodeId] = deque()  # R15: distinct subjects, first come first served
+        self._queued: set[NodeId] = set()
+        self._suspects: dict[NodeId, int] = {}  # node -> tick of suspicion, oldest first
+        self._ticks = 0
+        self._calm_ticks = 0  # since the roster last changed
+        self._mismatches = 0
+        self._refresh_ticks = 0
+
+    def handle(self, event: Event) -> list[Effect]:
+        """React to one event."""
+        out = Outbox()
+        self._note_change(self.roster.repair(), out)  # S3
+        match event:
+            case Received():
+                self._on_message(event, out)
+            case Tick():
+                self._on_tick(out)
+            case NodeSuspected():
+                self._on_node_suspected(event.node, out)
+            case SubscribeRequested() | UnsubscribeRequested():
+                pass  # the supervisor is no member of any topic
+            case _:
+                assert_never(event)
+        return out.effects
+
+    # -- periodic actions ------------------------------------------------------------------
+
+    def _on_tick(self, out: Outbox) -> None:
+        """Timeout: tell the next members in round robin their configuration."""
+        self._ticks += 1
+        self._calm_ticks += 1
+        self._forget_suspicions()
+        n = len(self.roster)
+        rounds = 1
+        if self._refresh_ticks > 0:
+            self._refresh_ticks -= 1
+            rounds = n // self._config.refresh_share + 1  # R14
+            self._calm_ticks = 0  # the sum has to settle again before it can accuse anybody
+        for _ in range(min(rounds, n)):  # S6: none if n = 0
+            self._answer(self.roster.advance(), out)
+        if self.roster.audit():
+            self._note_change(self.roster.nodes, out)
+        self._answer_queue(out)
+
+    def _answer_queue(self, out: Outbox) -> None:
+        """Tell the longest waiting subjects their current configuration (R15)."""
+        share = len(self.roster) // self._config.answers_share
+        budget = max(self._config.answers_min, share)
+        while self._queue and budget > 0:
+            node = self._queue.popleft()
+            self._queued.discard(node)
+            if node not in self._suspects:
+                out.send(node, self.roster.configuration_of(node))
+                budget -= 1
+
+    def _answer(self, node: NodeId, out: Outbox) -> None:
+        """Tell a node its configuration, in its turn (R15) or at once."""
+        if not self._config.rules.queue:
+            out.send(node, self.roster.configuration_of(node))
+        elif node not in self._queued:
+            self._queue.append(node)
+            self._queued.add(node)
+
+    def _note_change(self, changed: Iterable[NodeId], out: Outbox) -> None:
+        """The roster has changed: tell those it concerns (S11)."""
+        for node in changed:
+            self._calm_ticks = 0
+            if self._config.rules.push:
+                self._answer(node, out)
+
+    # -- requests --------------------------------------------------------------------------
+
+    def _on_message(self, event: Received, out: Outbox) -> None:
+        message, sender = event.message, event.sender
+        if sender is not None:
+            self._suspects.pop(sender, None)  # S10: the dead do not speak
+        request = self._REQUESTS.get(type(message))
+        if request is not None:
+            node = message.node  # type: ignore[union-attr]
+            if node is not None and node != SUPERVISOR and node not in self._suspects:
+                request(self, message, out)  # S10: all others are ignored
+            return
+        holder = sender if sender is not None else _subject(message)
+        if holder is not None and holder != SUPERVISOR:
+            # A stale reference led a ring message here (S10).
+            out.send(holder, RemoveConnections(SUPERVISOR))
+
+    def _on_subscribe(self, message: Subscribe, out: Outbox) -> None:
+        """Subscribe: record the node if it is new, tell it its configuration."""
+        node = message.node
+        assert node is not None
+        if node not in self.roster:
+            self._note_change(self.roster.add(node), out)
+            if self._config.rules.push:
+                return  # the newcomer is among those who were told
+        self._answer(node, out)
+
+    def _on_unsubscribe(self, message: Unsubscribe, out: Outbox) -> None:
+        """Unsubscribe: drop the node, tell who takes its place, and let it go."""
+        node = message.node
+        assert node is not None
+        self._drop(node, out)
+        self._answer(node, out)  # not recorded any more: the permission to leave
+
+    def _drop(self, node: NodeId, out: Outbox) -> None:
+        if node not in self.roster:
+            return
+        mover = self.roster.nodes[-1]
+        self._note_change(self.roster.remove(node), out)
+        if not self._config.rules.push and mover != node:
+            self._answer(mover, out)
+
+    def _on_get_configuration(self, message: GetConfiguration, out: Outbox) -> None:
+        """GetConfiguration: tell a node its place, or that it has none (S1)."""
+        node = message.node
+        assert node is not None
+        if message.digest is not None and self._config.rules.digest and node == self.roster.first:
+            self._compare_digest(message.digest)
+        self._answer(node, out)
+
+    def _compare_digest(self, digest: int) -> None:
+        """Tell everybody their configuration if the ring is not what the roster says (R14)."""
+        if digest == self.roster.digest:
+            self._mismatches = self._refresh_ticks = 0
+            return
+        settled = 2 * levels(len(self.roster)) + self._config.digest_settle_ticks
+        if self._calm_ticks < settled or self._refresh_ticks > 0:
+            return
+        self._mismatches += 1
+        if self._mismatches >= self._config.digest_mismatches:
+            self._mismatches = 0
+            self._refresh_ticks = self._config.refresh_ticks
+
+    _REQUESTS: ClassVar[Mapping[type, Callable[[Supervisor, Any, Outbox], None]]] = (
+        MappingProxyType(
+            {
+                Subscribe: _on_subscribe,
+                Unsubscribe: _on_unsubscribe,
+                GetConfiguration: _on_get_configuration,
+            }
+        )
+    )
+
+    # -- crashes ---------------------------------------------------------------------------
+
+    def _on_node_suspected(self, node: NodeId, out: Outbox) -> None:
+        """A node has crashed: it "just has to" be removed from the database (section 3.3)."""
+        self._suspects.pop(node, None)
+        self._suspects[node] = self._ticks
+        self._drop(node, out)
+
+    def _forget_suspicions(self) -> None:
+        """Let go of suspicions that have outlived their use."""
+        oldest = self._ticks - self._config.suspicion_ticks
+        for node in [node for node, tick in self._suspects.items() if tick <= oldest]:
+            del self._suspects[node]
+
+    def suspects(self, node: NodeId) -> bool:
+        """True while the node is held for crashed."""
+        return node in self._suspects
+
+    # -- state as a value ------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nobody is recorded, waits for an answer or is held for crashed."""
+        return not (self.roster.nodes or self._queue or self._suspects or self.roster.is_loaded)
+
+    def state(self) -> SupervisorState:
+        """The machine's variables as a value."""
+        return SupervisorState(
+            database=self.roster.database(), next=self.roster.cursor, queue=tuple(self._queue)
+        )
+
+    def load(self, state: SupervisorState) -> None:
+        """Take over any state, however wrong."""
+        self.roster.load(state.database, state.next)
+        self._queue = deque(dict.fromkeys(state.queue))
+        self._queued = set(self._queue)
+
+
+def _subject(message: object) -> NodeId | None:
+    """Of whom a ring message speaks: who sent it, as far as one can tell."""
+    match message:
+        case CheckLabel(sender=peer) | Introduce(peer=peer) | IntroduceShortcut(peer=peer):
+            return peer.node
+        case Digest(node=node):
+            return node
+        case _:
+            return None

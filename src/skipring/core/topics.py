@@ -1,0 +1,70 @@
+"""One machine per topic, and which event belongs to which (section 4)."""
+
+from __future__ import annotations
+
+from random import Random
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Effect, Left
+from skipring.core.events import Event, Received, SubscribeRequested, Tick
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.subscriber import Subscriber
+from skipring.core.supervisor import Supervisor
+
+
+class SubscriberTopics:
+    """All topics of one node; each runs its own BuildSR protocol."""
+
+    def __init__(self, node: NodeId, *, rng: Random, config: ProtocolConfig) -> None:
+        self._node = node
+        self._rng = rng
+        self._config = config
+        self._machines: dict[TopicId, Subscriber] = {}
+
+    def __contains__(self, topic: TopicId) -> bool:
+        return topic in self._machines
+
+    def handle(self, topic: TopicId, event: Event) -> list[Effect]:
+        """React to one event of one topic; the effects belong to the same topic."""
+        machine = self._machines.get(topic)
+        if machine is None:
+            # Whoever is not in a topic answers like one that wants nothing of it: references to
+            # it are removed, and a configuration is given back.
+            machine = Subscriber(self._node, rng=self._rng, config=self._config, wants=False)
+            if isinstance(event, SubscribeRequested):
+                self._machines[topic] = machine
+        effects = machine.handle(event)
+        if Left() in effects:
+            self._machines.pop(topic, None)
+        return effects
+
+    def tick(self) -> list[tuple[TopicId, list[Effect]]]:
+        """Run the periodic actions of every topic."""
+        return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]
+
+
+class SupervisorTopics:
+    """All topics of one supervisor; a topic exists while somebody wants something of it."""
+
+    def __init__(self, *, config: ProtocolConfig) -> None:
+        self._config = config
+        self._machines: dict[TopicId, Supervisor] = {}
+
+    def __contains__(self, topic: TopicId) -> bool:
+        return topic in self._machines
+
+    def handle(self, topic: TopicId, event: Event) -> list[Effect]:
+        """React to one event of one topic; the effects belong to the same topic."""
+        machine = self._machines.get(topic)
+        if machine is None:
+            machine = Supervisor(config=self._config)
+            if isinstance(event, Received):
+                self._machines[topic] = machine
+        effects = machine.handle(event)
+        if machine.is_idle:
+            self._machines.pop(topic, None)
+        return effects
+
+    def tick(self) -> list[tuple[TopicId, list[Effect]]]:
+        """Run the periodic actions of every topic."""
+        return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]

@@ -1,0 +1,168 @@
+"""The world: all processes of one topic and their channels (section 1.1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Effect, Send
+from skipring.core.events import (
+    Event,
+    NodeSuspected,
+    Received,
+    SubscribeRequested,
+    Tick,
+    UnsubscribeRequested,
+)
+from skipring.core.messages import Message
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.subscriber import Subscriber
+from skipring.core.supervisor import Supervisor
+from skipring.sim.faults import Fate
+from skipring.world.snapshot import Parcel, Snapshot
+
+_TICK = Tick()
+
+
+class World:
+    """Machines and channels that can be stepped; the one place where effects are carried out.
+
+    All chance comes from one generator: a Random of its own for each machine would take more
+    memory than the machine.
+    """
+
+    def __init__(
+        self, start: Snapshot, *, seed: int, config: ProtocolConfig, fates: Sequence[Fate] = ()
+    ) -> None:
+        self.topic = start.topic
+        self.config = config
+        self.rng = Random(f"skipring/{seed}")  # noqa: S311  (a str seed does not depend on hash())
+        self.round = 0
+        self.events = 0
+        self.sent: Counter[type[Message]] = Counter()
+        self.supervisor = Supervisor(config=config)
+        self.supervisor.load(start.supervisor)
+        self.subscribers: dict[NodeId, Subscriber] = {}
+        for node, state in start.subscribers.items():
+            self.add(node, state)
+        self.crashed: dict[NodeId, int] = dict.fromkeys(start.crashed, 0)  # and in which round
+        self.channels: list[Parcel] = list(start.channels)
+        self._held: dict[int, list[Parcel]] = {}  # by the round in which they are let go
+        self._fates = tuple(fates)
+
+    # -- what can be seen ------------------------------------------------------------------
+
+    @property
+    def database(self) -> Sequence[tuple[str, NodeId | None]]:
+        """The supervisor's database."""
+        return self.supervisor.roster.database()
+
+    @property
+    def messages(self) -> int:
+        """How many messages have been sent."""
+        return self.sent.total()
+
+    def processes(self) -> list[NodeId]:
+        """Everybody who runs Timeout: the supervisor and the live subscribers."""
+        return [SUPERVISOR, *self.subscribers]
+
+    def in_flight(self) -> Iterator[Parcel]:
+        """Every message in a channel, held back or not, in the order of sending."""
+        yield from self.channels
+        for due in sorted(self._held):
+            yield from self._held[due]
+
+    def snapshot(self) -> Snapshot:
+        """The state as a value."""
+        return Snapshot(
+            topic=self.topic,
+            supervisor=self.supervisor.state(),
+            subscribers={node: machine.state() for node, machine in self.subscribers.items()},
+            crashed=tuple(self.crashed),
+            channels=tuple(self.in_flight()),
+        )
+
+    # -- steps -----------------------------------------------------------------------------
+
+    def begin_round(self) -> None:
+        """Let go of what was held back until now."""
+        self.channels.extend(self._held.pop(self.round, ()))
+
+    def end_round(self) -> None:
+        """One more timeout interval is over."""
+        self.round += 1
+
+    def tick(self, node: NodeId) -> None:
+        """Run a process's Timeout."""
+        self.events += 1
+        self._give(node, _TICK)
+
+    def deliver(self, parcel: Parcel) -> None:
+        """Let the receiver process a message; the dead do nothing."""
+        self.events += 1
+        self._give(parcel.to, Received(parcel.message, parcel.sender))
+
+    def subscribe(self, node: NodeId) -> None:
+        """Let the application at a node ask to be a member; a new node is started."""
+        if node not in self.subscribers:
+            self.add(node, SubscriberState(member=False))
+        self._give(node, SubscribeRequested())
+
+    def unsubscribe(self, node: NodeId) -> None:
+        """Let the application at a node ask to leave."""
+        self._give(node, UnsubscribeRequested())
+
+    def suspect(self, node: NodeId) -> None:
+        """Let the supervisor's failure detector hold a node for crashed."""
+        self._give(SUPERVISOR, NodeSuspected(node))
+
+    def _give(self, node: NodeId, event: Event) -> None:
+        machine = self.supervisor if node == SUPERVISOR else self.subscribers.get(node)
+        if machine is not None:
+            effects = machine.handle(event)
+            if effects:
+                self._perform(node, effects)
+
+    def _perform(self, sender: NodeId, effects: list[Effect]) -> None:
+        sent, now = self.sent, self.round
+        for effect in effects:
+            if type(effect) is Send:
+                message = effect.message
+                sent[type(message)] += 1
+                parcel = Parcel(effect.to, message, sender, now)
+                if self._fates:
+                    self._post(parcel)
+                else:
+                    self.channels.append(parcel)
+
+    def _post(self, parcel: Parcel) -> None:
+        """Let the faults decide what becomes of a message: its copies, each with its delay."""
+        delays = [0]
+        for fate in self._fates:
+            delays = fate.decide(parcel, delays, self.rng)
+        for delay in delays:
+            if delay > 0:
+                self._held.setdefault(self.round + delay, []).append(parcel)
+            else:
+                self.channels.append(parcel)
+
+    # -- what befalls processes ------------------------------------------------------------
+
+    def add(self, node: NodeId, state: SubscriberState) -> None:
+        """Start a subscriber in a given state."""
+        machine = Subscriber(node, rng=self.rng, config=self.config)
+        machine.load(state)
+        self.subscribers[node] = machine
+
+    def crash(self, node: NodeId) -> None:
+        """A subscriber ceases to exist without a word (section 3.3)."""
+        del self.subscribers[node]
+        self.crashed[node] = self.round
+
+    def restart_supervisor(self) -> None:
+        """The supervisor comes back with an empty database."""
+        self.supervisor = Supervisor(config=self.config)
+        self.supervisor.load(SupervisorState())

@@ -1,0 +1,237 @@
+"""Is a state legitimate, and if not, why (sections 1.1 and 5).
+
+Legitimacy comes in layers, each resting on those before it: the database, the labels, the ring,
+the shortcuts, those who leave. A state in which all hold is explicitly legitimate; it is
+strictly so if nothing in flight can disturb it. Violations are generated lazily, lowest layer
+first: whoever only wants to know *whether* pays for the first one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from enum import StrEnum
+
+from msgspec import Struct
+
+from skipring.core.chains import chains_around
+from skipring.core.labels import Label
+from skipring.core.messages import (
+    CheckLabel,
+    Message,
+    RemoveConnections,
+    SetConfiguration,
+    Subscribe,
+    Unsubscribe,
+)
+from skipring.core.peers import NodeId, Peer
+from skipring.core.roster import Roster
+from skipring.world.snapshot import Parcel, SubscriberView, View, peers_in
+
+
+class Layer(StrEnum):
+    """What a violation is about; later layers rest on earlier ones."""
+
+    DATABASE = "L0"
+    LABELS = "L1"
+    RING = "L2"
+    SHORTCUTS = "L3"
+    LEAVERS = "L4"
+    CHANNELS = "strict"
+
+
+class Violation(Struct, frozen=True):
+    """One thing that is not as it should be, in words."""
+
+    layer: Layer
+    text: str
+
+    def __str__(self) -> str:
+        """Write the violation for a person."""
+        return f"{self.layer}: {self.text}"
+
+
+def violations(view: View) -> Iterator[Violation]:
+    """What keeps the state from being explicitly legitimate (L0 to L4), lowest layer first.
+
+    Labels, ring and shortcuts are held against the database as its repair will leave it.
+    """
+    yield from _database_violations(view)
+    roster = Roster()
+    roster.load(view.database, 0)
+    roster.repair()
+    members = [(node, seen) for node, seen in view.subscribers.items() if seen.member]
+    for node, seen in members:
+        yield from _label_violations(node, seen, roster)
+    for node, seen in members:
+        yield from _ring_violations(node, seen, roster)
+    for node, seen in members:
+        yield from _shortcut_violations(node, seen, roster)
+    for node, seen in view.subscribers.items():
+        if not seen.member:
+            yield from _leaver_violations(node, seen)
+
+
+def channel_violations(view: View) -> Iterator[Violation]:
+    """What in flight could disturb an explicitly legitimate state (LEGIT_STRICT)."""
+    roster = Roster()
+    roster.load(view.database, 0)
+    roster.repair()
+    labels = {node: Label.nth(index) for index, node in enumerate(roster.nodes)}
+    members = {node for node, seen in view.subscribers.items() if seen.member}
+    for parcel in view.channels:
+        if parcel.to in view.crashed:
+            continue  # invokes no action (section 3.3)
+        fault = _disturbance(parcel, roster, labels, members)
+        if fault is not None:
+            yield Violation(Layer.CHANNELS, f"in the channel of {parcel.to}: {fault}")
+
+
+def is_legitimate(view: View) -> bool:
+    """True if the state is explicitly legitimate."""
+    return next(violations(view), None) is None
+
+
+def is_strictly_legitimate(view: View) -> bool:
+    """True if the state is legitimate and nothing in flight can disturb it."""
+    return is_legitimate(view) and next(channel_violations(view), None) is None
+
+
+def explicit_state(view: View) -> Hashable:
+    """The explicit state as one value: closure means that it stays the same, bit by bit."""
+    return (
+        tuple(view.database),
+        tuple(
+            (node, v.member, v.label, v.left, v.right, v.ring, tuple(sorted(v.shortcuts.items())))
+            for node, v in sorted(view.subscribers.items())
+        ),
+    )
+
+
+def _database_violations(view: View) -> Iterator[Violation]:
+    """L0: the database is exactly l(0..n-1), a bijection with the live members."""
+    members = [node for node, seen in view.subscribers.items() if seen.member]
+    right = {Label.nth(index).bits for index in range(len(members))}
+    uses = Counter(label for label, _ in view.database)
+    places = Counter(node for _, node in view.database)
+    for label, node in view.database:
+        if node is None:
+            yield _database(f"label {label!r} has no subscriber")
+        elif node not in view.subscribers:
+            yield _database(f"{node} under label {label!r} is no live subscriber")
+        elif not view.subscribers[node].member:
+            yield _database(f"{node} under label {label!r} does not want to be a member")
+        if label not in right:
+            yield _database(f"label {label!r} is none of l(0) to l({len(members) - 1})")
+    for label, count in uses.items():
+        if count > 1:
+            yield _database(f"label {label!r} is given {count} times")
+    for recorded, count in places.items():
+        if recorded is not None and count > 1:
+            yield _database(f"{recorded} is recorded {count} times")
+    for member in members:
+        if member not in places:
+            yield _database(f"{member} is not recorded")
+
+
+def _database(text: str) -> Violation:
+    return Violation(Layer.DATABASE, f"database: {text}")
+
+
+def _label_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Iterator[Violation]:
+    """L1: the label is the one in the database."""
+    should = roster.configuration_of(node).label
+    if seen.label != should or should is None:
+        yield Violation(
+            Layer.LABELS, f"{node} has label {_text(seen.label)}, should be {_text(should)}"
+        )
+
+
+def _ring_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Iterator[Violation]:
+    """L2: left, right and ring are the sorted neighbours, in label and id."""
+    should = roster.configuration_of(node)
+    left, right, ring = _edges(node, should)
+    if seen.left != left:
+        yield _wrong_edge(node, "left", seen.left, left)
+    if seen.right != right:
+        yield _wrong_edge(node, "right", seen.right, right)
+    if seen.ring != ring:
+        yield _wrong_edge(node, "ring", seen.ring, ring)
+
+
+def _edges(
+    node: NodeId, should: SetConfiguration
+) -> tuple[Peer | None, Peer | None, Peer | None]:
+    """Where a configuration puts its neighbours (B13)."""
+    pred, succ = should.pred, should.succ
+    if should.label is None or pred is None or succ is None:
+        return None, None, None
+    own = Peer(should.label, node)
+    return (
+        pred if pred < own else None,
+        succ if succ > own else None,
+        pred if pred > own else succ if succ < own else None,
+    )
+
+
+def _wrong_edge(node: NodeId, name: str, has: Peer | None, should: Peer | None) -> Violation:
+    return Violation(Layer.RING, f"{node}.{name} is {_text(has)}, should be {_text(should)}")
+
+
+def _shortcut_violations(
+    node: NodeId, seen: SubscriberView, roster: Roster
+) -> Iterator[Violation]:
+    """L3: the slots are the chain labels, and their holders are right."""
+    should = roster.configuration_of(node)
+    slots: tuple[Label, ...] = ()
+    if should.label is not None and should.pred is not None and should.succ is not None:
+        slots = chains_around(should.label, should.pred.label, should.succ.label).slots
+    wrong = f"{node} has a shortcut"
+    for label in seen.shortcuts:
+        if label not in slots:
+            yield Violation(Layer.SHORTCUTS, f"{wrong} to {label}, which it should not have")
+    for label in slots:
+        holder = roster.nodes[label.index] if label.index < len(roster) else None
+        if label not in seen.shortcuts:
+            yield Violation(Layer.SHORTCUTS, f"{node} lacks its shortcut to {label}")
+        elif seen.shortcuts[label] != holder:
+            has = seen.shortcuts[label] or "nobody"
+            yield Violation(Layer.SHORTCUTS, f"{wrong} to {label} at {has}, should be at {holder}")
+
+
+def _leaver_violations(node: NodeId, seen: SubscriberView) -> Iterator[Violation]:
+    """L4: one that does not want to be a member has no label and no references."""
+    if seen.label is not None:
+        yield Violation(Layer.LEAVERS, f"{node} is no member and still has label {seen.label}")
+    if any((seen.left, seen.right, seen.ring, *seen.shortcuts.values())):
+        yield Violation(Layer.LEAVERS, f"{node} is no member and still has references")
+
+
+def _disturbance(
+    parcel: Parcel, roster: Roster, labels: dict[NodeId, Label], members: set[NodeId]
+) -> str | None:
+    """What is wrong with a message in flight, or None."""
+    message: Message = parcel.message
+    match message:
+        case SetConfiguration():
+            if message != roster.configuration_of(parcel.to):
+                return "an outdated SetConfiguration"
+            return None
+        case RemoveConnections() | Unsubscribe():
+            return f"{type(message).__name__} of {message.node}"
+        case Subscribe(node=node) if node is not None and node not in members:
+            # It would be recorded and have to leave again: closure would be broken.
+            return f"Subscribe of {node}, which is no member"
+        case CheckLabel(believed=believed) if labels.get(parcel.to) != believed:
+            return f"CheckLabel that takes the receiver for {_text(believed)}"
+        case _:
+            for peer in peers_in(message):
+                if labels.get(peer.node) != peer.label:
+                    return f"{type(message).__name__} with the wrong pair {_text(peer)}"
+            return None
+
+
+def _text(value: Label | Peer | None) -> str:
+    if isinstance(value, Peer):
+        return f"({value.label}, {value.node})"
+    return str(value) if value is not None else "none"

@@ -1,0 +1,100 @@
+"""The state of one topic as a value: every process's variables and every channel (section 1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from skipring.core.labels import Label
+from skipring.core.messages import (
+    CheckLabel,
+    Introduce,
+    IntroduceShortcut,
+    Message,
+    SetConfiguration,
+)
+from skipring.core.peers import NodeId, Peer
+from skipring.core.state import SubscriberState, SupervisorState
+
+
+class Parcel(Struct, frozen=True, gc=False):
+    """A message in the channel of ``to``; who sent it, and when, where that is known."""
+
+    to: NodeId
+    message: Message
+    sender: NodeId | None = None
+    sent_round: int = 0
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """A system state: what a world file holds."""
+
+    topic: str = "news"
+    supervisor: SupervisorState = SupervisorState()
+    subscribers: dict[NodeId, SubscriberState]
+    crashed: tuple[NodeId, ...] = ()
+    channels: tuple[Parcel, ...] = ()
+
+    @property
+    def database(self) -> Sequence[tuple[str, NodeId | None]]:
+        """The supervisor's database."""
+        return self.supervisor.database
+
+    def explicit_edges(self) -> Iterator[tuple[NodeId, NodeId]]:
+        """(u, v) for each v whose reference u stores (section 1.1)."""
+        for node, state in self.subscribers.items():
+            for peer in (state.left, state.right, state.ring):
+                if peer is not None:
+                    yield node, peer.node
+            for holder in state.shortcuts.values():
+                if holder is not None:
+                    yield node, holder
+
+    def implicit_edges(self) -> Iterator[tuple[NodeId, NodeId]]:
+        """(u, v) for each v whose reference is in a message in u's channel (section 1.1)."""
+        for parcel in self.channels:
+            for peer in peers_in(parcel.message):
+                yield parcel.to, peer.node
+
+
+class SubscriberView(Protocol):
+    """What can be seen of a subscriber: a machine shows it, and so does its state as a value."""
+
+    @property
+    def member(self) -> bool: ...
+    @property
+    def label(self) -> Label | None: ...
+    @property
+    def left(self) -> Peer | None: ...
+    @property
+    def right(self) -> Peer | None: ...
+    @property
+    def ring(self) -> Peer | None: ...
+    @property
+    def shortcuts(self) -> Mapping[Label, NodeId | None]: ...
+
+
+class View(Protocol):
+    """What can be seen of a whole topic: a running world shows it, and so does a snapshot."""
+
+    @property
+    def database(self) -> Sequence[tuple[str, NodeId | None]]: ...
+    @property
+    def subscribers(self) -> Mapping[NodeId, SubscriberView]: ...
+    @property
+    def crashed(self) -> Collection[NodeId]: ...
+    @property
+    def channels(self) -> Iterable[Parcel]: ...
+
+
+def peers_in(message: Message) -> tuple[Peer, ...]:
+    """Every (label, node) pair that a message carries."""
+    match message:
+        case CheckLabel(sender=peer) | Introduce(peer=peer) | IntroduceShortcut(peer=peer):
+            return (peer,)
+        case SetConfiguration(pred=pred, succ=succ):
+            return tuple(peer for peer in (pred, succ) if peer is not None)
+        case _:
+            return ()
