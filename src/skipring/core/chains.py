@@ -7,6 +7,7 @@ nodes to introduce to each other, and where the edges of the broadcast tree run.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 from msgspec import Struct
@@ -68,7 +69,7 @@ def _children(own: Label, left: tuple[Label, ...], right: tuple[Label, ...]) -> 
     rank = tree_rank(own)
     found: dict[Label, None] = {}
     for labels in (left, right):
-        for near, far in zip(labels, labels[1:], strict=False):
+        for near, far in pairwise(labels):
             if tree_rank(far) > rank:
                 found[near] = None
         if own == ROOT and labels:

@@ -8,21 +8,14 @@ node adds up its subtree and tells its parent, and label 0 tells the supervisor.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import blake2b
 
 from skipring.core.chains import Chains
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox
-from skipring.core.labels import CIRCLE, Label
+from skipring.core.labels import CIRCLE
 from skipring.core.messages import Digest
 from skipring.core.peers import NodeId, Peer
 from skipring.core.shortcuts import Shortcuts
-
-
-def weight(label: Label, node: NodeId) -> int:
-    """H(label, id): what one member adds to the digest of the ring."""
-    data = label.position.to_bytes(8, "big") + node.encode()
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
 class TreeDigest:
@@ -48,7 +41,7 @@ class TreeDigest:
     ) -> None:
         """Add up what the children said and tell the parent."""
         if me != self._own:
-            self._own, self._weight = me, weight(me.label, me.node)
+            self._own, self._weight = me, me.weight
         total, heard = self._weight, self.heard
         if chains.children or heard:
             self.heard = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, IntEnum
+from hashlib import blake2b
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -53,6 +54,12 @@ class Peer(Struct, frozen=True, order=True, array_like=True, gc=False):
 
     label: Label
     node: NodeId
+
+    @property
+    def weight(self) -> int:
+        """H(label, id): what this member adds to the digest of the ring (R14)."""
+        data = self.label.position.to_bytes(8, "big") + self.node.encode()
+        return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
     def side_of(self, other: Peer) -> Side:
         """On which side of us ``other`` stands."""

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 from skipring.core.config import Rules
 from skipring.core.effects import Outbox
+from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
     Introduce,
     RemoveConnections,
     SetConfiguration,
 )
-from skipring.core.labels import Label
-from skipring.core.peers import LEFT, RIGHT, SIDES, SUPERVISOR, Link, NodeId, Peer, Side, farther
+from skipring.core.peers import LEFT, RIGHT, SIDES, SUPERVISOR, Link, NodeId, Peer, farther
 
 
 class Ring:
@@ -62,7 +62,7 @@ class Ring:
 
     def is_void(self, peer: Peer) -> bool:
         """True for a reference to ourselves or to the supervisor (B2)."""
-        return peer.node == self.node or peer.node == SUPERVISOR
+        return peer.node in (self.node, SUPERVISOR)
 
     # -- Timeout ---------------------------------------------------------------------------
 

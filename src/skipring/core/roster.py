@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from skipring.core.digest import weight
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import UNRECORDED, SetConfiguration
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
@@ -19,14 +18,14 @@ from skipring.core.topology import neighbours_of
 class Roster:
     """Who is recorded, and under which label."""
 
-    __slots__ = ("_index", "_loaded", "_nodes", "cursor", "digest")
+    __slots__ = ("_digest", "_index", "_loaded", "_nodes", "cursor")
 
     def __init__(self) -> None:
         self._nodes: list[NodeId] = []
         self._index: dict[NodeId, int] = {}
         self._loaded: tuple[tuple[str, NodeId | None], ...] | None = None
         self.cursor = 0
-        self.digest = 0  # R14: the sum of weight(label, node) over all members, mod 2^64
+        self._digest: int | None = None  # worked out when first asked for, then kept up to date
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -48,6 +47,15 @@ class Roster:
     def first(self) -> NodeId | None:
         """The member with label 0."""
         return self._nodes[0] if self._nodes else None
+
+    @property
+    def digest(self) -> int:
+        """The sum of the weights of all members, to compare with the ring's own (R14)."""
+        if self._digest is None:
+            self._digest = (
+                sum(self._peer(index).weight for index in range(len(self._nodes))) % CIRCLE
+            )
+        return self._digest
 
     def configuration_of(self, node: NodeId) -> SetConfiguration:
         """The triple (pred, label, succ) of a node; without a label if it is not recorded (S1)."""
@@ -73,7 +81,8 @@ class Roster:
         """Record a node under the next free label l(n) (section 4.1, subscribe)."""
         index = len(self._nodes)
         self._nodes.append(node)
-        self._put(index, node)
+        self._index[node] = index
+        self._change_digest(self._peer(index).weight)
         if index == 0:
             return [node]
         before, after = neighbours_of(index, index + 1)
@@ -81,17 +90,18 @@ class Roster:
 
     def remove(self, node: NodeId) -> list[NodeId]:
         """Drop a node and move the last member into its place (section 4.1, unsubscribe)."""
-        index = self._index.get(node)
+        index, last = self._index.get(node), len(self._nodes) - 1
         if index is None:
             return []
-        near = self._around(index) + self._around(len(self._nodes) - 1)
+        near = dict.fromkeys(self._around(index) + self._around(last))
         before = {other: self.configuration_of(other) for other in near if other != node}
-        self._take(index)
-        last = self._nodes.pop()
-        if last != node:
-            self.digest -= weight(Label.nth(len(self._nodes)), last)
-            self._nodes[index] = last
-            self._put(index, last)
+        self._change_digest(-self._peer(index).weight)
+        del self._index[node]
+        mover = self._nodes.pop()
+        if mover != node:
+            self._nodes[index] = mover
+            self._index[mover] = index
+            self._change_digest(self._peer(index).weight - Peer(Label.nth(last), mover).weight)
         # Only now: the one that moved may have sat beside the leaver (S7).
         return [other for other in before if self.configuration_of(other) != before[other]]
 
@@ -100,14 +110,9 @@ class Roster:
             return [self._nodes[index]]
         return [self._nodes[i] for i in (*neighbours_of(index, len(self._nodes)), index)]
 
-    def _put(self, index: int, node: NodeId) -> None:
-        self._index[node] = index
-        self.digest = (self.digest + weight(Label.nth(index), node)) % CIRCLE
-
-    def _take(self, index: int) -> None:
-        node = self._nodes[index]
-        del self._index[node]
-        self.digest = (self.digest - weight(Label.nth(index), node)) % CIRCLE
+    def _change_digest(self, difference: int) -> None:
+        if self._digest is not None:
+            self._digest = (self._digest + difference) % CIRCLE
 
     # -- repair ----------------------------------------------------------------------------
 
@@ -145,15 +150,13 @@ class Roster:
         node = self._nodes[index]
         if self._index.get(node) == index and len(self._index) == len(self._nodes):
             return False
-        self._replace([n for n in dict.fromkeys(self._nodes) if n is not None and n != SUPERVISOR])
+        self._replace([node for node in dict.fromkeys(self._nodes) if node != SUPERVISOR])
         return True
 
     def _replace(self, nodes: list[NodeId]) -> None:
         self._nodes = nodes
-        self._index = {}
-        self.digest = 0
-        for index, node in enumerate(nodes):
-            self._put(index, node)
+        self._index = {node: index for index, node in enumerate(nodes)}
+        self._digest = None
 
 
 def _lowest_labels(
@@ -167,7 +170,7 @@ def _lowest_labels(
     for bits, node in database:
         if node is None or node == SUPERVISOR:
             continue
-        index = _index_or_none(bits)
+        index = index_of(bits)
         key = (index is None, index or 0, bits)
         if node not in lowest or key < lowest[node]:
             lowest[node] = key
@@ -202,7 +205,8 @@ def _told_by(database: Iterable[tuple[str, NodeId | None]]) -> dict[NodeId, SetC
     }
 
 
-def _index_or_none(bits: str) -> int | None:
+def index_of(bits: str) -> int | None:
+    """The index of a label as written in a database; None if l never produces it (S5)."""
     try:
         return Label.parse(bits).index
     except ValueError:

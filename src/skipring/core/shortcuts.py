@@ -87,7 +87,7 @@ class Shortcuts:
         out.send(right_node, IntroduceShortcut(Peer(left, left_node)))
 
     def on_introduce_shortcut(self, peer: Peer, out: Outbox) -> None:
-        """IntroduceShortcut (Algorithm 4): the newest holder of a label we want is the right one."""
+        """IntroduceShortcut (Algorithm 4): the newest holder of a label is taken for right."""
         ring = self._ring
         if ring.is_void(peer):
             return

@@ -49,7 +49,7 @@ class Silence:
             watch = watches.get(node)
             if watch is None:
                 watch = watches[node] = Watch(0, config.silence_ticks_min, pending=False)
-            watch.ticks += 1
+            watch.ticks = max(watch.ticks, 0) + 1  # memory may be corrupted
             if watch.ticks >= self._clamped(watch.threshold):
                 watch.ticks = 0
                 watch.pending = alarm = True
@@ -66,7 +66,7 @@ class Silence:
                 watch.threshold = self._clamped(2 * self._clamped(watch.threshold))
 
     def _clamped(self, threshold: int) -> int:
-        """The threshold as far as it can be believed: memory may be corrupted."""
+        """The threshold as far as it can be believed."""
         return min(max(threshold, self._config.silence_ticks_min), self._config.silence_ticks_max)
 
     def load(self, states: Mapping[NodeId, SilenceState]) -> None:

@@ -41,7 +41,17 @@ from skipring.core.state import SubscriberState
 class Subscriber:
     """One node's part in the skip ring of one topic."""
 
-    __slots__ = ("_config", "_digest", "_ring", "_rng", "_shortcuts", "_silence", "node", "publications", "wants")
+    __slots__ = (
+        "_config",
+        "_digest",
+        "_ring",
+        "_rng",
+        "_shortcuts",
+        "_silence",
+        "node",
+        "publications",
+        "wants",
+    )
 
     def __init__(
         self, node: NodeId, *, rng: Random, config: ProtocolConfig, wants: bool = True
@@ -156,6 +166,9 @@ class Subscriber:
     def _on_check_label(self, message: CheckLabel, out: Outbox) -> None:
         self._silence.hear(message.sender.node)
         self._ring.on_check_label(message, out)
+        if not self.wants and self._ring.me is None:
+            # Somebody still counts on us, perhaps because the supervisor does (S2).
+            out.send(SUPERVISOR, Unsubscribe(self.node))
 
     def _on_introduce(self, message: Introduce, out: Outbox) -> None:
         if message.first_hand:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, assert_never
@@ -41,7 +40,6 @@ class Supervisor:
         "_config",
         "_mismatches",
         "_queue",
-        "_queued",
         "_refresh_ticks",
         "_suspects",
         "_ticks",
@@ -51,8 +49,7 @@ class Supervisor:
     def __init__(self, *, config: ProtocolConfig) -> None:
         self._config = config
         self.roster = Roster()
-        self._queue: deque[NodeId] = deque()  # R15: distinct subjects, first come first served
-        self._queued: set[NodeId] = set()
+        self._queue: dict[NodeId, None] = {}  # R15: distinct subjects, first come first served
         self._suspects: dict[NodeId, int] = {}  # node -> tick of suspicion, oldest first
         self._ticks = 0
         self._calm_ticks = 0  # since the roster last changed
@@ -96,23 +93,29 @@ class Supervisor:
         self._answer_queue(out)
 
     def _answer_queue(self, out: Outbox) -> None:
-        """Tell the longest waiting subjects their current configuration (R15)."""
-        share = len(self.roster) // self._config.answers_share
-        budget = max(self._config.answers_min, share)
-        while self._queue and budget > 0:
-            node = self._queue.popleft()
-            self._queued.discard(node)
-            if node not in self._suspects:
-                out.send(node, self.roster.configuration_of(node))
-                budget -= 1
+        """Answer those who have waited longest with what is true now (R15).
+
+        Members and strangers have a budget each: after a lost database everybody has to be woken
+        before anybody's place is final, and neither must wait for the other.
+        """
+        strangers = sum(node not in self.roster for node in self._queue)
+        known = len(self.roster) + strangers
+        budget = max(self._config.answers_min, known // self._config.answers_share)
+        left = {True: budget, False: budget}
+        for node in list(self._queue):
+            is_member = node in self.roster
+            if left[is_member] > 0:
+                del self._queue[node]
+                if node not in self._suspects:
+                    left[is_member] -= 1
+                    out.send(node, self.roster.configuration_of(node))
 
     def _answer(self, node: NodeId, out: Outbox) -> None:
         """Tell a node its configuration, in its turn (R15) or at once."""
         if not self._config.rules.queue:
             out.send(node, self.roster.configuration_of(node))
-        elif node not in self._queued:
-            self._queue.append(node)
-            self._queued.add(node)
+        else:
+            self._queue.setdefault(node)
 
     def _note_change(self, changed: Iterable[NodeId], out: Outbox) -> None:
         """The roster has changed: tell those it concerns (S11)."""
@@ -228,8 +231,7 @@ class Supervisor:
     def load(self, state: SupervisorState) -> None:
         """Take over any state, however wrong."""
         self.roster.load(state.database, state.next)
-        self._queue = deque(dict.fromkeys(state.queue))
-        self._queued = set(self._queue)
+        self._queue = dict.fromkeys(state.queue)
 
 
 def _subject(message: object) -> NodeId | None:

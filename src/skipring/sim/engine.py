@@ -18,10 +18,11 @@ from skipring.core.events import (
 )
 from skipring.core.messages import Message
 from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
-from skipring.sim.faults import Fate
+from skipring.sim.faults import DELIVERED, Fault
 from skipring.world.snapshot import Parcel, Snapshot
 
 _TICK = Tick()
@@ -35,11 +36,11 @@ class World:
     """
 
     def __init__(
-        self, start: Snapshot, *, seed: int, config: ProtocolConfig, fates: Sequence[Fate] = ()
+        self, start: Snapshot, *, seed: int, config: ProtocolConfig, faults: Sequence[Fault] = ()
     ) -> None:
         self.topic = start.topic
         self.config = config
-        self.rng = Random(f"skipring/{seed}")  # noqa: S311  (a str seed does not depend on hash())
+        self.rng = Random(f"skipring/{seed}")
         self.round = 0
         self.events = 0
         self.sent: Counter[type[Message]] = Counter()
@@ -49,16 +50,19 @@ class World:
         for node, state in start.subscribers.items():
             self.add(node, state)
         self.crashed: dict[NodeId, int] = dict.fromkeys(start.crashed, 0)  # and in which round
-        self.channels: list[Parcel] = list(start.channels)
+        self.channels: list[Parcel] = [
+            Parcel(parcel.to, parcel.message, parcel.sender, sent_round=-1)
+            for parcel in start.channels
+        ]
         self._held: dict[int, list[Parcel]] = {}  # by the round in which they are let go
-        self._fates = tuple(fates)
+        self._faults = tuple(faults)
 
     # -- what can be seen ------------------------------------------------------------------
 
     @property
-    def database(self) -> Sequence[tuple[str, NodeId | None]]:
+    def roster(self) -> Roster:
         """The supervisor's database."""
-        return self.supervisor.roster.database()
+        return self.supervisor.roster
 
     @property
     def messages(self) -> int:
@@ -133,16 +137,18 @@ class World:
                 message = effect.message
                 sent[type(message)] += 1
                 parcel = Parcel(effect.to, message, sender, now)
-                if self._fates:
+                if self._faults:
                     self._post(parcel)
                 else:
                     self.channels.append(parcel)
 
     def _post(self, parcel: Parcel) -> None:
         """Let the faults decide what becomes of a message: its copies, each with its delay."""
-        delays = [0]
-        for fate in self._fates:
-            delays = fate.decide(parcel, delays, self.rng)
+        delays = DELIVERED
+        for fault in self._faults:
+            delays = tuple(
+                delay + more for delay in delays for more in fault.verdict(parcel, self.rng)
+            )
         for delay in delays:
             if delay > 0:
                 self._held.setdefault(self.round + delay, []).append(parcel)

@@ -1,7 +1,79 @@
-"""Faults, each a small value that decides one message's fate (GUIDE: composed in a scenario)."""
+"""Faults of the network: each a small value that decides one message's fate.
+
+A verdict is the delays, in rounds, of the copies that arrive: none for a lost message, two for
+one that is duplicated. Faults are composed: each decides anew about every copy left so far.
+"""
+
 from __future__ import annotations
+
 from random import Random
-from typing import Protocol
+from typing import Final, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from skipring.core.peers import NodeId
 from skipring.world.snapshot import Parcel
-class Fate(Protocol):
-    def decide(self, parcel: Parcel, delays: list[int], rng: Random) -> list[int]: ...
+
+Verdict: TypeAlias = tuple[int, ...]
+
+DELIVERED: Final[Verdict] = (0,)
+LOST: Final[Verdict] = ()
+DOUBLED: Final[Verdict] = (0, 0)
+
+
+class Fault(Protocol):
+    """Something that can happen to a message on its way."""
+
+    def verdict(self, parcel: Parcel, rng: Random) -> Verdict:
+        """Decide the fate of one message."""
+
+
+class Loss(Struct, frozen=True):
+    """Each message is lost with some probability."""
+
+    probability: float
+
+    def verdict(self, parcel: Parcel, rng: Random) -> Verdict:
+        """Decide the fate of one message."""
+        del parcel
+        return LOST if rng.random() < self.probability else DELIVERED
+
+
+class Duplication(Struct, frozen=True):
+    """Each message arrives twice with some probability."""
+
+    probability: float
+
+    def verdict(self, parcel: Parcel, rng: Random) -> Verdict:
+        """Decide the fate of one message."""
+        del parcel
+        return DOUBLED if rng.random() < self.probability else DELIVERED
+
+
+class Delay(Struct, frozen=True):
+    """Each message is held back, with some probability, for up to so many rounds."""
+
+    probability: float
+    rounds_max: int
+
+    def verdict(self, parcel: Parcel, rng: Random) -> Verdict:
+        """Decide the fate of one message."""
+        del parcel
+        if rng.random() >= self.probability:
+            return DELIVERED
+        return (rng.randint(1, self.rounds_max),)
+
+
+class Partition(Struct, frozen=True):
+    """From one round until before another, no message crosses between an island and the rest."""
+
+    island: frozenset[NodeId]
+    from_round: int
+    to_round: int
+
+    def verdict(self, parcel: Parcel, rng: Random) -> Verdict:
+        """Decide the fate of one message."""
+        del rng
+        if not self.from_round <= parcel.sent_round < self.to_round:
+            return DELIVERED
+        return LOST if (parcel.sender in self.island) != (parcel.to in self.island) else DELIVERED

@@ -1,23 +1,23 @@
 """Who acts next: the order of deliveries and Timeouts (section 1.1).
 
-The paper only demands fairness. Each scheduler here is fair and defines what one round is, the
+The paper only demands fairness. Each scheduler here is fair and says what one round is, the
 paper's timeout interval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from skipring.core.messages import SetConfiguration
-from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.peers import NodeId
 from skipring.sim.engine import World
 from skipring.world.snapshot import Parcel
 
 
 class Scheduler(Protocol):
-    """Runs one round of a world."""
+    """Runs a world round by round."""
 
     def run_round(self, world: World) -> None:
         """Let one timeout interval pass."""
@@ -34,7 +34,7 @@ class RandomOrder:
         channels, chance, now = world.channels, world.rng.random, world.round
         waiting = world.processes()
         world.rng.shuffle(waiting)
-        old = len(channels)
+        old = sum(parcel.sent_round < now for parcel in channels)
         while waiting or old:
             pick = int(chance() * (len(channels) + len(waiting)))
             if pick < len(waiting):
@@ -54,9 +54,106 @@ class Synchronous:
 
     def run_round(self, world: World) -> None:
         """Let one timeout interval pass."""
-        present, world.channels = world.channels, []
+        present = list(world.channels)
+        world.channels.clear()
         world.rng.shuffle(present)
         for parcel in present:
             world.deliver(parcel)
         for node in world.processes():
             world.tick(node)
+
+
+class Delaying:
+    """Newest messages first, most of them held back, configurations longest of all.
+
+    A round is as many Timeouts as there are processes, however they are spread.
+    """
+
+    DELIVERY: Final = 1 / 6
+    CONFIGURATION_DELIVERY: Final = 1 / 18
+    TIMEOUT: Final = 1 / 2
+
+    def __init__(self) -> None:
+        self._surplus = 0  # Timeouts of the last round that count for the next
+
+    def run_round(self, world: World) -> None:
+        """Let passes go by until there were enough Timeouts."""
+        while self._surplus <= len(world.subscribers):
+            self._surplus += self._run_pass(world)
+        self._surplus -= len(world.subscribers) + 1
+
+    def _run_pass(self, world: World) -> int:
+        present = list(world.channels)
+        world.channels.clear()
+        delivered: list[Parcel] = []
+        kept: list[Parcel] = []
+        for parcel in reversed(present):
+            chosen = delivered if world.rng.random() < self._chance(parcel) else kept
+            chosen.append(parcel)
+        world.channels.extend(reversed(kept))
+        for parcel in delivered:
+            world.deliver(parcel)
+        processes = world.processes()
+        world.rng.shuffle(processes)
+        awake = [node for node in processes if world.rng.random() < self.TIMEOUT]
+        for node in awake:
+            world.tick(node)
+        return len(awake)
+
+    def _chance(self, parcel: Parcel) -> float:
+        configures = type(parcel.message) is SetConfiguration
+        return self.CONFIGURATION_DELIVERY if configures else self.DELIVERY
+
+
+class SwizzleClog:
+    """Subscribers are clogged one after the other, then set free in another order, for ever.
+
+    Nothing reaches or leaves a clogged one; its messages wait. A quarter of all takes part in
+    each cycle of 20 rounds.
+    """
+
+    CYCLE: Final = 20
+    SHARE: Final = 1 / 4
+
+    def __init__(self) -> None:
+        self._round = 0
+        self._to_clog: list[NodeId] = []
+        self._to_free: list[NodeId] = []
+        self._clogged: set[NodeId] = set()
+
+    def run_round(self, world: World) -> None:
+        """Move the clog on; deliver what is free to move, then all Timeouts."""
+        self._move_on(world)
+        present = list(world.channels)
+        world.channels.clear()
+        world.rng.shuffle(present)
+        for parcel in present:
+            if parcel.to in self._clogged or parcel.sender in self._clogged:
+                world.channels.append(parcel)
+            else:
+                world.deliver(parcel)
+        for node in world.processes():
+            world.tick(node)
+
+    def _move_on(self, world: World) -> None:
+        phase, half = self._round % self.CYCLE, self.CYCLE // 2
+        self._round += 1
+        if phase == 0:
+            self._begin_cycle(world)
+        if phase < half:
+            count = -(-len(self._to_clog) // (half - phase))
+            self._clogged.update(self._to_clog.pop() for _ in range(count))
+        else:
+            count = -(-len(self._to_free) // (self.CYCLE - phase))
+            self._clogged.difference_update(self._to_free.pop() for _ in range(count))
+
+    def _begin_cycle(self, world: World) -> None:
+        chosen = [node for node in sorted(world.subscribers) if world.rng.random() < self.SHARE]
+        self._to_clog = world.rng.sample(chosen, len(chosen))
+        self._to_free = world.rng.sample(chosen, len(chosen))
+        self._clogged.clear()
+
+
+SCHEDULERS: Final[Mapping[str, Callable[[], Scheduler]]] = MappingProxyType(
+    {"random": RandomOrder, "sync": Synchronous, "delay": Delaying, "swizzle": SwizzleClog}
+)

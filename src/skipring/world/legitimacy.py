@@ -18,14 +18,13 @@ from skipring.core.chains import chains_around
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
-    Message,
     RemoveConnections,
     SetConfiguration,
     Subscribe,
     Unsubscribe,
 )
 from skipring.core.peers import NodeId, Peer
-from skipring.core.roster import Roster
+from skipring.core.roster import Roster, index_of
 from skipring.world.snapshot import Parcel, SubscriberView, View, peers_in
 
 
@@ -57,9 +56,7 @@ def violations(view: View) -> Iterator[Violation]:
     Labels, ring and shortcuts are held against the database as its repair will leave it.
     """
     yield from _database_violations(view)
-    roster = Roster()
-    roster.load(view.database, 0)
-    roster.repair()
+    roster = _repaired(view.roster)
     members = [(node, seen) for node, seen in view.subscribers.items() if seen.member]
     for node, seen in members:
         yield from _label_violations(node, seen, roster)
@@ -74,17 +71,22 @@ def violations(view: View) -> Iterator[Violation]:
 
 def channel_violations(view: View) -> Iterator[Violation]:
     """What in flight could disturb an explicitly legitimate state (LEGIT_STRICT)."""
-    roster = Roster()
-    roster.load(view.database, 0)
-    roster.repair()
+    roster = _repaired(view.roster)
     labels = {node: Label.nth(index) for index, node in enumerate(roster.nodes)}
     members = {node for node, seen in view.subscribers.items() if seen.member}
-    for parcel in view.channels:
+    for parcel in view.in_flight():
         if parcel.to in view.crashed:
             continue  # invokes no action (section 3.3)
         fault = _disturbance(parcel, roster, labels, members)
         if fault is not None:
             yield Violation(Layer.CHANNELS, f"in the channel of {parcel.to}: {fault}")
+
+
+def census(view: View) -> Counter[Layer]:
+    """How many things are wrong in each layer."""
+    found = Counter(violation.layer for violation in violations(view))
+    found.update(violation.layer for violation in channel_violations(view))
+    return found
 
 
 def is_legitimate(view: View) -> bool:
@@ -100,7 +102,7 @@ def is_strictly_legitimate(view: View) -> bool:
 def explicit_state(view: View) -> Hashable:
     """The explicit state as one value: closure means that it stays the same, bit by bit."""
     return (
-        tuple(view.database),
+        view.roster.database(),
         tuple(
             (node, v.member, v.label, v.left, v.right, v.ring, tuple(sorted(v.shortcuts.items())))
             for node, v in sorted(view.subscribers.items())
@@ -111,27 +113,48 @@ def explicit_state(view: View) -> Hashable:
 def _database_violations(view: View) -> Iterator[Violation]:
     """L0: the database is exactly l(0..n-1), a bijection with the live members."""
     members = [node for node, seen in view.subscribers.items() if seen.member]
-    right = {Label.nth(index).bits for index in range(len(members))}
-    uses = Counter(label for label, _ in view.database)
-    places = Counter(node for _, node in view.database)
-    for label, node in view.database:
-        if node is None:
-            yield _database(f"label {label!r} has no subscriber")
-        elif node not in view.subscribers:
-            yield _database(f"{node} under label {label!r} is no live subscriber")
-        elif not view.subscribers[node].member:
-            yield _database(f"{node} under label {label!r} does not want to be a member")
-        if label not in right:
-            yield _database(f"label {label!r} is none of l(0) to l({len(members) - 1})")
-    for label, count in uses.items():
+    roster = view.roster
+    is_dense = not roster.is_loaded and len(roster) == len(members)
+    if is_dense and all(member in roster for member in members):
+        return  # a dense roster can only be wrong about who is a member
+    database = roster.database()
+    for label, node in database:
+        yield from _entry_violations(label, node, view, len(members))
+    for label, count in Counter(label for label, _ in database).items():
         if count > 1:
             yield _database(f"label {label!r} is given {count} times")
-    for recorded, count in places.items():
-        if recorded is not None and count > 1:
-            yield _database(f"{recorded} is recorded {count} times")
+    places = Counter(node for _, node in database)
+    for node, count in places.items():
+        if node is not None and count > 1:
+            yield _database(f"{node} is recorded {count} times")
     for member in members:
         if member not in places:
             yield _database(f"{member} is not recorded")
+
+
+def _entry_violations(
+    label: str, node: NodeId | None, view: View, members: int
+) -> Iterator[Violation]:
+    """Conditions (i) and (iv) of section 3.1, and entries of those who are no members."""
+    if node is None:
+        yield _database(f"label {label!r} has no subscriber")
+    elif node not in view.subscribers:
+        yield _database(f"{node} under label {label!r} is no live subscriber")
+    elif not view.subscribers[node].member:
+        yield _database(f"{node} under label {label!r} does not want to be a member")
+    index = index_of(label)
+    if index is None or index >= members:
+        yield _database(f"label {label!r} is none of the first {members}")
+
+
+def _repaired(roster: Roster) -> Roster:
+    """The database as its repair will leave it; the given roster is not touched."""
+    if not roster.is_loaded:
+        return roster
+    copy = Roster()
+    copy.load(roster.database(), roster.cursor)
+    copy.repair()
+    return copy
 
 
 def _database(text: str) -> Violation:
@@ -159,9 +182,7 @@ def _ring_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Iter
         yield _wrong_edge(node, "ring", seen.ring, ring)
 
 
-def _edges(
-    node: NodeId, should: SetConfiguration
-) -> tuple[Peer | None, Peer | None, Peer | None]:
+def _edges(node: NodeId, should: SetConfiguration) -> tuple[Peer | None, Peer | None, Peer | None]:
     """Where a configuration puts its neighbours (B13)."""
     pred, succ = should.pred, should.succ
     if should.label is None or pred is None or succ is None:
@@ -178,9 +199,7 @@ def _wrong_edge(node: NodeId, name: str, has: Peer | None, should: Peer | None) 
     return Violation(Layer.RING, f"{node}.{name} is {_text(has)}, should be {_text(should)}")
 
 
-def _shortcut_violations(
-    node: NodeId, seen: SubscriberView, roster: Roster
-) -> Iterator[Violation]:
+def _shortcut_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Iterator[Violation]:
     """L3: the slots are the chain labels, and their holders are right."""
     should = roster.configuration_of(node)
     slots: tuple[Label, ...] = ()
@@ -211,24 +230,20 @@ def _disturbance(
     parcel: Parcel, roster: Roster, labels: dict[NodeId, Label], members: set[NodeId]
 ) -> str | None:
     """What is wrong with a message in flight, or None."""
-    message: Message = parcel.message
+    message, name = parcel.message, type(parcel.message).__name__
     match message:
         case SetConfiguration():
-            if message != roster.configuration_of(parcel.to):
-                return "an outdated SetConfiguration"
-            return None
+            is_current = message == roster.configuration_of(parcel.to)
+            return None if is_current else "an outdated SetConfiguration"
         case RemoveConnections() | Unsubscribe():
-            return f"{type(message).__name__} of {message.node}"
+            return f"{name} of {message.node}"
         case Subscribe(node=node) if node is not None and node not in members:
             # It would be recorded and have to leave again: closure would be broken.
             return f"Subscribe of {node}, which is no member"
         case CheckLabel(believed=believed) if labels.get(parcel.to) != believed:
             return f"CheckLabel that takes the receiver for {_text(believed)}"
-        case _:
-            for peer in peers_in(message):
-                if labels.get(peer.node) != peer.label:
-                    return f"{type(message).__name__} with the wrong pair {_text(peer)}"
-            return None
+    wrong = [peer for peer in peers_in(message) if labels.get(peer.node) != peer.label]
+    return f"{name} with the wrong pair {_text(wrong[0])}" if wrong else None
 
 
 def _text(value: Label | Peer | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ from skipring.core.messages import (
     SetConfiguration,
 )
 from skipring.core.peers import NodeId, Peer
+from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState, SupervisorState
 
 
@@ -38,9 +39,15 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     channels: tuple[Parcel, ...] = ()
 
     @property
-    def database(self) -> Sequence[tuple[str, NodeId | None]]:
-        """The supervisor's database."""
-        return self.supervisor.database
+    def roster(self) -> Roster:
+        """The supervisor's database, not yet repaired."""
+        roster = Roster()
+        roster.load(self.supervisor.database, self.supervisor.next)
+        return roster
+
+    def in_flight(self) -> Iterable[Parcel]:
+        """Every message in a channel."""
+        return self.channels
 
     def explicit_edges(self) -> Iterator[tuple[NodeId, NodeId]]:
         """(u, v) for each v whose reference u stores (section 1.1)."""
@@ -80,13 +87,12 @@ class View(Protocol):
     """What can be seen of a whole topic: a running world shows it, and so does a snapshot."""
 
     @property
-    def database(self) -> Sequence[tuple[str, NodeId | None]]: ...
+    def roster(self) -> Roster: ...
     @property
     def subscribers(self) -> Mapping[NodeId, SubscriberView]: ...
     @property
     def crashed(self) -> Collection[NodeId]: ...
-    @property
-    def channels(self) -> Iterable[Parcel]: ...
+    def in_flight(self) -> Iterable[Parcel]: ...
 
 
 def peers_in(message: Message) -> tuple[Peer, ...]:

@@ -1,0 +1,192 @@
+"""A scenario: everything that decides a simulated run, as one value or a TOML file."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from skipring.core.config import MODE_RULES, Mode, ProtocolConfig, Rule, Rules
+from skipring.core.peers import NodeId
+from skipring.errors import ScenarioError
+from skipring.sim.faults import Delay, Duplication, Fault, Loss, Partition
+from skipring.sim.incidents import (
+    Churn,
+    CrashWave,
+    Detector,
+    Incident,
+    SupervisorRestart,
+    WrongSuspicion,
+)
+from skipring.sim.schedulers import SCHEDULERS
+from skipring.world.adversaries import ADVERSARIES
+from skipring.world.snapshot import Snapshot
+
+N_MAX: Final = 1_000_000  # Limit of ours: what one process can hold.
+CRASH_SHARE: Final = 1 / 16  # of the members, in each of an adversary's crash rounds
+SPREADS: Final = ("adaptive", "tree", "flood")
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Chance = Annotated[float, Meta(ge=0, lt=1)]  # below 1: a message must have a way through
+Rounds = Annotated[int, Meta(ge=0, le=10**9)]
+
+
+class PartitionSpan(Struct, frozen=True, forbid_unknown_fields=True):
+    """For some rounds a share of the subscribers is cut off from the rest and the supervisor."""
+
+    share: Share
+    from_round: Rounds
+    to_round: Rounds
+
+    def of(self, nodes: list[NodeId], seed: int) -> Partition:
+        """The partition of these subscribers."""
+        island = Random(f"partition/{seed}").sample(nodes, round(self.share * len(nodes)))
+        return Partition(frozenset(island), self.from_round, self.to_round)
+
+
+class DelaySpan(Struct, frozen=True, forbid_unknown_fields=True):
+    """A share of the messages is held back for up to so many rounds."""
+
+    share: Share
+    rounds_max: Annotated[int, Meta(ge=1, le=1000)]
+
+
+class CrashSpan(Struct, frozen=True, forbid_unknown_fields=True):
+    """In each of some rounds a share of the subscribers crashes."""
+
+    rounds: tuple[Rounds, ...]
+    share: Share
+
+
+class SuspicionSpan(Struct, frozen=True, forbid_unknown_fields=True):
+    """For some rounds the detector suspects a share of those who are alive and well."""
+
+    rounds: Rounds
+    share: Share
+
+
+class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to simulate: the options of ``skipring simulate``, and more that only files can say."""
+
+    n: Annotated[int, Meta(ge=1, le=N_MAX)] = 16
+    adversary: str = "A00"
+    mode: Mode = Mode.FAST
+    without: tuple[Rule, ...] = ()
+    scheduler: str = "random"
+    loss: Chance = 0.0
+    duplicate: Share = 0.0
+    churn: Share = 0.0
+    spread: str = "adaptive"
+    seed: int = 0
+    max_rounds: Rounds = 2000
+    closure: Rounds = 20
+
+    title: str = ""
+    detector_delay: Rounds = 0
+    supervisor_restarts: tuple[Rounds, ...] = ()
+    delay: DelaySpan | None = None
+    partition: PartitionSpan | None = None
+    crash: CrashSpan | None = None
+    wrong_suspicion: SuspicionSpan | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse names that mean nothing to us."""
+        _require("adversary", self.adversary, ADVERSARIES)
+        _require("scheduler", self.scheduler, SCHEDULERS)
+        _require("spread", self.spread, SPREADS)
+        for rule in self.without:
+            if rule not in MODE_RULES[self.mode]:
+                message = f"without: {rule} is not on in mode {self.mode}, so it cannot be off"
+                raise ScenarioError(message)
+
+    @property
+    def config(self) -> ProtocolConfig:
+        """The protocol's configuration in this scenario."""
+        return ProtocolConfig(rules=Rules.of(self.mode, self.without))
+
+    @property
+    def warm_up_rounds(self) -> int:
+        """Rounds that pass before measuring starts: those of the churn."""
+        return Churn(self.churn).last_round + 1
+
+    def start(self) -> Snapshot:
+        """The state that the adversary prepares."""
+        return ADVERSARIES[self.adversary].build(self.n, Random(f"{self.adversary}/{self.seed}"))
+
+    def faults(self, nodes: list[NodeId]) -> tuple[Fault, ...]:
+        """What can happen to messages between these subscribers."""
+        found: list[Fault] = []
+        if self.partition is not None:
+            found.append(self.partition.of(nodes, self.seed))
+        if self.loss > 0:
+            found.append(Loss(self.loss))
+        if self.duplicate > 0:
+            found.append(Duplication(self.duplicate))
+        if self.delay is not None:
+            found.append(Delay(self.delay.share, self.delay.rounds_max))
+        return tuple(found)
+
+    def incidents(self) -> tuple[Incident, ...]:
+        """What befalls processes; the detector comes last, so it sees the round's crashes."""
+        found: list[Incident] = []
+        if self.churn > 0:
+            found.append(Churn(self.churn))
+        if self.crash is not None:
+            found.append(CrashWave(self.crash.rounds, self.crash.share))
+        if ADVERSARIES[self.adversary].crash_rounds:
+            found.append(CrashWave(ADVERSARIES[self.adversary].crash_rounds, CRASH_SHARE))
+        if self.wrong_suspicion is not None:
+            found.append(WrongSuspicion(self.wrong_suspicion.share, self.wrong_suspicion.rounds))
+        if self.supervisor_restarts:
+            found.append(SupervisorRestart(self.supervisor_restarts))
+        return (*found, Detector(self.detector_delay))
+
+
+def make_scenario(values: Mapping[str, Any]) -> Scenario:
+    """Turn plain values, from a file or the command line, into a scenario."""
+    try:
+        return msgspec.convert(dict(values), Scenario)
+    except msgspec.ValidationError as error:
+        raise ScenarioError(_sentence(str(error))) from None
+
+
+def read_scenario(path: Path) -> dict[str, Any]:
+    """Read a scenario file's values; they are checked when the scenario is made."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"cannot read the scenario {path.name}: {_reason(error)}"
+        raise ScenarioError(message) from None
+    except tomllib.TOMLDecodeError as error:
+        message = f"{path.name} is not TOML: {error}"
+        raise ScenarioError(message) from None
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or "unknown error") if isinstance(error, OSError) else "not UTF-8"
+
+
+def _require(name: str, value: str, choices: Mapping[str, object] | tuple[str, ...]) -> None:
+    if value not in choices:
+        message = f"{name}: {value[:40]!r} is none of {', '.join(choices)}"
+        raise ScenarioError(message)
+
+
+_ENUMS: Final[Mapping[str, type[Mode] | type[Rule]]] = {"mode": Mode, "without[...]": Rule}
+
+
+def _sentence(text: str) -> str:
+    """Turn msgspec's report into a sentence that starts with the place."""
+    report, _, place = text.partition(" - at ")
+    name = place.strip("`").removeprefix("$.").removeprefix("$")
+    report = report[:1].lower() + report[1:].replace("`", "")
+    if name in _ENUMS and report.startswith("invalid enum value"):
+        report += f"; it is none of {', '.join(_ENUMS[name])}"
+    report = re.sub(r"^object contains unknown field (.+)$", r"unknown key \1", report)
+    return f"{name}: {report}" if name else report

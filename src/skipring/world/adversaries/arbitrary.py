@@ -1,0 +1,259 @@
+"""Starting states of arbitrary values, and where such values are drawn from (section 1.1).
+
+"Arbitrary" is what a corrupted memory or channel can hold: every variable and every message has
+a value of its type, and whoever is named exists or has existed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
+
+from skipring.core.labels import LABEL_BITS, Label
+from skipring.core.messages import (
+    MESSAGE_TYPES,
+    CheckLabel,
+    Digest,
+    GetConfiguration,
+    Introduce,
+    IntroduceShortcut,
+    Message,
+    RemoveConnections,
+    SetConfiguration,
+    Subscribe,
+    Unsubscribe,
+)
+from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
+from skipring.core.publications import Publication
+from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.world.adversaries.building import (
+    Database,
+    legitimate_world,
+    node_names,
+    share,
+    with_states,
+)
+from skipring.world.snapshot import Parcel, Snapshot
+
+T = TypeVar("T")
+
+# Our guesses, all of them: enough to matter at every node, few enough not to drown it.
+_ENTRIES_MAX: Final = 5  # of each map of a subscriber
+_PUBLICATIONS: Final = 40
+_COUNTER_MAX: Final = 1024  # beyond every threshold that R9 believes
+_MESSAGES_PER_NODE: Final = 4
+_FORGED_PER_NODE: Final = 6  # where they are all that is wrong
+
+_LINKS: Final = tuple(Link)
+_REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)
+
+
+class Arbitrary:
+    """Draws values that name certain nodes and have labels of up to so many bits.
+
+    Half of the references it draws have the label that the node really has, where one is
+    given: what is half true is harder to see through.
+    """
+
+    def __init__(
+        self,
+        rng: Random,
+        nodes: Sequence[NodeId],
+        *,
+        label_bits: int | None = None,
+        labels: Mapping[NodeId, Label | None] = MappingProxyType({}),
+        truth: float = 0.5,
+    ) -> None:
+        self.rng = rng
+        self.nodes = nodes
+        # A little longer than the labels of a ring of this size.
+        self.label_bits = label_bits or len(nodes).bit_length() + 2
+        self.labels = labels
+        self.truth = truth
+
+    def chance(self, probability: float) -> bool:
+        """True with the given probability."""
+        return self.rng.random() < probability
+
+    def maybe(self, probability: float, draw: Callable[[], T]) -> T | None:
+        """Something drawn, with the given probability, else None."""
+        return draw() if self.chance(probability) else None
+
+    def bits(self) -> str:
+        """A bit string, canonical or not."""
+        width = self.rng.randint(1, self.label_bits)
+        return format(self.rng.getrandbits(width), f"0{width}b")
+
+    def label(self) -> Label:
+        """Any label; all lengths are about equally likely."""
+        bits = self.bits()
+        return Label(int(bits, 2) << (LABEL_BITS - len(bits)))
+
+    def node(self) -> NodeId:
+        """Any node."""
+        return self.rng.choice(self.nodes)
+
+    def subject(self) -> NodeId | None:
+        """Whom a request names: now and then nobody, or the supervisor itself."""
+        return self.rng.choice((None, SUPERVISOR)) if self.chance(0.2) else self.node()
+
+    def peer(self) -> Peer:
+        """Any node under its own or any other label."""
+        node = self.node()
+        label = self.labels.get(node)
+        if label is None or not self.chance(self.truth):
+            label = self.label()
+        return Peer(label, node)
+
+    def link(self) -> Link:
+        """Any link."""
+        return self.rng.choice(_LINKS)
+
+    def digest(self) -> int:
+        """Any digest (R14)."""
+        return self.rng.getrandbits(64)
+
+    def silence(self) -> SilenceState:
+        """Any counters of R9; thresholds also where they can never have been set."""
+        return SilenceState(
+            ticks=self.rng.randrange(_COUNTER_MAX),
+            threshold=self.rng.randint(-_COUNTER_MAX, _COUNTER_MAX),
+            pending=self.chance(0.5),
+        )
+
+    def some(self, draw: Callable[[], T]) -> list[T]:
+        """A few things drawn, or none."""
+        return [draw() for _ in range(self.rng.randint(0, _ENTRIES_MAX))]
+
+    def state(self, label: Label | None) -> SubscriberState:
+        """A subscriber of which nothing but the label is given."""
+        return SubscriberState(
+            label=label,
+            left=self.maybe(0.7, self.peer),
+            right=self.maybe(0.7, self.peer),
+            ring=self.maybe(0.7, self.peer),
+            shortcuts={slot: self.maybe(0.8, self.node) for slot in self.some(self.label)},
+            silence={node: self.silence() for node in self.some(self.node)},
+            digests={node: self.digest() for node in self.some(self.node)},
+        )
+
+    def database(self) -> Database:
+        """Any multiset of pairs, with every corruption that section 3.1 names."""
+        entries = self.rng.randint(0, 2 * len(self.nodes))
+        return tuple((self.bits(), self.maybe(0.9, self.node)) for _ in range(entries))
+
+    def supervisor(self) -> SupervisorState:
+        """A supervisor of which nothing is given."""
+        return SupervisorState(
+            database=self.database(),
+            next=self.rng.getrandbits(32),
+            queue=tuple(self.rng.choices(self.nodes, k=self.rng.randint(0, len(self.nodes)))),
+        )
+
+    def parcels(self, count: int, receivers: Sequence[NodeId]) -> tuple[Parcel, ...]:
+        """Messages of every type, in turn: where there are few, none should be left out."""
+        kinds = (MESSAGE_TYPES[number % len(MESSAGE_TYPES)] for number in range(count))
+        return tuple(
+            Parcel(self._receiver(kind, receivers), MESSAGES[kind](self)) for kind in kinds
+        )
+
+    def _receiver(self, kind: type[Message], subscribers: Sequence[NodeId]) -> NodeId:
+        """Who gets a message of a type: now and then one that has no business with it."""
+        astray = self.chance(0.1)
+        return SUPERVISOR if (kind in _REQUESTS) != astray else self.rng.choice(subscribers)
+
+
+# Arguments are drawn in the order in which they stand here: the order is part of the result.
+MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], Message]]] = MappingProxyType(
+    {
+        Subscribe: lambda draw: Subscribe(draw.subject()),
+        Unsubscribe: lambda draw: Unsubscribe(draw.subject()),
+        GetConfiguration: lambda draw: GetConfiguration(
+            draw.subject(), draw.maybe(0.5, draw.digest)
+        ),
+        SetConfiguration: lambda draw: SetConfiguration(
+            draw.maybe(0.8, draw.peer), draw.maybe(0.5, draw.label), draw.maybe(0.8, draw.peer)
+        ),
+        CheckLabel: lambda draw: CheckLabel(draw.peer(), draw.maybe(0.9, draw.label), draw.link()),
+        Introduce: lambda draw: Introduce(draw.peer(), draw.link(), draw.chance(0.5)),
+        IntroduceShortcut: lambda draw: IntroduceShortcut(draw.peer()),
+        RemoveConnections: lambda draw: RemoveConnections(draw.node()),
+        Digest: lambda draw: Digest(draw.node(), draw.digest()),
+    }
+)
+
+
+# -- worlds ----------------------------------------------------------------------------------
+
+
+def corrupted_messages(n: int, rng: Random) -> Snapshot:
+    """A legitimate state with forged messages of every type in the channels."""
+    world = legitimate_world(n, rng)
+    nodes = list(world.subscribers)
+    labels = {node: state.label for node, state in world.subscribers.items()}
+    draw = Arbitrary(rng, nodes, labels=labels)
+    return replace(world, channels=draw.parcels(_FORGED_PER_NODE * n, nodes))
+
+
+def equal_labels(n: int, rng: Random) -> Snapshot:
+    """Everybody has the same label, and everybody knows it; the rest is arbitrary."""
+    nodes = node_names(n)
+    label = Arbitrary(rng, nodes).label()
+    draw = Arbitrary(rng, nodes, labels=dict.fromkeys(nodes, label), truth=1.0)
+    return Snapshot(
+        supervisor=draw.supervisor(), subscribers={node: draw.state(label) for node in nodes}
+    )
+
+
+def arbitrary_world(n: int, rng: Random, *, label_bits: int | None = None) -> Snapshot:
+    """Everything is arbitrary: variables, channels, publications."""
+    return _arbitrary(node_names(n), (), rng, label_bits)
+
+
+def arbitrary_world_with_crashed(n: int, rng: Random) -> Snapshot:
+    """Everything is arbitrary, and a quarter of the nodes one may know of is dead."""
+    dead = share(n, 3)
+    nodes = node_names(n + dead)
+    crashed = sorted(rng.sample(nodes, dead))
+    gone = frozenset(crashed)
+    return _arbitrary([node for node in nodes if node not in gone], crashed, rng, None)
+
+
+def _arbitrary(
+    live: Sequence[NodeId], crashed: Sequence[NodeId], rng: Random, label_bits: int | None
+) -> Snapshot:
+    known = [*live, *crashed]
+    blind = Arbitrary(rng, known, label_bits=label_bits)
+    labels = {node: blind.maybe(0.9, blind.label) for node in live}
+    draw = Arbitrary(rng, known, label_bits=label_bits, labels=labels)
+    world = Snapshot(
+        supervisor=draw.supervisor(),
+        subscribers={node: draw.state(labels[node]) for node in live},
+        crashed=tuple(crashed),
+        channels=draw.parcels(_MESSAGES_PER_NODE * len(live), live),
+    )
+    return _scatter_publications(world, rng)
+
+
+def scattered_publications(n: int, rng: Random) -> Snapshot:
+    """A legitimate state in which everybody holds some other publications."""
+    return _scatter_publications(legitimate_world(n, rng), rng)
+
+
+def _scatter_publications(world: Snapshot, rng: Random) -> Snapshot:
+    """Give every subscriber any of the publications that there are."""
+    nodes = list(world.subscribers)
+    publications = [
+        Publication(publisher=rng.choice(nodes), seq=seq, payload=f"news {seq}".encode())
+        for seq in range(_PUBLICATIONS)
+    ]
+    return with_states(
+        world,
+        lambda _, state: replace(
+            state, publications=tuple(rng.sample(publications, rng.randint(0, _PUBLICATIONS)))
+        ),
+    )

@@ -1,0 +1,203 @@
+"""Reading a world file: a snapshot, or one sentence that names the first wrong place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from skipring.core.labels import Label
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.publications import Publication
+from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.world.file.document import FORMAT, load
+from skipring.world.file.messages import MessageReader
+from skipring.world.file.values import (
+    Parser,
+    References,
+    Shape,
+    base64_bytes,
+    complaint,
+    count,
+    digest,
+    entries,
+    expected,
+    flag,
+    label_or_none,
+    label_text,
+    mapping,
+    node_name,
+    pair,
+    publication_id,
+    sequence,
+    shown,
+    string,
+    topic,
+    tuple_of,
+)
+from skipring.world.snapshot import Parcel, Snapshot
+
+_WORLD: Final = Shape(
+    required=frozenset({"format", "topic", "supervisor", "subscribers"}),
+    optional=frozenset({"crashed", "channels"}),
+)
+_SUPERVISOR: Final = Shape(
+    required=frozenset({"database", "next"}),
+    optional=frozenset({"queue"}),
+)
+_SUBSCRIBER: Final = Shape(
+    required=frozenset({"member", "label", "left", "right", "ring", "shortcuts"}),
+    optional=frozenset({"silence", "digests", "publications"}),
+)
+_PUBLICATION: Final = Shape(
+    required=frozenset({"publisher", "seq"}),
+    optional=frozenset({"payload", "time", "key", "headers", "id"}),
+)
+_PARCEL: Final = Shape(required=frozenset({"to", "message"}))
+
+
+def parse_world(text: str | bytes) -> Snapshot:
+    """Return the state a world file holds; WorldFormatError if it is not of that form."""
+    world = mapping(load(text), "the file")
+    if world.get("format", FORMAT) != FORMAT:  # first: another format may have other keys
+        raise expected(repr(FORMAT), world["format"], "format")
+    world = _WORLD.fields(world, "the file")
+    crashed: tuple[NodeId, ...] = tuple_of(_declared, world.get("crashed", []), "crashed")
+    subscribers = entries(world["subscribers"], "subscribers")
+    dead = frozenset(crashed)
+    for node, _ in subscribers:
+        _declared(node, "subscribers")
+        if node in dead:
+            raise complaint(f"subscribers.{node}", "the node is also in crashed")
+    reader = _Reader(References(frozenset({SUPERVISOR, *crashed, *dict(subscribers)})))
+    return Snapshot(
+        topic=topic(world["topic"], "topic"),
+        supervisor=reader.supervisor(world["supervisor"], "supervisor"),
+        subscribers={
+            node: reader.subscriber(state, f"subscribers.{node}") for node, state in subscribers
+        },
+        crashed=crashed,
+        channels=tuple(reader.channels(world.get("channels", []), "channels")),
+    )
+
+
+def _declared(value: object, place: str) -> NodeId:
+    """The name of a subscriber, live or crashed."""
+    node = node_name(value, place)
+    if node == SUPERVISOR:
+        raise complaint(place, f"no subscriber can be called {SUPERVISOR!r}")
+    return node
+
+
+class _Reader:
+    """Parses what refers to nodes."""
+
+    def __init__(self, references: References) -> None:
+        self._references = references
+        self._messages = MessageReader(references)
+        self._subscriber_fields: Mapping[str, Parser] = {
+            "member": flag,
+            "label": label_or_none,
+            "left": references.peer_or_none,
+            "right": references.peer_or_none,
+            "ring": references.peer_or_none,
+            "shortcuts": self._shortcuts,
+            "silence": self._silence,
+            "digests": self._digests,
+            "publications": _publications,
+        }
+
+    def supervisor(self, value: object, place: str) -> SupervisorState:
+        """The variables of the supervisor."""
+        fields = _SUPERVISOR.fields(value, place)
+        return SupervisorState(
+            database=tuple_of(self._record, fields["database"], f"{place}.database"),
+            next=count(fields["next"], f"{place}.next"),
+            queue=tuple_of(self._references.node, fields.get("queue", []), f"{place}.queue"),
+        )
+
+    def _record(self, value: object, place: str) -> tuple[str, NodeId | None]:
+        """An entry of the database: the one place where any label is kept as it is."""
+        label, node = pair(value, place)
+        return (
+            label_text(label, f"{place}[0]"),
+            self._references.node_or_none(node, f"{place}[1]"),
+        )
+
+    def subscriber(self, value: object, place: str) -> SubscriberState:
+        """The variables of a subscriber."""
+        fields = _SUBSCRIBER.fields(value, place)
+        return SubscriberState(**_parsed(fields, self._subscriber_fields, place))
+
+    def _shortcuts(self, value: object, place: str) -> dict[Label, NodeId | None]:
+        shortcuts = {}
+        for bits, holder in entries(value, place):
+            label = label_or_none(bits, place)
+            node = self._references.node_or_none(holder, f"{place}[{shown(bits)}]")
+            if label is not None:
+                shortcuts[label] = node
+        return shortcuts
+
+    def _silence(self, value: object, place: str) -> dict[NodeId, SilenceState]:
+        return {
+            self._references.node(node, place): _silence_state(state, f"{place}.{node}")
+            for node, state in entries(value, place)
+        }
+
+    def _digests(self, value: object, place: str) -> dict[NodeId, int]:
+        return {
+            self._references.node(node, place): digest(total, f"{place}.{node}")
+            for node, total in entries(value, place)
+        }
+
+    def channels(self, value: object, place: str) -> Iterator[Parcel]:
+        """The messages in flight, without those that are about nobody."""
+        for number, parcel in enumerate(sequence(value, place)):
+            here = f"{place}[{number}]"
+            fields = _PARCEL.fields(parcel, here)
+            to = self._references.node(fields["to"], f"{here}.to")
+            message = self._messages.parse(fields["message"], f"{here}.message")
+            if message is not None:
+                yield Parcel(to, message)
+
+
+def _parsed(fields: Mapping[str, Any], parsers: Mapping[str, Parser], place: str) -> dict[str, Any]:
+    return {name: parsers[name](value, f"{place}.{name}") for name, value in fields.items()}
+
+
+def _silence_state(value: object, place: str) -> SilenceState:
+    match value:
+        case [ticks, threshold, pending]:
+            return SilenceState(
+                count(ticks, f"{place}[0]"),
+                count(threshold, f"{place}[1]"),
+                flag(pending, f"{place}[2]"),
+            )
+        case _:
+            raise expected("[ticks, threshold, pending]", value, place)
+
+
+def _publications(value: object, place: str) -> tuple[Publication, ...]:
+    return tuple_of(_publication, value, place)
+
+
+def _publication(value: object, place: str) -> Publication:
+    fields = _PUBLICATION.fields(value, place)
+    return Publication(**_parsed(fields, _PUBLICATION_FIELDS, place))
+
+
+def _headers(value: object, place: str) -> dict[str, str]:
+    return {
+        string(name, place): string(content, f"{place}[{shown(name)}]")
+        for name, content in entries(value, place)
+    }
+
+
+_PUBLICATION_FIELDS: Final[Mapping[str, Parser]] = {
+    "publisher": node_name,  # anybody, also one who is long gone
+    "seq": count,
+    "payload": base64_bytes,
+    "time": count,
+    "key": base64_bytes,
+    "headers": _headers,
+    "id": publication_id,
+}

@@ -1,0 +1,276 @@
+"""The kinds of values in a world file: one small parser each, from (value, place).
+
+A parser returns a value of the core or raises a WorldFormatError whose one sentence names the
+place. Sentences stay short whatever the file holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import unicodedata
+from binascii import Error as Base64Error
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
+
+from skipring.core.labels import CIRCLE, Label
+from skipring.core.peers import Link, NodeId, Peer, TopicId
+from skipring.errors import WorldFormatError
+from skipring.world.file.document import OversizedNumber, RepeatedKey
+
+Parser: TypeAlias = Callable[[object, str], Any]
+
+LABEL_CHARACTERS_MAX: Final = 4096  # Limit of ours (DESIGN 1.2): also a corrupted label has an end.
+TOPIC_BYTES_MAX: Final = 255  # Limit of ours (DESIGN 1.3).
+SHOWN_CHARACTERS_MAX: Final = 40  # Our guess: enough to recognise a value in a sentence.
+SHOWN_KEYS_MAX: Final = 3  # As above.
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # NodeId, DESIGN 1.5
+_ID: Final = re.compile(r"[0-9A-Fa-f]{64}")
+
+
+# -- sentences -----------------------------------------------------------------------------
+
+
+def complaint(place: str, what: str) -> WorldFormatError:
+    """The error that says what is wrong at a place."""
+    return WorldFormatError(f"{place}: {what}")
+
+
+def expected(kind: str, value: object, place: str) -> WorldFormatError:
+    """The error that says what should be at a place, and what is there instead."""
+    return complaint(place, f"expected {kind}, got {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """A value in few printable characters, on one line."""
+    match value:
+        case str():
+            return _shortened(repr(value[:SHOWN_CHARACTERS_MAX]), cut=len(value))
+        case list():
+            return f"a list of {len(value)}"
+        case dict() | RepeatedKey():
+            return "an object"
+        case OversizedNumber(digits=digits):
+            return f"a number of {digits} digits"
+        case _:
+            text = json.dumps(value)  # null, true, false or a number
+            return _shortened(text, cut=len(text))
+
+
+def _shortened(text: str, cut: int) -> str:
+    if max(len(text), cut) <= SHOWN_CHARACTERS_MAX:
+        return text
+    return text[: SHOWN_CHARACTERS_MAX - 1] + "..."
+
+
+def listed(keys: Iterable[str]) -> str:
+    """A few of the keys, sorted, and how many there are besides."""
+    ordered = sorted(keys)
+    names = ", ".join(shown(key) for key in ordered[:SHOWN_KEYS_MAX])
+    more = len(ordered) - SHOWN_KEYS_MAX
+    return f"{names} and {more} more" if more > 0 else names
+
+
+# -- lists and objects ---------------------------------------------------------------------
+
+
+class Shape(Struct, frozen=True):
+    """Which keys an object must have, and which it may have."""
+
+    required: frozenset[str]
+    optional: frozenset[str] = frozenset()
+
+    def fields(self, value: object, place: str) -> dict[str, Any]:
+        """The object's fields, once it has all the keys it should have and no others."""
+        fields = mapping(value, place)
+        keys = fields.keys()
+        if missing := self.required - keys:
+            raise complaint(place, f"missing {listed(missing)}")
+        if unknown := keys - self.required - self.optional:
+            raise complaint(place, f"unknown {listed(unknown)}")
+        return fields
+
+
+def mapping(value: object, place: str) -> dict[str, Any]:
+    """An object in which every key appears once."""
+    if isinstance(value, RepeatedKey):
+        raise complaint(place, f"{shown(value.key)} appears twice")
+    if not isinstance(value, dict):
+        raise expected("an object", value, place)
+    return value
+
+
+def entries(value: object, place: str) -> list[tuple[str, Any]]:
+    """An object's entries, sorted: JSON gives them no order, so none may reach a simulation."""
+    return sorted(mapping(value, place).items())
+
+
+def sequence(value: object, place: str) -> list[Any]:
+    """A list."""
+    if not isinstance(value, list):
+        raise expected("a list", value, place)
+    return value
+
+
+def tuple_of(parse: Parser, value: object, place: str) -> tuple[Any, ...]:
+    """A list, each element of which is of one kind."""
+    return tuple(parse(v, f"{place}[{i}]") for i, v in enumerate(sequence(value, place)))
+
+
+# -- leaves --------------------------------------------------------------------------------
+
+
+def flag(value: object, place: str) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise expected("true or false", value, place)
+    return value
+
+
+def count(value: object, place: str) -> int:
+    """An integer from 0, however large."""
+    if type(value) is not int or value < 0:  # a bool is an int
+        raise expected("an integer from 0", value, place)
+    return value
+
+
+def digest(value: object, place: str) -> int:
+    """A sum modulo 2^64 (R14)."""
+    if type(value) is not int or not 0 <= value < CIRCLE:
+        raise expected("an integer from 0 to 2^64-1", value, place)
+    return value
+
+
+def digest_or_none(value: object, place: str) -> int | None:
+    """A digest, or none."""
+    return None if value is None else digest(value, place)
+
+
+def link(value: object, place: str) -> Link:
+    """Which edge a message is about."""
+    try:
+        return Link(value)
+    except ValueError:
+        raise expected("'LIN' or 'CYC'", value, place) from None
+
+
+def string(value: object, place: str) -> str:
+    """A string that can be written as UTF-8; JSON can also escape halves of characters."""
+    if not isinstance(value, str):
+        raise expected("a string", value, place)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise expected("a string of whole characters", value, place) from None
+    return value
+
+
+def topic(value: object, place: str) -> TopicId:
+    """The name of a topic: 1 to 255 bytes of UTF-8 without control characters."""
+    name = string(value, place)
+    size = len(name.encode())
+    if not 1 <= size <= TOPIC_BYTES_MAX:
+        raise complaint(place, f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        raise complaint(place, f"a topic has no control characters, got {shown(name)}")
+    return name
+
+
+def node_name(value: object, place: str) -> NodeId:
+    """What a node can be called, whether we know it or not."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise expected("a node (1 to 64 characters of A-Z a-z 0-9 . _ -)", value, place)
+    return value
+
+
+def base64_bytes(value: object, place: str) -> bytes | None:
+    """Bytes in base64, or none."""
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            return base64.b64decode(value, validate=True)
+    except (Base64Error, ValueError):  # ValueError: not ASCII
+        pass
+    raise expected("base64", value, place)
+
+
+def publication_id(value: object, place: str) -> bytes | None:
+    """The 32 bytes of a publication's id in hex, or none."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise expected("64 hex digits", value, place)
+    return bytes.fromhex(value)
+
+
+# -- labels and references -----------------------------------------------------------------
+
+
+def label_text(value: object, place: str) -> str:
+    """A string of 0 and 1, possibly empty: also what l never produces."""
+    if not isinstance(value, str):
+        raise expected("a label", value, place)
+    if len(value) > LABEL_CHARACTERS_MAX:
+        limit = f"a label has at most {LABEL_CHARACTERS_MAX} characters"
+        raise complaint(place, f"{limit}, this one has {len(value)}")
+    if value.strip("01"):
+        raise expected("a label (a string of 0 and 1)", value, place)
+    return value
+
+
+def label_or_none(value: object, place: str) -> Label | None:
+    """A label; none also where it is one that l never produces, or over 64 bits."""
+    if value is None:
+        return None
+    bits = label_text(value, place)
+    try:
+        return Label.parse(bits)
+    except ValueError:
+        return None
+
+
+def pair(value: object, place: str, kind: str = "[label, node]") -> tuple[Any, Any]:
+    """A list of two."""
+    match value:
+        case [label, node]:
+            return label, node
+        case _:
+            raise expected(kind, value, place)
+
+
+class References(Struct, frozen=True):
+    """The kinds of values that refer to nodes; each must be one of those that are known."""
+
+    known: frozenset[NodeId]
+
+    def node(self, value: object, place: str) -> NodeId:
+        """A node."""
+        if not isinstance(value, str):
+            raise expected("a node", value, place)
+        if value not in self.known:
+            raise complaint(place, f"{shown(value)} is neither in subscribers nor in crashed")
+        return value
+
+    def node_or_none(self, value: object, place: str) -> NodeId | None:
+        """A node, or none."""
+        return None if value is None else self.node(value, place)
+
+    def peer(self, value: object, place: str) -> Peer | None:
+        """A reference; None if there is nothing to refer by: half of it is missing (B3)."""
+        return self._peer(pair(value, place), place)
+
+    def peer_or_none(self, value: object, place: str) -> Peer | None:
+        """A reference, or none."""
+        if value is None:
+            return None
+        return self._peer(pair(value, place, "null or [label, node]"), place)
+
+    def _peer(self, halves: tuple[Any, Any], place: str) -> Peer | None:
+        label = label_or_none(halves[0], f"{place}[0]")
+        node = self.node_or_none(halves[1], f"{place}[1]")
+        return Peer(label, node) if label is not None and node is not None else None

@@ -1,0 +1,97 @@
+"""Writing a world file: keys sorted, one line for each subscriber and each message."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from skipring.core.labels import Label
+from skipring.core.peers import Link, Peer
+from skipring.core.publications import Publication
+from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.world.file.document import FORMAT
+from skipring.world.file.messages import message_fields
+from skipring.world.snapshot import Parcel, Snapshot
+
+
+def render_world(snapshot: Snapshot) -> str:
+    """Return the world file of a state; who sent a message, and when, is not in it."""
+    subscribers = (
+        f"{_json(node)}: {_json(_subscriber(state))}"
+        for node, state in sorted(snapshot.subscribers.items())
+    )
+    world = {
+        "channels": _block("[]", (_json(_parcel(parcel)) for parcel in snapshot.channels)),
+        "crashed": _json(snapshot.crashed),
+        "format": _json(FORMAT),
+        "subscribers": _block("{}", subscribers),
+        "supervisor": _json(_supervisor(snapshot.supervisor)),
+        "topic": _json(snapshot.topic),
+    }
+    return _block("{}", (f"{_json(key)}: {text}" for key, text in world.items())) + "\n"
+
+
+def _block(brackets: str, lines: Iterable[str]) -> str:
+    body = ",\n".join(lines)
+    return f"{brackets[0]}\n{body}\n{brackets[1]}" if body else brackets
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, default=_plain)
+
+
+def _plain(value: object) -> object:
+    """What stands in the file for a value that JSON does not know."""
+    match value:
+        case Label():
+            return value.bits
+        case Peer(label=label, node=node):
+            return [label.bits, node]
+        case Link():
+            return value.value
+        case bytes():
+            return base64.b64encode(value).decode()
+        case SilenceState(ticks=ticks, threshold=threshold, pending=pending):
+            return [ticks, threshold, pending]
+        case _:
+            message = f"a world file cannot hold a {type(value).__name__}"
+            raise TypeError(message)
+
+
+def _supervisor(state: SupervisorState) -> dict[str, Any]:
+    fields = {"database": state.database, "next": state.next}
+    return fields | _unless_empty(queue=state.queue)
+
+
+def _subscriber(state: SubscriberState) -> dict[str, Any]:
+    fields = {
+        "member": state.member,
+        "label": state.label,
+        "left": state.left,
+        "right": state.right,
+        "ring": state.ring,
+        "shortcuts": {label.bits: holder for label, holder in state.shortcuts.items()},
+        "publications": [_publication(publication) for publication in state.publications],
+    }
+    return fields | _unless_empty(silence=state.silence, digests=state.digests)
+
+
+def _publication(publication: Publication) -> dict[str, Any]:
+    fields: dict[str, Any] = {"publisher": publication.publisher, "seq": publication.seq}
+    maybe = {
+        "payload": publication.payload,  # an empty payload is a payload
+        "key": publication.key,
+        "id": publication.id.hex() if publication.id is not None else None,
+    }
+    fields |= {name: value for name, value in maybe.items() if value is not None}
+    return fields | _unless_empty(time=publication.time, headers=publication.headers)
+
+
+def _unless_empty(**fields: object) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}
+
+
+def _parcel(parcel: Parcel) -> dict[str, Any]:
+    return {"to": parcel.to, "message": message_fields(parcel.message)}

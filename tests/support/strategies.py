@@ -1,0 +1,160 @@
+"""Hypothesis strategies for the values of the core and for whole states of a topic.
+
+``snapshots()`` draws arbitrary system states in the paper's sense: any variables, any messages in
+the channels, as corrupted as a world file can hold them; the crashed, the supervisor and a node
+itself may be referred to. Whatever it draws is of the form ``skipring-world/1``, and simple states
+(few nodes called a, b, c; short labels; empty channels) come first when an example shrinks.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from skipring.core.labels import CIRCLE, Label
+from skipring.core.messages import (
+    MESSAGE_TYPES,
+    CheckLabel,
+    Digest,
+    GetConfiguration,
+    Introduce,
+    IntroduceShortcut,
+    Message,
+    RemoveConnections,
+    SetConfiguration,
+    Subscribe,
+    Unsubscribe,
+)
+from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
+from skipring.core.publications import Publication
+from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.world.snapshot import Parcel, Snapshot
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+digests = st.integers(0, CIRCLE - 1)
+links = st.sampled_from(Link)
+
+
+def labels(near: int = 16) -> SearchStrategy[Label]:
+    """Labels, half of them among the first ``near`` values of l, the others anywhere."""
+    return st.integers(0, near - 1).map(Label.nth) | st.integers(0, CIRCLE - 1).map(Label)
+
+
+def label_texts() -> SearchStrategy[str]:
+    """What the database may hold as a label: also what l never produces, and over 64 bits."""
+    too_long = st.integers(65, 80).map(lambda length: "1" * length)
+    return labels().map(str) | st.text("01", max_size=8) | too_long
+
+
+def node_names() -> SearchStrategy[NodeId]:
+    """Names of nodes: mostly letters, sometimes anything that is allowed."""
+    allowed = LETTERS + LETTERS.upper() + "0123456789._-"
+    anything = st.text(allowed, min_size=1, max_size=64).filter(lambda name: name != SUPERVISOR)
+    return st.sampled_from(LETTERS) | anything
+
+
+def peers(nodes: Sequence[NodeId]) -> SearchStrategy[Peer]:
+    """References to any of ``nodes`` under any label."""
+    return st.builds(Peer, labels(), st.sampled_from(nodes))
+
+
+def _messages_by_type(nodes: Sequence[NodeId]) -> Mapping[type[Message], SearchStrategy[Message]]:
+    node, peer = st.sampled_from(nodes), peers(nodes)
+    subject, label, reference = st.none() | node, st.none() | labels(), st.none() | peer
+    return {
+        Subscribe: st.builds(Subscribe, subject),
+        Unsubscribe: st.builds(Unsubscribe, subject),
+        GetConfiguration: st.builds(GetConfiguration, subject, st.none() | digests),
+        SetConfiguration: st.builds(SetConfiguration, reference, label, reference),
+        CheckLabel: st.builds(CheckLabel, peer, label, links),
+        Introduce: st.builds(Introduce, peer, links, st.booleans()),
+        IntroduceShortcut: st.builds(IntroduceShortcut, peer),
+        RemoveConnections: st.builds(RemoveConnections, node),
+        Digest: st.builds(Digest, node, digests),
+    }
+
+
+def messages(
+    nodes: Sequence[NodeId], types: Collection[type[Message]] = MESSAGE_TYPES
+) -> SearchStrategy[Message]:
+    """Messages of the given types that name any of ``nodes``."""
+    by_type = _messages_by_type(nodes)
+    return st.one_of([by_type[kind] for kind in types])
+
+
+def parcels(nodes: Sequence[NodeId]) -> SearchStrategy[Parcel]:
+    """Messages of any type in the channel of any of ``nodes``; nobody knows who sent them."""
+    return st.builds(Parcel, st.sampled_from(nodes), messages(nodes))
+
+
+def publications() -> SearchStrategy[Publication]:
+    """Publications of anybody, with a payload or without."""
+    data, text = st.binary(max_size=8), st.text(max_size=4)
+    return st.builds(
+        Publication,
+        publisher=node_names(),
+        seq=st.integers(0, 2**63),
+        payload=st.none() | data,
+        time=st.integers(0, 2**63),
+        key=st.none() | data,
+        headers=st.dictionaries(text, text, max_size=2),
+        id=st.none() | st.binary(min_size=32, max_size=32),
+    )
+
+
+def subscriber_states(
+    nodes: Sequence[NodeId], publications_max: int = 0
+) -> SearchStrategy[SubscriberState]:
+    """Variables of a subscriber that refer to any of ``nodes``."""
+    node, reference = st.sampled_from(nodes), st.none() | peers(nodes)
+    counter = st.integers(0, 100)  # the threshold of R9 is clamped to 8..64 when it is read
+    silence = st.builds(SilenceState, counter, counter, st.booleans())
+    return st.builds(
+        SubscriberState,
+        member=st.booleans(),
+        label=st.none() | labels(),
+        left=reference,
+        right=reference,
+        ring=reference,
+        shortcuts=st.dictionaries(labels(), st.none() | node, max_size=4),
+        silence=st.dictionaries(node, silence, max_size=3),
+        digests=st.dictionaries(node, digests, max_size=3),
+        publications=st.lists(publications(), max_size=publications_max).map(tuple),
+    )
+
+
+def supervisor_states(nodes: Sequence[NodeId]) -> SearchStrategy[SupervisorState]:
+    """Variables of the supervisor, the database as corrupted as the paper has it."""
+    node = st.sampled_from(nodes)
+    record = st.tuples(label_texts(), st.none() | node)
+    return st.builds(
+        SupervisorState,
+        database=st.lists(record, max_size=2 * len(nodes)).map(tuple),
+        next=st.integers(0, 100) | st.integers(0, 10**30),
+        queue=st.lists(node, unique=True).map(tuple),
+    )
+
+
+@st.composite
+def snapshots(
+    draw: st.DrawFn,
+    nodes_max: int = 6,
+    nodes_min: int = 0,
+    crashed_max: int = 2,
+    parcels_max: int = 12,
+    publications_max: int = 0,
+) -> Snapshot:
+    """States of a topic with ``nodes_min`` to ``nodes_max`` live subscribers, members or not."""
+    names = st.lists(node_names(), unique=True, min_size=nodes_min, max_size=nodes_max)
+    live = draw(names)
+    dead = draw(st.lists(node_names(), unique=True, max_size=crashed_max))
+    crashed = [node for node in dead if node not in live]
+    nodes = [*live, *crashed, SUPERVISOR]
+    state = subscriber_states(nodes, publications_max)
+    return Snapshot(
+        supervisor=draw(supervisor_states(nodes)),
+        subscribers={node: draw(state) for node in live},
+        crashed=tuple(crashed),
+        channels=tuple(draw(st.lists(parcels(nodes), max_size=parcels_max))),
+    )

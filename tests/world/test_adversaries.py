@@ -1,0 +1,672 @@
+"""Each starting state is what its title says, for every number of subscribers."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from skipring.core.labels import HALF_CIRCLE, LABEL_BITS, Label
+from skipring.core.messages import (
+    MESSAGE_TYPES,
+    UNRECORDED,
+    GetConfiguration,
+    Introduce,
+    Message,
+    SetConfiguration,
+    Subscribe,
+    Unsubscribe,
+)
+from skipring.core.peers import SUPERVISOR, NodeId, Peer
+from skipring.core.state import SilenceState, SubscriberState
+from skipring.core.topology import legitimate_state
+from skipring.world.adversaries import ADVERSARIES, legitimate_world
+from skipring.world.adversaries.arbitrary import MESSAGES
+from skipring.world.legitimacy import Layer, channel_violations, is_legitimate, violations
+from skipring.world.snapshot import Snapshot, peers_in
+
+CODES = (
+    *(f"A0{digit}" for digit in range(10)),
+    *("A09b", "A10", "A11", "A12", "A13", "A14", "A15", "A16", "A17", "A18", "A18b", "A19"),
+    *("A20", "A21", "A22", "A30", "A31", "A32", "A36", "A37", "A41", "A42", "A43", "A44"),
+    *("A45", "A46", "A47"),
+)
+SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 64)
+LARGE = (16, 17, 64)
+
+# From how many subscribers on a state is illegitimate; below, its construction does not fit.
+ILLEGITIMATE_FROM = dict.fromkeys(("A06", "A10", "A11", "A20", "A32", "A36", "A43", "A44"), 2) | {
+    "A41": 5,
+    "A42": 5,
+    "A45": 2,
+}
+LEGITIMATE = ("A13", "A19", "A47")  # wrong are only channels or publications
+
+every_code = pytest.mark.parametrize("code", CODES)
+every_size = pytest.mark.parametrize("n", SIZES)
+two_or_more = pytest.mark.parametrize("n", SIZES[1:])
+every_large_size = pytest.mark.parametrize("n", LARGE)
+
+
+def build(code: str, n: int, seed: int = 1) -> Snapshot:
+    return ADVERSARIES[code].build(n, Random(f"{code}/{n}/{seed}"))
+
+
+@cache
+def world(code: str, n: int) -> Snapshot:
+    return build(code, n)
+
+
+@cache
+def layers(code: str, n: int) -> frozenset[Layer]:
+    return frozenset(violation.layer for violation in violations(world(code, n)))
+
+
+def edges(state: SubscriberState) -> tuple[Peer | None, Peer | None, Peer | None]:
+    return state.left, state.right, state.ring
+
+
+def references(state: SubscriberState) -> Iterator[NodeId]:
+    yield from (peer.node for peer in edges(state) if peer is not None)
+    yield from (holder for holder in state.shortcuts.values() if holder is not None)
+
+
+def named_in(message: Message) -> Iterator[NodeId | None]:
+    yield from (peer.node for peer in peers_in(message))
+    yield getattr(message, "node", None)
+
+
+def recorded(snapshot: Snapshot) -> list[NodeId | None]:
+    return [node for _, node in snapshot.supervisor.database]
+
+
+def labels_of(snapshot: Snapshot) -> dict[NodeId, Label | None]:
+    return {node: state.label for node, state in snapshot.subscribers.items()}
+
+
+def is_sorted_ring(snapshot: Snapshot, nodes: list[NodeId]) -> bool:
+    """True if these nodes, by their own labels, are linked as BuildRing should leave them."""
+    line = sorted(Peer(label, node) for node in nodes if (label := labels_of(snapshot)[node]))
+    if len(line) != len(nodes):
+        return False
+    ends = {line[0]: line[-1], line[-1]: line[0]} if len(line) > 1 else {}
+    for before, own, after in zip([None, *line], line, [*line[1:], None], strict=False):
+        if edges(snapshot.subscribers[own.node]) != (before, after, ends.get(own)):
+            return False
+    return True
+
+
+# -- the table -------------------------------------------------------------------------------
+
+
+def test_the_catalogue_is_complete_and_in_order() -> None:
+    assert tuple(ADVERSARIES) == CODES
+    assert all(adversary.code == code for code, adversary in ADVERSARIES.items())
+    assert len({adversary.title for adversary in ADVERSARIES.values()}) == len(CODES)
+
+
+def test_the_catalogue_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        del ADVERSARIES["A00"]
+
+
+def test_an_adversary_can_be_handed_to_another_process() -> None:
+    for adversary in ADVERSARIES.values():
+        copy = pickle.loads(pickle.dumps(adversary.build))
+        assert copy(5, Random("0")) == adversary.build(5, Random("0"))
+
+
+def test_only_a46_goes_on_crashing() -> None:
+    rounds = {code: a.crash_rounds for code, a in ADVERSARIES.items() if a.crash_rounds}
+    assert rounds == {"A46": (2, 4, 6, 8)}
+
+
+# -- what holds for all ----------------------------------------------------------------------
+
+
+@every_code
+@every_size
+def test_every_node_that_is_named_is_declared(code: str, n: int) -> None:
+    snapshot = world(code, n)
+    known = {None, *snapshot.subscribers, *snapshot.crashed}
+    supervisor = snapshot.supervisor
+    assert known.issuperset([*recorded(snapshot), *supervisor.queue])
+    for state in snapshot.subscribers.values():
+        inwards = {SUPERVISOR} if code == "A21" else set()
+        assert (known | inwards).issuperset(references(state))
+        assert known.issuperset([*state.silence, *state.digests])
+        assert known.issuperset(publication.publisher for publication in state.publications)
+    for parcel in snapshot.channels:
+        assert parcel.to in known | {SUPERVISOR}
+        assert (known | {SUPERVISOR}).issuperset(named_in(parcel.message))
+
+
+@every_code
+@every_size
+def test_there_are_n_live_members(code: str, n: int) -> None:
+    snapshot = world(code, n)
+    members = [node for node, state in snapshot.subscribers.items() if state.member]
+    missing = {"A36": len(snapshot.crashed), "A45": len(snapshot.subscribers) - len(members)}
+    assert len(members) + missing.get(code, 0) == n
+    assert not set(snapshot.crashed) & set(snapshot.subscribers)
+    assert bool(snapshot.crashed) == (code in {"A17", "A18", "A18b"} or (code == "A36" and n > 1))
+
+
+@every_code
+@every_size
+def test_the_order_of_ids_is_the_order_of_numbers(code: str, n: int) -> None:
+    snapshot = world(code, n)
+    nodes = sorted([*snapshot.subscribers, *snapshot.crashed])
+    assert nodes == [f"n{number:04}" for number in range(len(nodes))]
+    assert list(snapshot.subscribers) == sorted(snapshot.subscribers)
+
+
+def test_names_keep_their_order_when_there_are_many() -> None:
+    nodes = list(legitimate_world(10_001, Random("0")).subscribers)
+    assert [int(node[1:]) for node in nodes] == list(range(10_001))
+    assert nodes == sorted(nodes)
+
+
+@every_code
+@every_size
+def test_the_same_seed_builds_the_same_state(code: str, n: int) -> None:
+    assert build(code, n) == world(code, n)
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code != "A00"])
+def test_another_seed_builds_another_state(code: str) -> None:
+    assert build(code, 64, seed=2) != world(code, 64)
+
+
+def test_no_state_depends_on_the_hash_seed() -> None:
+    program = (
+        "from hashlib import blake2b; from random import Random\n"
+        "from skipring.world.adversaries import ADVERSARIES\n"
+        "states = [a.build(17, Random(code)) for code, a in ADVERSARIES.items()]\n"
+        "print(blake2b(repr(states).encode()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code not in LEGITIMATE])
+@every_size
+def test_the_state_is_not_legitimate_unless_it_is_too_small(code: str, n: int) -> None:
+    assert bool(layers(code, n)) == (n >= ILLEGITIMATE_FROM.get(code, 1))
+
+
+@pytest.mark.parametrize("code", LEGITIMATE)
+@every_size
+def test_the_state_is_explicitly_legitimate(code: str, n: int) -> None:
+    assert is_legitimate(world(code, n))
+
+
+@pytest.mark.parametrize(
+    ("code", "layer"),
+    [("A10", Layer.RING), ("A11", Layer.RING), ("A12", Layer.SHORTCUTS), ("A20", Layer.RING)],
+)
+@two_or_more
+def test_only_one_layer_is_wrong(code: str, layer: Layer, n: int) -> None:
+    assert layers(code, n) == {layer}
+
+
+@pytest.mark.parametrize("code", ["A06", "A32", "A43"])
+@two_or_more
+def test_the_database_alone_looks_right(code: str, n: int) -> None:
+    assert Layer.DATABASE not in layers(code, n)
+    assert Layer.LABELS in layers(code, n)
+
+
+@pytest.mark.parametrize(
+    "code", ["A01", "A02", "A03", "A04", "A05", "A06", "A31", "A32", "A37", "A43"]
+)
+@every_size
+def test_the_subscribers_form_a_correct_ring_whatever_the_database_says(code: str, n: int) -> None:
+    snapshot = world(code, n)
+    nodes = sorted(snapshot.subscribers, key=lambda node: snapshot.subscribers[node].label.index)
+    for index, node in enumerate(nodes):
+        assert snapshot.subscribers[node] == legitimate_state(index, nodes)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 64, 100])
+def test_a_legitimate_world_is_legitimate(n: int) -> None:
+    snapshot = legitimate_world(n, Random(f"{n}"))
+    assert list(violations(snapshot)) == []
+    assert snapshot.channels == snapshot.crashed == ()
+
+
+def test_who_gets_which_label_is_shuffled() -> None:
+    nodes = recorded(legitimate_world(64, Random("0")))
+    assert nodes != sorted(nodes, key=str)
+
+
+# -- the database ----------------------------------------------------------------------------
+
+
+@every_size
+def test_a00_knows_nothing_at_all(n: int) -> None:
+    snapshot = world("A00", n)
+    assert recorded(snapshot) == []
+    assert set(map(repr, snapshot.subscribers.values())) == {repr(SubscriberState())}
+
+
+@every_size
+def test_a01_has_entries_without_a_subscriber(n: int) -> None:
+    assert recorded(world("A01", n)).count(None) == max(1, n // 3)
+    assert len(recorded(world("A01", n))) == n
+
+
+@every_size
+def test_a02_has_a_subscriber_twice(n: int) -> None:
+    assert max(Counter(recorded(world("A02", n))).values()) > 1
+
+
+@every_size
+def test_a03_lacks_labels(n: int) -> None:
+    database = world("A03", n).supervisor.database
+    assert len(database) == n - max(1, n // 3)
+    present = {Label.parse(bits).index for bits, _ in database}
+    assert n == 1 or present != set(range(len(database)))
+
+
+@every_size
+def test_a04_has_large_long_and_noncanonical_labels(n: int) -> None:
+    database = world("A04", n).supervisor.database
+    assert sorted(map(str, recorded(world("A04", n)))) == list(world("A04", n).subscribers)
+    large = [bits for bits, _ in database[::3]]
+    assert all(Label.parse(bits).index >= n for bits in large)
+    assert all(len(bits) == 40 for bits, _ in database[1::3])
+    for bits, _ in database[2::3]:
+        with pytest.raises(ValueError, match="not a label"):
+            Label.parse(bits)
+
+
+@every_size
+def test_a05_has_lost_the_database_of_labelled_subscribers(n: int) -> None:
+    assert recorded(world("A05", n)) == []
+    assert None not in labels_of(world("A05", n)).values()
+
+
+@every_size
+def test_a32_records_everybody_one_index_too_low(n: int) -> None:
+    snapshot = world("A32", n)
+    for index, node in enumerate(recorded(snapshot)):
+        label = labels_of(snapshot)[node]
+        assert label.index == (index + 1) % n
+
+
+@pytest.mark.parametrize(("code", "one_in"), [("A31", 8), ("A37", 4)])
+@every_size
+def test_evicted_members_still_believe_in_their_place(code: str, one_in: int, n: int) -> None:
+    snapshot = world(code, n)
+    assert len(set(recorded(snapshot))) == n - max(1, n // one_in)
+    indices = [Label.parse(bits).index for bits, _ in snapshot.supervisor.database]
+    assert indices == list(range(len(indices)))
+
+
+def replaced(snapshot: Snapshot) -> list[tuple[NodeId, NodeId]]:
+    """Each unrecorded member and who has its label in the database, in the order of the ring."""
+    holder = {Label.parse(bits): node for bits, node in snapshot.supervisor.database}
+    ghosts = sorted(
+        (label, node)
+        for node, label in labels_of(snapshot).items()
+        if label is not None and node not in recorded(snapshot)
+    )
+    return [(node, holder[label]) for label, node in ghosts]
+
+
+@pytest.mark.parametrize(
+    ("code", "n", "count"),
+    [
+        *[("A41", n, 0) for n in (1, 2, 3, 4)],
+        *[("A41", 5, 1), ("A41", 8, 1), ("A41", 9, 3)],
+        *[("A41", n, 3) for n in LARGE],
+        *[
+            ("A42", 4, 0),
+            ("A42", 5, 1),
+            ("A42", 9, 3),
+            ("A42", 16, 3),
+            ("A42", 17, 5),
+            ("A42", 64, 5),
+        ],
+    ],
+)
+def test_as_many_adjacent_members_are_replaced_as_fit(code: str, n: int, count: int) -> None:
+    snapshot = world(code, n)
+    pairs = replaced(snapshot)
+    assert len(pairs) == count
+    assert len(snapshot.supervisor.database) == n - count
+    for _, newcomer in pairs:
+        assert snapshot.subscribers[newcomer] == SubscriberState()
+        assert all(newcomer not in references(state) for state in snapshot.subscribers.values())
+    for (ghost, _), (after, _) in pairwise(pairs):
+        assert snapshot.subscribers[ghost].right.node == after
+
+
+@pytest.mark.parametrize(
+    ("code", "n"), [(code, n) for code in ("A41", "A42") for n in (9, 13, 16, 17, 33, 64, 67)]
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_nobody_outside_a_replaced_segment_will_see_it(code: str, n: int, seed: int) -> None:
+    snapshot = build(code, n, seed)
+    pairs = replaced(snapshot)
+    (first, first_replacement), (last, last_replacement) = pairs[0], pairs[-1]
+    assert first < first_replacement
+    assert last > last_replacement
+    for outer in (snapshot.subscribers[first].left, snapshot.subscribers[last].right):
+        assert outer.node in recorded(snapshot)
+        assert snapshot.subscribers[outer.node].shortcuts == {}
+
+
+@two_or_more
+def test_a43_has_two_entries_swapped(n: int) -> None:
+    snapshot = world("A43", n)
+    wrong = [
+        (node, bits)
+        for bits, node in snapshot.supervisor.database
+        if snapshot.subscribers[node].label.bits != bits
+    ]
+    (one, bits_of_one), (other, bits_of_other) = wrong
+    assert snapshot.subscribers[one].label.bits == bits_of_other
+    assert snapshot.subscribers[other].label.bits == bits_of_one
+
+
+@pytest.mark.parametrize("n", [16, 64])
+def test_a43_swaps_leaves(n: int) -> None:
+    snapshot = world("A43", n)
+    wrong = [v for v in violations(snapshot) if v.layer is Layer.SHORTCUTS]
+    assert wrong == []
+
+
+@every_size
+def test_a44_has_a_huge_next_and_something_to_heal(n: int) -> None:
+    assert world("A44", n).supervisor.next > 10**18
+    assert n == 1 or layers("A44", n)
+
+
+# -- labels and references -------------------------------------------------------------------
+
+
+@every_size
+def test_a07_is_one_sorted_ring_of_unrecorded_long_labels(n: int) -> None:
+    snapshot = world("A07", n)
+    assert recorded(snapshot) == []
+    assert {label.length for label in labels_of(snapshot).values()} == {60}
+    assert is_sorted_ring(snapshot, list(snapshot.subscribers))
+
+
+def components(snapshot: Snapshot) -> list[list[NodeId]]:
+    """Who can reach whom by any references."""
+    home = {node: [node] for node in snapshot.subscribers}
+    for one, other in snapshot.explicit_edges():
+        if home[one] is not home[other]:
+            home[one].extend(home[other])
+            for node in home[other]:
+                home[node] = home[one]
+    return list({id(group): group for group in home.values()}.values())
+
+
+@every_size
+def test_a08_is_many_such_rings(n: int) -> None:
+    snapshot = world("A08", n)
+    assert recorded(snapshot) == []
+    assert {label.length for label in labels_of(snapshot).values()} == {60}
+    groups = components(snapshot)
+    assert len(groups) == max(1, n // 4)
+    assert all(is_sorted_ring(snapshot, group) for group in groups)
+
+
+@pytest.mark.parametrize("code", ["A09", "A09b", "A30"])
+@two_or_more
+def test_two_rings_have_equal_labels_and_one_is_recorded(code: str, n: int) -> None:
+    snapshot = world(code, n)
+    labels = labels_of(snapshot)
+    known = recorded(snapshot)
+    twins = [node for node, label in labels.items() if label and node not in known]
+    assert len(known) == len(twins) == n // 2
+    assert {labels[node] for node in known} == {labels[node] for node in twins}
+    assert is_sorted_ring(snapshot, known)
+    assert is_sorted_ring(snapshot, twins)
+    assert max(known) < min(twins) if code == "A09" else max(twins) < min(known)
+    assert len(components(snapshot)) == 2 + n % 2
+
+
+@every_large_size
+def test_only_a30_has_shortcuts_in_both_rings(n: int) -> None:
+    assert not any(state.shortcuts for state in world("A09", n).subscribers.values())
+    snapshot = world("A30", n)
+    labels = labels_of(snapshot)
+    for ring in (recorded(snapshot), [n for n in labels if n not in recorded(snapshot)]):
+        nodes = sorted((node for node in ring if labels[node]), key=lambda v: labels[v].index)
+        for index, node in enumerate(nodes):
+            assert snapshot.subscribers[node] == legitimate_state(index, nodes)
+
+
+@two_or_more
+def test_a10_lies_about_labels_and_not_about_ids(n: int) -> None:
+    snapshot = world("A10", n)
+    labels = labels_of(snapshot)
+    right = dict(zip(recorded(snapshot), range(n), strict=True))
+    for node, state in snapshot.subscribers.items():
+        true = legitimate_state(right[node], recorded(snapshot))
+        pairs = list(zip(edges(state), edges(true), strict=True))
+        assert all((has and has.node) == (should and should.node) for has, should in pairs)
+        assert any(peer is not None and peer.label != labels[peer.node] for peer in edges(state))
+
+
+@two_or_more
+def test_a11_permutes_the_edges_of_everybody(n: int) -> None:
+    nodes = recorded(world("A11", n))
+    for index, node in enumerate(nodes):
+        has = edges(world("A11", n).subscribers[node])
+        should = edges(legitimate_state(index, nodes))
+        assert has != should
+        assert Counter(has) == Counter(should)
+
+
+@every_size
+def test_a12_has_shortcuts_that_no_ring_of_this_size_has(n: int) -> None:
+    for state in world("A12", n).subscribers.values():
+        assert any(label.index >= n for label in state.shortcuts)
+
+
+@two_or_more
+def test_a20_is_the_ring_backwards(n: int) -> None:
+    nodes = recorded(world("A20", n))
+    for index, node in enumerate(nodes):
+        left, right, ring = edges(legitimate_state(index, nodes))
+        assert edges(world("A20", n).subscribers[node]) == (right, left, ring)
+
+
+@every_size
+def test_a21_knows_only_itself_and_the_supervisor(n: int) -> None:
+    for node, state in world("A21", n).subscribers.items():
+        assert set(references(state)) <= {node, SUPERVISOR}
+        assert None not in edges(state)
+
+
+@every_size
+def test_a22_links_pairs_by_ring_only(n: int) -> None:
+    subscribers = world("A22", n).subscribers
+    assert recorded(world("A22", n)) == []
+    single = [node for node, state in subscribers.items() if state.ring is None]
+    assert len(single) == n % 2
+    for node, state in subscribers.items():
+        assert state.left is state.right is None
+        assert state.shortcuts == {}
+        if state.ring is not None:
+            partner = subscribers[state.ring.node]
+            assert partner.label == state.ring.label
+            assert partner.ring == Peer(state.label, node)
+
+
+# -- arbitrary values ------------------------------------------------------------------------
+
+
+def test_there_is_a_way_to_forge_every_message() -> None:
+    assert tuple(MESSAGES) == MESSAGE_TYPES
+
+
+@pytest.mark.parametrize(("code", "per_node"), [("A13", 6), ("A15", 4), ("A16", 4), ("A17", 4)])
+@every_size
+def test_the_channels_hold_messages_of_every_type(code: str, per_node: int, n: int) -> None:
+    messages = [parcel.message for parcel in world(code, n).channels]
+    assert len(messages) == per_node * n
+    types = {type(message) for message in messages}
+    assert len(types) == min(per_node * n, len(MESSAGE_TYPES))
+
+
+def test_a13_forges_messages_in_all_their_forms() -> None:
+    parcels = world("A13", 64).channels
+    requests = {
+        (type(parcel.message), parcel.message.node)
+        for parcel in parcels
+        if isinstance(parcel.message, Subscribe | Unsubscribe | GetConfiguration)
+    }
+    for kind in (Subscribe, Unsubscribe, GetConfiguration):
+        assert {(kind, None), (kind, SUPERVISOR)} < requests
+    messages = [parcel.message for parcel in parcels]
+    labels = [m.label is None for m in messages if isinstance(m, SetConfiguration)]
+    first_hand = [m.first_hand for m in messages if isinstance(m, Introduce)]
+    digests = [m.digest is None for m in messages if isinstance(m, GetConfiguration)]
+    assert set(labels) == set(first_hand) == set(digests) == {True, False}
+    at_supervisor = {type(p.message) for p in parcels if p.to == SUPERVISOR}
+    assert len(at_supervisor) > 3
+    assert any(isinstance(p.message, Subscribe) and p.to != SUPERVISOR for p in parcels)
+
+
+@two_or_more
+def test_a13_is_not_strictly_legitimate(n: int) -> None:
+    assert next(channel_violations(world("A13", n)), None) is not None
+
+
+@every_size
+def test_a14_has_one_label_for_all_and_everybody_knows_it(n: int) -> None:
+    snapshot = world("A14", n)
+    (label,) = set(labels_of(snapshot).values())
+    for state in snapshot.subscribers.values():
+        assert all(peer is None or peer.label == label for peer in edges(state))
+
+
+@pytest.mark.parametrize("code", ["A15", "A16", "A17", "A46"])
+@every_large_size
+def test_nothing_is_left_at_its_default(code: str, n: int) -> None:
+    snapshot = world(code, n)
+    assert snapshot.supervisor.next
+    assert snapshot.supervisor.queue or n < 64
+    states = snapshot.subscribers.values()
+    for name in ("label", "left", "right", "ring", *("shortcuts", "silence", "digests")):
+        assert any(getattr(state, name) for state in states), name
+    assert any(state.publications for state in states)
+
+
+@every_large_size
+def test_labels_are_a_little_too_long_in_a15_and_up_to_64_bits_in_a16(n: int) -> None:
+    def longest(code: str) -> int:
+        return max(label.length for label in labels_of(world(code, n)).values() if label)
+
+    assert longest("A15") <= n.bit_length() + 2
+    assert 32 < longest("A16") <= LABEL_BITS
+
+
+def test_a46_starts_as_a15_does() -> None:
+    assert ADVERSARIES["A46"].build is ADVERSARIES["A15"].build
+
+
+# -- crashed, leaving ------------------------------------------------------------------------
+
+
+def test_a17_refers_to_crashed_nodes_with_a_quarter_of_its_references() -> None:
+    snapshot = world("A17", 512)
+    named = [node for state in snapshot.subscribers.values() for node in references(state)]
+    dead = sum(node in snapshot.crashed for node in named)
+    assert 0.2 < dead / len(named) < 0.3
+    assert set(snapshot.crashed) & set(recorded(snapshot))
+
+
+@pytest.mark.parametrize("code", ["A18", "A18b"])
+@every_size
+def test_unrecorded_nodes_have_long_labels_and_a_dead_left_neighbour(code: str, n: int) -> None:
+    snapshot = world(code, n)
+    assert recorded(snapshot) == []
+    known = [node for state in snapshot.subscribers.values() for node in references(state)]
+    assert sorted(known) == sorted(snapshot.crashed)
+    for state in snapshot.subscribers.values():
+        assert state.label.length == 61
+        assert state.label.position > HALF_CIRCLE
+        assert state.left.label < state.label
+
+
+@every_size
+def test_a18b_will_wait_far_too_long(n: int) -> None:
+    for plain, corrupted in zip(
+        world("A18", n).subscribers.values(), world("A18b", n).subscribers.values(), strict=True
+    ):
+        assert plain.silence == {}
+        assert corrupted.silence == {corrupted.left.node: SilenceState(0, 1024, pending=False)}
+
+
+@two_or_more
+def test_a36_has_lost_a_quarter_that_everybody_refers_to(n: int) -> None:
+    snapshot = world("A36", n)
+    assert len(snapshot.crashed) == max(1, n // 4)
+    assert sorted(recorded(snapshot)) == sorted([*snapshot.subscribers, *snapshot.crashed])
+    named = {node for state in snapshot.subscribers.values() for node in references(state)}
+    assert named & set(snapshot.crashed)
+    nodes = recorded(snapshot)
+    for node, state in snapshot.subscribers.items():
+        assert state == legitimate_state(nodes.index(node), nodes)
+
+
+@two_or_more
+def test_a45_lets_leavers_go_whom_the_supervisor_still_records(n: int) -> None:
+    snapshot = world("A45", n)
+    leavers = [node for node, state in snapshot.subscribers.items() if not state.member]
+    gone = [node for node in leavers if snapshot.subscribers[node].label is None]
+    assert len(leavers) == max(1, n // 4)
+    assert len(gone) == (len(leavers) + 1) // 2
+    assert sorted(recorded(snapshot)) == list(snapshot.subscribers)
+    named = {node for state in snapshot.subscribers.values() for node in references(state)}
+    for node in gone:
+        assert list(references(snapshot.subscribers[node])) == []
+        assert node in named or len(gone) > 1  # neighbours may have gone with it
+
+
+@every_size
+def test_a45_forges_grants_to_all_other_leavers_and_to_some_who_stay(n: int) -> None:
+    snapshot = world("A45", n)
+    going = {n for n, s in snapshot.subscribers.items() if not s.member and s.label is not None}
+    granted = [parcel.to for parcel in snapshot.channels]
+    assert {parcel.message for parcel in snapshot.channels} == {UNRECORDED}
+    assert going < set(granted)
+    assert any(snapshot.subscribers[node].member for node in granted)
+
+
+# -- publications ----------------------------------------------------------------------------
+
+
+@two_or_more
+def test_a19_scatters_publications(n: int) -> None:
+    held = [state.publications for state in world("A19", n).subscribers.values()]
+    assert len({frozenset(p.seq for p in publications) for publications in held}) > 1
+    for publications in held:
+        assert len({p.seq for p in publications}) == len(publications)
+
+
+def test_a47_equals_a19_as_long_as_there_are_no_caches() -> None:
+    assert ADVERSARIES["A47"].build is ADVERSARIES["A19"].build

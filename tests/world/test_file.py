@@ -1,0 +1,594 @@
+"""The world file: what is read, what is refused and in which words, and the way back."""
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tests.support.strategies import snapshots
+
+from skipring.core.labels import Label
+from skipring.core.messages import (
+    MESSAGE_TYPES,
+    CheckLabel,
+    GetConfiguration,
+    Introduce,
+    Message,
+    SetConfiguration,
+    Subscribe,
+)
+from skipring.core.peers import SUPERVISOR, Link, Peer
+from skipring.core.publications import Publication
+from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.errors import WorldFormatError
+from skipring.world.file import parse_world, render_world
+from skipring.world.file.messages import MESSAGE_FIELDS
+from skipring.world.snapshot import Parcel, Snapshot
+
+# The example of DESIGN.md 1.2, letter by letter.
+EXAMPLE = """\
+{"format": "skipring-world/1", "topic": "news",
+ "supervisor": {"database": [["0", "a"], ["1", null], ["01", "a"], ["00", "c"]], "next": 5},
+ "subscribers": {"a": {"member": true, "label": "0", "left": null, "right": ["01", "b"], "ring": ["1", "c"],
+                       "shortcuts": {"1": "c", "01": null},
+                       "publications": [{"publisher": "a", "seq": 0, "payload": "aGVsbG8="}]},
+                 "b": {"member": true, "label": "01", "left": ["0", "a"], "right": ["1", "x"], "ring": null, "shortcuts": {}, "publications": []},
+                 "c": {"member": false, "label": null, "left": null, "right": null, "ring": null, "shortcuts": {}, "publications": []}},
+ "crashed": ["x"],
+ "channels": [{"to": "b", "message": {"type": "Introduce", "peer": ["0", "a"], "link": "LIN", "first_hand": false}},
+              {"to": "supervisor", "message": {"type": "GetConfiguration", "node": "a"}}]}
+"""  # noqa: E501
+
+L0, L1, L01 = (Label.parse(bits) for bits in ("0", "1", "01"))
+NEVER = ["", "00", "10", "1" * 65]  # l produces none of them, or not within 64 bits
+
+
+def world(**changes: object) -> dict[str, Any]:
+    """The smallest world with two subscribers and one that crashed, and some keys changed."""
+    subscriber = {"member": True, "label": None, "left": None, "right": None, "ring": None}
+    return {
+        "format": "skipring-world/1",
+        "topic": "news",
+        "supervisor": {"database": [], "next": 0},
+        "subscribers": {"a": subscriber | {"shortcuts": {}}, "b": subscriber | {"shortcuts": {}}},
+        "crashed": ["x"],
+    } | changes
+
+
+def world_with(*path: str, value: object) -> dict[str, Any]:
+    """The smallest world with the value at a path of keys set."""
+    made = copy.deepcopy(world())
+    inner = made
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return made
+
+
+def world_of(**fields: object) -> dict[str, Any]:
+    """The smallest world with some variables of subscriber a set."""
+    made = copy.deepcopy(world())
+    made["subscribers"]["a"].update(fields)
+    return made
+
+
+def world_saying(**message: object) -> dict[str, Any]:
+    """The smallest world with one message in the channel of a."""
+    return world(channels=[{"to": "a", "message": message}])
+
+
+def world_publishing(**changes: object) -> dict[str, Any]:
+    """The smallest world with one publication at a."""
+    return world_of(publications=[{"publisher": "p", "seq": 0} | changes])
+
+
+def parse(tree: object) -> Snapshot:
+    return parse_world(json.dumps(tree))
+
+
+def state_of_a(**fields: object) -> SubscriberState:
+    return parse(world_of(**fields)).subscribers["a"]
+
+
+def messages_of(*messages: dict[str, object]) -> list[Message]:
+    channels = [{"to": "a", "message": message} for message in messages]
+    return [parcel.message for parcel in parse(world(channels=channels)).channels]
+
+
+# --- what is read ----------------------------------------------------------------------
+
+
+def test_the_example_of_the_design_is_read() -> None:
+    assert parse_world(EXAMPLE) == Snapshot(
+        topic="news",
+        supervisor=SupervisorState(
+            database=(("0", "a"), ("1", None), ("01", "a"), ("00", "c")), next=5
+        ),
+        subscribers={
+            "a": SubscriberState(
+                label=L0,
+                right=Peer(L01, "b"),
+                ring=Peer(L1, "c"),
+                shortcuts={L1: "c", L01: None},
+                publications=(Publication(publisher="a", seq=0, payload=b"hello"),),
+            ),
+            "b": SubscriberState(label=L01, left=Peer(L0, "a"), right=Peer(L1, "x")),
+            "c": SubscriberState(member=False),
+        },
+        crashed=("x",),
+        channels=(
+            Parcel("b", Introduce(Peer(L0, "a"), Link.LINE, first_hand=False)),
+            Parcel(SUPERVISOR, GetConfiguration("a")),
+        ),
+    )
+
+
+def test_the_example_is_written_as_it_was_read() -> None:
+    written = render_world(parse_world(EXAMPLE))
+    assert json.loads(written) == json.loads(EXAMPLE)
+    assert parse_world(written) == parse_world(EXAMPLE.encode())
+
+
+def test_what_may_be_left_out_is_empty() -> None:
+    tree = world()
+    del tree["crashed"]
+    snapshot = parse(tree)
+    assert snapshot.crashed == snapshot.channels == snapshot.supervisor.queue == ()
+    assert snapshot.subscribers == {"a": SubscriberState(), "b": SubscriberState()}
+
+
+def test_counters_digests_and_queue_are_read() -> None:
+    tree = world_of(silence={"b": [3, 64, True]}, digests={"x": 2**64 - 1})
+    tree["supervisor"]["queue"] = ["b", "a"]
+    snapshot = parse(tree)
+    assert snapshot.subscribers["a"].silence == {"b": SilenceState(3, 64, pending=True)}
+    assert snapshot.subscribers["a"].digests == {"x": 2**64 - 1}
+    assert snapshot.supervisor.queue == ("b", "a")
+
+
+def test_a_publication_is_read_with_everything_it_may_carry() -> None:
+    extra = {"id": "aB" * 32, "time": 7, "key": "", "headers": {"h": "é"}, "payload": None}
+    assert parse(world_publishing(**extra)).subscribers["a"].publications == (
+        Publication(
+            publisher="p", seq=0, id=b"\xab" * 32, time=7, key=b"", headers={"h": "é"}, payload=None
+        ),
+    )
+
+
+@pytest.mark.parametrize("cursor", [0, 10**30, 10**4000])
+def test_next_is_any_integer_from_zero(cursor: int) -> None:
+    tree = world_with("supervisor", "next", value=cursor)
+    assert parse(tree).supervisor.next == cursor
+    assert parse_world(render_world(parse(tree))) == parse(tree)
+
+
+@pytest.mark.parametrize("topic", ["n", "é" * 127, "a topic: 1/2"])
+def test_a_topic_is_any_short_text(topic: str) -> None:
+    assert parse(world(topic=topic)).topic == topic
+
+
+def test_anybody_known_and_the_supervisor_may_be_referred_to() -> None:
+    assert state_of_a(left=["0", "a"], right=["1", "supervisor"], ring=["01", "x"]) == (
+        SubscriberState(left=Peer(L0, "a"), right=Peer(L1, SUPERVISOR), ring=Peer(L01, "x"))
+    )
+
+
+def test_the_order_of_keys_does_not_reach_the_simulation() -> None:
+    tree = world_of(shortcuts={"1": "b", "0": "a"})
+    tree["subscribers"] = dict(reversed(tree["subscribers"].items()))
+    snapshot = parse(tree)
+    assert list(snapshot.subscribers) == ["a", "b"]
+    assert list(snapshot.subscribers["a"].shortcuts) == [L0, L1]
+
+
+# --- labels that l never produces ------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", NEVER)
+def test_the_database_keeps_a_label_that_is_none(bits: str) -> None:
+    snapshot = parse(world_with("supervisor", "database", value=[[bits, "a"], [bits, None]]))
+    assert snapshot.supervisor.database == ((bits, "a"), (bits, None))
+
+
+def test_a_label_may_have_4096_characters() -> None:
+    bits = "0" * 4096
+    snapshot = parse(world_with("supervisor", "database", value=[[bits, "a"]]))
+    assert snapshot.supervisor.database == ((bits, "a"),)
+    assert state_of_a(label=bits).label is None
+
+
+@pytest.mark.parametrize("bits", [*NEVER, None])
+def test_elsewhere_it_is_read_as_null_and_its_references_are_dropped(bits: str | None) -> None:
+    state = state_of_a(label=bits, left=[bits, "b"], right=["1", "b"], ring=[bits, "x"])
+    assert state == SubscriberState(right=Peer(L1, "b"))
+
+
+@pytest.mark.parametrize("bits", NEVER)
+def test_a_shortcut_under_it_is_dropped(bits: str) -> None:
+    assert state_of_a(shortcuts={bits: "b", "1": None}).shortcuts == {L1: None}
+
+
+@pytest.mark.parametrize("bits", [*NEVER, None])
+def test_a_message_about_such_a_reference_is_dropped(bits: str | None) -> None:
+    assert messages_of(
+        {"type": "Introduce", "peer": [bits, "b"], "link": "LIN", "first_hand": True},
+        {"type": "IntroduceShortcut", "peer": [bits, "b"]},
+        {"type": "CheckLabel", "sender": [bits, "b"], "believed": "0", "link": "CYC"},
+        {"type": "CheckLabel", "sender": ["1", "b"], "believed": bits, "link": "CYC"},
+        {"type": "SetConfiguration", "pred": [bits, "b"], "label": bits, "succ": ["1", "b"]},
+        {"type": "Subscribe", "node": None},
+    ) == [
+        CheckLabel(Peer(L1, "b"), None, Link.WRAP),
+        SetConfiguration(None, None, Peer(L1, "b")),
+        Subscribe(None),
+    ]
+
+
+def test_a_reference_to_nobody_is_dropped() -> None:
+    assert state_of_a(left=["0", None]) == SubscriberState()
+    assert messages_of({"type": "IntroduceShortcut", "peer": ["0", None]}) == []
+
+
+# --- what is refused -------------------------------------------------------------------
+
+KNOWN = ", ".join(sorted(kind.__name__ for kind in MESSAGE_TYPES))
+NAN, HUGE = float("nan"), "1" * 10**6
+
+REFUSED: list[tuple[object, str]] = [
+    # the file as a whole
+    ([], "the file: expected an object, got a list of 0"),
+    ({}, "the file: missing 'format', 'subscribers', 'supervisor' and 1 more"),
+    (world(format="skipring-world/2", news=1), "format: expected 'skipring-world/1', got 'skip"),
+    (world(format=1), "format: expected 'skipring-world/1', got 1"),
+    (world(colour=1, shape=2), "the file: unknown 'colour', 'shape'"),
+    (world(**{HUGE: 1}), "the file: unknown '111"),
+    # the topic
+    (world(topic=5), "topic: expected a string, got 5"),
+    (world(topic=""), "topic: a topic has 1 to 255 bytes, this one has 0"),
+    (world(topic="é" * 128), "topic: a topic has 1 to 255 bytes, this one has 256"),
+    (world(topic="a\nb"), r"topic: a topic has no control characters, got 'a\nb'"),
+    (world(topic="a\x85"), r"topic: a topic has no control characters, got 'a\x85'"),
+    (world(topic="\ud800"), r"topic: expected a string of whole characters, got '\ud800'"),
+    # the supervisor
+    (world(supervisor=None), "supervisor: expected an object, got null"),
+    (world(supervisor={"database": []}), "supervisor: missing 'next'"),
+    (world_with("supervisor", "n", value=1), "supervisor: unknown 'n'"),
+    (world_with("supervisor", "next", value=-1), "supervisor.next: expected an integer from 0, "),
+    (world_with("supervisor", "next", value=True), "supervisor.next: expected an integer from 0"),
+    (world_with("supervisor", "next", value=1.0), "from 0, got 1.0"),
+    (world_with("supervisor", "next", value=NAN), "from 0, got NaN"),
+    (world_with("supervisor", "database", value={}), "supervisor.database: expected a list, got"),
+    (
+        world_with("supervisor", "database", value=[["0", "a"], ["0"]]),
+        "supervisor.database[1]: expected [label, node], got a list of 1",
+    ),
+    (
+        world_with("supervisor", "database", value=[[None, "a"]]),
+        "supervisor.database[0][0]: expected a label, got null",
+    ),
+    (
+        world_with("supervisor", "database", value=[["0" * 4097, "a"]]),
+        "supervisor.database[0][0]: a label has at most 4096 characters, this one has 4097",
+    ),
+    (
+        world_with("supervisor", "database", value=[["0", "zoe"]]),
+        "supervisor.database[0][1]: 'zoe' is neither in subscribers nor in crashed",
+    ),
+    (
+        world_with("supervisor", "queue", value=["a", "zoe"]),
+        "supervisor.queue[1]: 'zoe' is neither",
+    ),
+    (world_with("supervisor", "queue", value=[None]), "supervisor.queue[0]: expected a node, got"),
+    # who there is
+    (world(subscribers=[]), "subscribers: expected an object, got a list of 0"),
+    (world(subscribers={"a b": {}}), "subscribers: expected a node (1 to 64 characters of"),
+    (world(subscribers={"": {}}), "subscribers: expected a node (1 to 64 characters of"),
+    (world(subscribers={"a\n": {}}), r"0-9 . _ -), got 'a\n'"),
+    (world(subscribers={"a" * 65: {}}), "subscribers: expected a node"),
+    (
+        world(subscribers={"supervisor": {}}),
+        "subscribers: no subscriber can be called 'supervisor'",
+    ),
+    (world(crashed="x"), "crashed: expected a list, got 'x'"),
+    (world(crashed=["x", 1]), "crashed[1]: expected a node"),
+    (world(crashed=["supervisor"]), "crashed[0]: no subscriber can be called 'supervisor'"),
+    (world(crashed=["b"]), "subscribers.b: the node is also in crashed"),
+    # a subscriber
+    (
+        world_with("subscribers", "a", value=[]),
+        "subscribers.a: expected an object, got a list of 0",
+    ),
+    (
+        world_with("subscribers", "a", value={"label": None}),
+        "subscribers.a: missing 'left', 'member'",
+    ),
+    (world_of(colour="red"), "subscribers.a: unknown 'colour'"),
+    (world_of(member=1), "subscribers.a.member: expected true or false, got 1"),
+    (world_of(label=0), "subscribers.a.label: expected a label, got 0"),
+    (world_of(label="02"), "subscribers.a.label: expected a label (a string of 0 and 1), got '02'"),
+    (world_of(label="0\n"), r"(a string of 0 and 1), got '0\n'"),
+    (world_of(label=HUGE), "subscribers.a.label: a label has at most 4096 characters, this one"),
+    (world_of(left=5), "subscribers.a.left: expected null or [label, node], got 5"),
+    (world_of(left="0b"), "subscribers.a.left: expected null or [label, node], got '0b'"),
+    (world_of(right=["0", "b", 1]), "subscribers.a.right: expected null or [label, node], got a"),
+    (world_of(ring=["0", 1]), "subscribers.a.ring[1]: expected a node, got 1"),
+    (world_of(ring=["b", "0"]), "subscribers.a.ring[0]: expected a label (a string"),
+    (world_of(ring=["0", "zoe"]), "subscribers.a.ring[1]: 'zoe' is neither"),
+    (world_of(ring=["00", "zoe"]), "subscribers.a.ring[1]: 'zoe' is neither"),
+    (world_of(shortcuts=None), "subscribers.a.shortcuts: expected an object, got null"),
+    (world_of(shortcuts={"b": "0"}), "subscribers.a.shortcuts: expected a label (a string"),
+    (world_of(shortcuts={HUGE: "b"}), "subscribers.a.shortcuts: a label has at most 4096"),
+    (world_of(shortcuts={"01": "zoe"}), "subscribers.a.shortcuts['01']: 'zoe' is neither"),
+    (world_of(shortcuts={"1" * 4096: 1}), "1111...]: expected a node, got 1"),
+    (world_of(silence={"zoe": [0, 8, True]}), "subscribers.a.silence: 'zoe' is neither"),
+    (world_of(silence={"b": [0, 8]}), "a.silence.b: expected [ticks, threshold, pending], got a"),
+    (world_of(silence={"b": [-1, 8, True]}), "a.silence.b[0]: expected an integer from 0, got -1"),
+    (world_of(silence={"b": [0, None, True]}), "a.silence.b[1]: expected an integer from 0, got"),
+    (world_of(silence={"b": [0, 8, 0]}), "subscribers.a.silence.b[2]: expected true or false"),
+    (world_of(digests={"zoe": 1}), "subscribers.a.digests: 'zoe' is neither"),
+    (world_of(digests={"b": 2**64}), "a.digests.b: expected an integer from 0 to 2^64-1, got 1844"),
+    (
+        world_of(digests={"b": False}),
+        "a.digests.b: expected an integer from 0 to 2^64-1, got false",
+    ),
+    # publications
+    (world_of(publications={}), "subscribers.a.publications: expected a list, got an object"),
+    (world_of(publications=[{"seq": 0}]), "a.publications[0]: missing 'publisher'"),
+    (world_publishing(payloads=""), "a.publications[0]: unknown 'payloads'"),
+    (world_publishing(publisher=""), "a.publications[0].publisher: expected a node (1 to 64"),
+    (world_publishing(seq="0"), "a.publications[0].seq: expected an integer from 0, got '0'"),
+    (world_publishing(payload="a"), "a.publications[0].payload: expected base64, got 'a'"),
+    (world_publishing(payload="aGV sbG8="), "a.publications[0].payload: expected base64"),
+    (world_publishing(payload="é==="), "a.publications[0].payload: expected base64"),
+    (world_publishing(payload=5), "a.publications[0].payload: expected base64, got 5"),
+    (world_publishing(key="_-=="), "a.publications[0].key: expected base64"),
+    (world_publishing(time=-1), "a.publications[0].time: expected an integer from 0, got -1"),
+    (world_publishing(id="ab"), "a.publications[0].id: expected 64 hex digits, got 'ab'"),
+    (world_publishing(id="zz" * 32), "a.publications[0].id: expected 64 hex digits, got 'zz"),
+    (world_publishing(headers=[]), "a.publications[0].headers: expected an object, got"),
+    (world_publishing(headers={"h": 1}), "publications[0].headers['h']: expected a string, got 1"),
+    # messages
+    (world(channels={}), "channels: expected a list, got an object"),
+    (world(channels=["a"]), "channels[0]: expected an object, got 'a'"),
+    (world(channels=[{"to": "a"}]), "channels[0]: missing 'message'"),
+    (world(channels=[{"to": "a", "message": {}, "by": 1}]), "channels[0]: unknown 'by'"),
+    (world(channels=[{"to": "zoe", "message": {}}]), "channels[0].to: 'zoe' is neither"),
+    (world(channels=[{"to": None, "message": {}}]), "channels[0].to: expected a node, got null"),
+    (world(channels=[{"to": "a", "message": 1}]), "channels[0].message: expected an object, got 1"),
+    (world_saying(), "channels[0].message: missing 'type'"),
+    (world_saying(type=["Digest"]), "channels[0].message.type: no message a list of 1; there are"),
+    (
+        world_saying(type="PublishNew"),
+        f"channels[0].message.type: no message 'PublishNew'; there are {KNOWN}",
+    ),
+    (world_saying(type="Subscribe"), "channels[0].message: missing 'node'"),
+    (world_saying(type="Subscribe", node="a", digest=1), "channels[0].message: unknown 'digest'"),
+    (world_saying(type="Unsubscribe", node="zoe"), "channels[0].message.node: 'zoe' is neither"),
+    (world_saying(type="GetConfiguration", node="a", digest=-1), "message.digest: expected an int"),
+    (world_saying(type="RemoveConnections", node=None), "message.node: expected a node, got null"),
+    (world_saying(type="Digest", node="a", digest=None), "message.digest: expected an integer"),
+    (
+        world_saying(type="IntroduceShortcut", peer=None),
+        "message.peer: expected [label, node], got",
+    ),
+    (
+        world_saying(type="IntroduceShortcut", peer=["0", "zoe"]),
+        "message.peer[1]: 'zoe' is neither",
+    ),
+    (
+        world_saying(type="SetConfiguration", pred=[], label=None, succ=None),
+        "channels[0].message.pred: expected null or [label, node], got a list of 0",
+    ),
+    (
+        world_saying(type="CheckLabel", sender=["0", "a"], believed="x", link="LIN"),
+        "channels[0].message.believed: expected a label (a string of 0 and 1), got 'x'",
+    ),
+    (
+        world_saying(type="Introduce", peer=["00", "a"], link="LINE", first_hand=True),
+        "channels[0].message.link: expected 'LIN' or 'CYC', got 'LINE'",
+    ),
+    (
+        world_saying(type="Introduce", peer=["0", "a"], link=["LIN"], first_hand=True),
+        "channels[0].message.link: expected 'LIN' or 'CYC', got a list of 1",
+    ),
+    (
+        world_saying(type="Introduce", peer=["0", "a"], link="CYC", first_hand=1),
+        "channels[0].message.first_hand: expected true or false, got 1",
+    ),
+]
+
+
+def complaint_about(text: str | bytes) -> str:
+    with pytest.raises(WorldFormatError) as caught:
+        parse_world(text)
+    return str(caught.value)
+
+
+def is_short_sentence(text: str) -> bool:
+    return len(text) < 300 and text.isprintable()
+
+
+@pytest.mark.parametrize(("tree", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
+def test_what_is_not_of_the_form_is_refused_in_one_sentence(tree: object, sentence: str) -> None:
+    said = complaint_about(json.dumps(tree))
+    assert sentence in said
+    assert is_short_sentence(said)
+
+
+PLAIN = json.dumps(world())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "line 1, column 1: not JSON (Expecting value)"),
+        ("{}{}", "line 1, column 3: not JSON (Extra data)"),
+        ('{"format":\n "a\nb"}', "line 2, column 4: not JSON (Invalid control character at)"),
+        ("\ufeff" + PLAIN, "line 1, column 1: not JSON (Unexpected UTF-8 BOM"),
+        (b'{"topic": "\xff"}', "byte 11: not UTF-8"),
+        (PLAIN.encode("utf-16"), "byte 0: not UTF-8"),
+        ("[" * 10**6, "the file: lists and objects are nested too deeply"),
+        ('{"a":' * 10**6, "the file: lists and objects are nested too deeply"),
+        ("NaN", "the file: expected an object, got NaN"),
+        (PLAIN.replace('"next": 0', '"next": ' + "9" * 10**4), "next: expected an integer from 0,"),
+        (PLAIN.replace('"next": 0', '"next": ' + "9" * 10**4), "got a number of 10000 digits"),
+        (PLAIN.replace('"next": 0', '"next": -Infinity'), "from 0, got -Infinity"),
+        (PLAIN.replace('"next": 0', '"next": 1e999'), "from 0, got Infinity"),
+        (PLAIN.replace('"b":', '"a":'), "subscribers: 'a' appears twice"),
+        (PLAIN.replace('"topic":', '"format":'), "the file: 'format' appears twice"),
+        (PLAIN.replace('"left":', '"label":', 1), "subscribers.a: 'label' appears twice"),
+        (PLAIN.replace('"label": null', '"label": {"x": 1, "x": 1}'), "a label, got an object"),
+    ],
+    ids=lambda value: value[:60],
+)
+def test_what_no_tree_can_hold_is_refused_too(text: str | bytes, sentence: str) -> None:
+    said = complaint_about(text)
+    assert sentence in said
+    assert is_short_sentence(said)
+
+
+# --- what is written -------------------------------------------------------------------
+
+
+def test_every_message_and_each_of_its_fields_is_in_the_table() -> None:
+    fields = {kind: kind.__struct_fields__ for kind in MESSAGE_TYPES}
+    assert {kind: tuple(kinds) for kind, kinds in MESSAGE_FIELDS.items()} == fields
+
+
+def test_keys_are_sorted_and_each_subscriber_and_message_has_a_line() -> None:
+    rest = '"member": true, "publications": [], "right": null, "ring": null, "shortcuts": {}'
+    check = '"believed": "1", "link": "CYC", "sender": ["0", "a"], "type": "CheckLabel"'
+    assert render_world(
+        Snapshot(
+            subscribers={"b": SubscriberState(left=Peer(L0, "a")), "a": SubscriberState(label=L0)},
+            channels=(
+                Parcel("b", CheckLabel(Peer(L0, "a"), L1, Link.WRAP), "a", 7),
+                Parcel("a", GetConfiguration(None)),
+            ),
+        )
+    ).splitlines() == [
+        "{",
+        '"channels": [',
+        f'{{"message": {{{check}}}, "to": "b"}},',
+        '{"message": {"node": null, "type": "GetConfiguration"}, "to": "a"}',
+        "],",
+        '"crashed": [],',
+        '"format": "skipring-world/1",',
+        '"subscribers": {',
+        f'"a": {{"label": "0", "left": null, {rest}}},',
+        f'"b": {{"label": null, "left": ["0", "a"], {rest}}}',
+        "},",
+        '"supervisor": {"database": [], "next": 0},',
+        '"topic": "news"',
+        "}",
+    ]
+
+
+def test_an_empty_payload_is_written_and_an_absent_one_is_not() -> None:
+    publications = (
+        Publication(publisher="p", seq=0, payload=b""),
+        Publication(publisher="p", seq=1),
+    )
+    snapshot = Snapshot(subscribers={"a": SubscriberState(publications=publications)})
+    written = render_world(snapshot)
+    assert json.loads(written)["subscribers"]["a"]["publications"] == [
+        {"publisher": "p", "seq": 0, "payload": ""},
+        {"publisher": "p", "seq": 1},
+    ]
+    assert written.endswith("}\n")
+
+
+def test_a_value_that_does_not_belong_into_a_world_is_our_bug() -> None:
+    with pytest.raises(TypeError, match="cannot hold a complex"):
+        render_world(Snapshot(subscribers={}, topic=1j))  # type: ignore[arg-type]
+
+
+@given(snapshots(publications_max=2), st.sampled_from(["news", "été", "a b"]))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_state_is_read_as_it_was_written(snapshot: Snapshot, topic: str) -> None:
+    snapshot = Snapshot(
+        topic=topic,
+        supervisor=snapshot.supervisor,
+        subscribers=snapshot.subscribers,
+        crashed=snapshot.crashed,
+        channels=snapshot.channels,
+    )
+    written = render_world(snapshot)
+    assert parse_world(written) == snapshot
+    assert parse_world(written.encode()) == snapshot
+    assert render_world(parse_world(written)) == written
+
+
+# --- what somebody has tampered with ---------------------------------------------------
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=60)
+    | st.text("01", max_size=70)
+    | st.sampled_from(["a", "b", "supervisor", "LIN", "Digest", "\ud800", "1" * 5000, "\x85" * 99])
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=60), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+def slots(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  (JSON is anything)
+    """Every (container, key or index) of a tree."""
+    if isinstance(tree, dict | list):
+        for key in list(tree) if isinstance(tree, dict) else range(len(tree)):
+            yield tree, key
+            yield from slots(tree[key])
+
+
+@st.composite
+def tampered_worlds(draw: st.DrawFn) -> str:
+    """World files in which a value is replaced or removed, or gets a new key."""
+    snapshot = draw(snapshots(nodes_max=3, parcels_max=4, publications_max=1))
+    tree = draw(st.sampled_from([json.loads(EXAMPLE), json.loads(render_world(snapshot))]))
+    container, key = draw(st.sampled_from(list(slots(tree))))
+    match draw(st.sampled_from(["replace", "replace", "remove", "rename"])):
+        case "replace":
+            container[key] = draw(VALUES)
+        case "rename" if isinstance(container, dict):
+            container[draw(st.text(max_size=99))] = container.pop(key)
+        case _:
+            del container[key]
+    return json.dumps(tree)
+
+
+def outcome(text: str | bytes) -> Snapshot | str:
+    try:
+        return parse_world(text)
+    except WorldFormatError as error:
+        return str(error)
+
+
+def assert_read_or_refused(text: str | bytes) -> None:
+    match outcome(text):
+        case Snapshot() as snapshot:
+            assert parse_world(render_world(snapshot)) == snapshot
+        case str() as sentence:
+            assert is_short_sentence(sentence), sentence
+
+
+@given(tampered_worlds())
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+def test_a_tampered_world_is_read_or_refused_in_one_sentence(text: str) -> None:
+    assert_read_or_refused(text)
+
+
+@given(st.integers(0, len(EXAMPLE) - 1), st.integers(0, 20), st.binary(max_size=3))
+@example(at=0, cut=len(EXAMPLE), insert=b"null")
+@settings(deadline=None, max_examples=300)
+def test_damaged_text_is_read_or_refused_in_one_sentence(at: int, cut: int, insert: bytes) -> None:
+    assert_read_or_refused(EXAMPLE.encode()[:at] + insert + EXAMPLE.encode()[at + cut :])
