@@ -18,7 +18,7 @@ from skipring.core.peers import LEFT, RIGHT, Side
 ROOT: Final = Label(0)
 
 
-class Chains(Struct, frozen=True):
+class Chains(Struct, frozen=True, gc=False):
     """The local topology around one label; the first three fields are what it follows from."""
 
     own: Label

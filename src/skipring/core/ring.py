@@ -200,7 +200,9 @@ class Ring:
             out.ask(peer.node)  # R8
         elif self.rules.first_hand and not first_hand:
             self._hear_of(me, peer, out)
-        elif peer in self.neighbours or self._is_conflict(peer, out):
+        elif peer in self.neighbours:
+            self._forget_beliefs(peer)
+        elif self._is_conflict(peer, out):
             return
         elif self._has_moved_away(me, peer) and self.rules.supervisor_first:
             out.ask(self.node)
@@ -219,6 +221,13 @@ class Ring:
             self._forward(neighbour, peer, out)
         else:
             self.probe(peer, Link.LINE, out)
+
+    def _forget_beliefs(self, peer: Peer) -> None:
+        """Forget the same node under another label, on the other side."""
+        for side in SIDES:
+            other = self.neighbours[side]
+            if other is not None and other.node == peer.node and other.label != peer.label:
+                self.neighbours[side] = None
 
     def _has_moved_away(self, me: Peer, peer: Peer) -> bool:
         """Forget a neighbour under its old label; True if its new one is not nearer to us."""

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
+
 from skipring.core.config import ProtocolConfig
 from skipring.core.peers import NodeId, Peer
 from skipring.core.state import SilenceState
 
 
-class Watch:
+class Watch(Struct, gc=False):
     """What we know of one neighbour's silence."""
 
-    __slots__ = ("pending", "threshold", "ticks")
-
-    def __init__(self, ticks: int, threshold: int, *, pending: bool) -> None:
-        self.ticks = ticks
-        self.threshold = threshold
-        self.pending = pending
+    ticks: int
+    threshold: int
+    pending: bool
 
 
 class Silence:
@@ -48,7 +47,7 @@ class Silence:
         for node in nodes:
             watch = watches.get(node)
             if watch is None:
-                watch = watches[node] = Watch(0, config.silence_ticks_min, pending=False)
+                watch = watches[node] = Watch(0, config.silence_ticks_min, False)
             watch.ticks = max(watch.ticks, 0) + 1  # memory may be corrupted
             if watch.ticks >= self._clamped(watch.threshold):
                 watch.ticks = 0
@@ -72,7 +71,7 @@ class Silence:
     def load(self, states: Mapping[NodeId, SilenceState]) -> None:
         """Take over counters, whatever they say."""
         self._watches = {
-            node: Watch(state.ticks, state.threshold, pending=state.pending)
+            node: Watch(state.ticks, state.threshold, state.pending)
             for node, state in states.items()
         }
 

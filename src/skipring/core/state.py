@@ -20,7 +20,7 @@ class SilenceState(Struct, frozen=True, array_like=True, gc=False):
     pending: bool
 
 
-class SubscriberState(Struct, frozen=True, kw_only=True):
+class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
     """The variables of a subscriber (section 3.2)."""
 
     member: bool = True

@@ -36,7 +36,13 @@ class World:
     """
 
     def __init__(
-        self, start: Snapshot, *, seed: int, config: ProtocolConfig, faults: Sequence[Fault] = ()
+        self,
+        start: Snapshot,
+        *,
+        seed: int,
+        config: ProtocolConfig,
+        faults: Sequence[Fault] = (),
+        uses_up_start: bool = False,
     ) -> None:
         self.topic = start.topic
         self.config = config
@@ -47,13 +53,12 @@ class World:
         self.supervisor = Supervisor(config=config)
         self.supervisor.load(start.supervisor)
         self.subscribers: dict[NodeId, Subscriber] = {}
-        for node, state in start.subscribers.items():
-            self.add(node, state)
+        # At n = 10^5 a second copy of the state would be more than all machines.
+        take = start.subscribers.pop if uses_up_start else start.subscribers.__getitem__
+        for node in sorted(start.subscribers):  # a world file's order must not decide the run
+            self.add(node, take(node))
         self.crashed: dict[NodeId, int] = dict.fromkeys(start.crashed, 0)  # and in which round
-        self.channels: list[Parcel] = [
-            Parcel(parcel.to, parcel.message, parcel.sender, sent_round=-1)
-            for parcel in start.channels
-        ]
+        self.channels: list[Parcel] = list(start.channels)
         self._held: dict[int, list[Parcel]] = {}  # by the round in which they are let go
         self._faults = tuple(faults)
 
@@ -86,7 +91,9 @@ class World:
             supervisor=self.supervisor.state(),
             subscribers={node: machine.state() for node, machine in self.subscribers.items()},
             crashed=tuple(self.crashed),
-            channels=tuple(self.in_flight()),
+            channels=tuple(
+                Parcel(parcel.to, parcel.message, parcel.sender) for parcel in self.in_flight()
+            ),
         )
 
     # -- steps -----------------------------------------------------------------------------

@@ -85,6 +85,7 @@ class Simulation:
             seed=scenario.seed,
             config=scenario.config,
             faults=scenario.faults(sorted(start.subscribers)),
+            uses_up_start=self._adversary is not None,
         )
         self._scheduler: Scheduler = SCHEDULERS[scenario.scheduler]()
         self._incidents: tuple[Incident, ...] = scenario.incidents()

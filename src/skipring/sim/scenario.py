@@ -178,7 +178,7 @@ def _require(name: str, value: str, choices: Mapping[str, object] | tuple[str, .
         raise ScenarioError(message)
 
 
-_ENUMS: Final[Mapping[str, type[Mode] | type[Rule]]] = {"mode": Mode, "without[...]": Rule}
+_ENUMS: Final[Mapping[str, type[Mode] | type[Rule]]] = {"mode": Mode, "without": Rule}
 
 
 def _sentence(text: str) -> str:
@@ -186,7 +186,8 @@ def _sentence(text: str) -> str:
     report, _, place = text.partition(" - at ")
     name = place.strip("`").removeprefix("$.").removeprefix("$")
     report = report[:1].lower() + report[1:].replace("`", "")
-    if name in _ENUMS and report.startswith("invalid enum value"):
-        report += f"; it is none of {', '.join(_ENUMS[name])}"
+    choices = _ENUMS.get(name.partition("[")[0])
+    if choices is not None and report.startswith("invalid enum value"):
+        report += f"; it is none of {', '.join(choices)}"
     report = re.sub(r"^object contains unknown field (.+)$", r"unknown key \1", report)
     return f"{name}: {report}" if name else report

@@ -26,7 +26,7 @@ class Parcel(Struct, frozen=True, gc=False):
     to: NodeId
     message: Message
     sender: NodeId | None = None
-    sent_round: int = 0
+    sent_round: int = -1  # it was there before the first round
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

@@ -129,6 +129,10 @@ class Arbitrary:
         """A few things drawn, or none."""
         return [draw() for _ in range(self.rng.randint(0, _ENTRIES_MAX))]
 
+    def few(self, draw: Callable[[], T]) -> list[T]:
+        """Nothing as often as not, else a few things drawn."""
+        return self.some(draw) if self.chance(0.5) else []
+
     def state(self, label: Label | None) -> SubscriberState:
         """A subscriber of which nothing but the label is given."""
         return SubscriberState(
@@ -137,8 +141,8 @@ class Arbitrary:
             right=self.maybe(0.7, self.peer),
             ring=self.maybe(0.7, self.peer),
             shortcuts={slot: self.maybe(0.8, self.node) for slot in self.some(self.label)},
-            silence={node: self.silence() for node in self.some(self.node)},
-            digests={node: self.digest() for node in self.some(self.node)},
+            silence={node: self.silence() for node in self.few(self.node)},
+            digests={node: self.digest() for node in self.few(self.node)},
         )
 
     def database(self) -> Database:
@@ -210,7 +214,7 @@ def equal_labels(n: int, rng: Random) -> Snapshot:
 
 
 def arbitrary_world(n: int, rng: Random, *, label_bits: int | None = None) -> Snapshot:
-    """Everything is arbitrary: variables, channels, publications."""
+    """Everything is arbitrary: variables and channels."""
     return _arbitrary(node_names(n), (), rng, label_bits)
 
 
@@ -230,22 +234,17 @@ def _arbitrary(
     blind = Arbitrary(rng, known, label_bits=label_bits)
     labels = {node: blind.maybe(0.9, blind.label) for node in live}
     draw = Arbitrary(rng, known, label_bits=label_bits, labels=labels)
-    world = Snapshot(
+    return Snapshot(
         supervisor=draw.supervisor(),
         subscribers={node: draw.state(labels[node]) for node in live},
         crashed=tuple(crashed),
         channels=draw.parcels(_MESSAGES_PER_NODE * len(live), live),
     )
-    return _scatter_publications(world, rng)
 
 
 def scattered_publications(n: int, rng: Random) -> Snapshot:
     """A legitimate state in which everybody holds some other publications."""
-    return _scatter_publications(legitimate_world(n, rng), rng)
-
-
-def _scatter_publications(world: Snapshot, rng: Random) -> Snapshot:
-    """Give every subscriber any of the publications that there are."""
+    world = legitimate_world(n, rng)
     nodes = list(world.subscribers)
     publications = [
         Publication(publisher=rng.choice(nodes), seq=seq, payload=f"news {seq}".encode())

@@ -1,0 +1,5 @@
+"""``python -m skipring``."""
+
+from skipring.cli import main
+
+main()

@@ -1,0 +1,55 @@
+"""The command line; heavy imports stay inside the commands."""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+
+import click
+
+from skipring.cli.bench import bench
+from skipring.cli.demo import demo
+from skipring.cli.shrink import shrink
+from skipring.cli.simulate import simulate
+from skipring.errors import InputError
+
+
+class Exit(IntEnum):
+    """What the exit status says."""
+
+    YES = 0
+    NO = 1
+    BAD_INPUT = 2
+    INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="skipring")
+def skipring() -> None:
+    """Publish/subscribe without a broker in the data path, which heals from any state."""
+
+
+for command in (demo, simulate, shrink, bench):
+    skipring.add_command(command)
+
+
+def main() -> None:
+    """Run the command line; whatever goes wrong is said in one sentence."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        status = skipring.main(prog_name="skipring", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except InputError as error:
+        click.echo(f"Error: {error}", err=True)
+        return Exit.BAD_INPUT
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        return Exit.NO  # the reader has gone; there is nobody to tell
+    return status if isinstance(status, int) else Exit.YES

@@ -1,0 +1,90 @@
+"""What several commands have in common: options of a run, files, and how to replay it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from skipring.errors import WorldFormatError
+
+if TYPE_CHECKING:
+    from skipring.world.snapshot import Snapshot
+
+FILE: Final = click.Path(dir_okay=False, path_type=Path)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Defaults are the scenario's own: what is not given must not overrule a scenario file.
+_RUN_OPTIONS: Final = (
+    click.option("--mode", help="Set of rules: fast, fixed or paper.  [default: fast]"),
+    click.option("--without", metavar="RULES", help="Rules to switch off, e.g. R9,S11."),
+    click.option("--scheduler", help="random, sync, delay or swizzle.  [default: random]"),
+    click.option("--loss", type=float, metavar="P", help="Share of messages that are lost."),
+    click.option("--duplicate", type=float, metavar="P", help="Share that arrives twice."),
+    click.option("--seed", type=int, help="Seed of all chance.  [default: 0]"),
+    click.option("--max-rounds", type=int, help="Give up after so many rounds.  [default: 2000]"),
+    click.option("--closure", type=int, help="Rounds to stay unchanged.  [default: 20]"),
+)
+
+
+def run_options(command: Command) -> Command:
+    """Give a command the options that decide how a world runs."""
+    for option in reversed(_RUN_OPTIONS):
+        command = option(command)
+    return command
+
+
+def given(options: dict[str, object]) -> dict[str, object]:
+    """The options that were given, in the form a scenario takes."""
+    found = {name: value for name, value in options.items() if value is not None}
+    without = found.get("without")
+    if isinstance(without, str):
+        found["without"] = [rule.strip() for rule in without.split(",") if rule.strip()]
+    return found
+
+
+def replay(words: list[str], found: dict[str, object]) -> str:
+    """The ``skipring simulate`` command that makes the same run again."""
+    command = ["skipring", "simulate", *words]
+    for name, value in found.items():
+        text = ",".join(value) if isinstance(value, list) else str(value)
+        command += [f"--{name.replace('_', '-')}", text]
+    return shlex.join(command)
+
+
+def require_folder(path: Path | None) -> None:
+    """Refuse, before anything runs, a file that could not be written at the end."""
+    if path is not None and not path.parent.is_dir():
+        message = f"cannot write {path}: there is no folder {path.parent}"
+        raise click.UsageError(message)
+
+
+def read_world(path: Path) -> Snapshot:
+    """Read a world file; the error names the file and the place in it."""
+    from skipring.world.file import parse_world
+
+    try:
+        return parse_world(path.read_bytes())
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise WorldFormatError(message) from None
+    except WorldFormatError as error:
+        message = f"{path}: {error}"
+        raise WorldFormatError(message) from None
+
+
+def write_world(path: Path | None, snapshot: Snapshot) -> None:
+    """Write a world file, if one is wanted."""
+    from skipring.world.file import render_world
+
+    if path is None:
+        return
+    try:
+        path.write_text(render_world(snapshot), encoding="utf-8")
+    except OSError as error:
+        message = f"cannot write {path}: {error.strerror}"
+        raise click.UsageError(message) from None

@@ -1,0 +1,87 @@
+"""``skipring simulate``: run a ring from any state to legitimacy, then closure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from skipring.cli.options import (
+    FILE,
+    given,
+    read_world,
+    replay,
+    require_folder,
+    run_options,
+    write_world,
+)
+
+if TYPE_CHECKING:
+    from skipring.sim.run import Report, Simulation
+
+NOT_CONVERGED: Final = 3
+
+
+@click.command()
+@click.argument("scenario", type=FILE, required=False)
+@click.option("--n", type=int, help="Number of subscribers.  [default: 16]")
+@click.option("--adversary", metavar="CODE", help="Start state, A00 to A47.  [default: A00]")
+@run_options
+@click.option("--churn", type=float, metavar="P", help="Crash and join per node and round.")
+@click.option("--spread", help="adaptive, tree or flood; for publications.  [default: adaptive]")
+@click.option("--load", type=FILE, metavar="F", help="Start from a world file.")
+@click.option("--dump", type=FILE, metavar="F", help="Write the last state as a world file.")
+@click.option("--dump-start", type=FILE, metavar="F", help="Write the first state likewise.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
+def simulate(
+    scenario: Path | None,
+    load: Path | None,
+    dump: Path | None,
+    dump_start: Path | None,
+    as_json: bool,
+    **options: object,
+) -> int:
+    """Run a ring to legitimacy, then closure; SCENARIO is a TOML file of the same options.
+
+    Exit status: 0 converged and stayed so, 2 bad input, 3 not.
+    """
+    simulation = _prepare(scenario, load, given(options))
+    for path in (dump, dump_start):
+        require_folder(path)
+    write_world(dump_start, simulation.world.snapshot())
+    report = _run(simulation, as_json=as_json or not sys.stdout.isatty())
+    write_world(dump, simulation.world.snapshot())
+    if report.is_good:
+        return 0
+    words = [str(scenario)] if scenario is not None else []
+    words += ["--load", str(load)] if load is not None else []
+    click.echo(f"replay: {replay(words, given(options))}", err=True)
+    return NOT_CONVERGED
+
+
+def _prepare(scenario: Path | None, load: Path | None, found: dict[str, object]) -> Simulation:
+    """Put file, options and world together; what the world decides cannot be given as well."""
+    from skipring.sim.run import Simulation
+    from skipring.sim.scenario import make_scenario, read_scenario
+
+    values = {**(read_scenario(scenario) if scenario is not None else {}), **found}
+    for name in ("n", "adversary"):
+        if load is not None and name in values:
+            message = f"--load already says which subscribers there are; leave out --{name}"
+            raise click.UsageError(message)
+    return Simulation(make_scenario(values), read_world(load) if load is not None else None)
+
+
+def _run(simulation: Simulation, *, as_json: bool) -> Report:
+    if as_json:
+        from msgspec import to_builtins
+
+        report = simulation.run()
+        click.echo(json.dumps(to_builtins(report), sort_keys=True))
+        return report
+    from skipring.cli.progress import run_with_progress
+
+    return run_with_progress(simulation)

@@ -1,0 +1,361 @@
+"""The ring as text: a portrait of a topic, and its two drawings.
+
+A portrait says who stands where and how well. It is drawn as an ellipse, each node at the angle
+of r(label), label 0 on top and clockwise from there; and unrolled, with one row a level, which
+shows the shortcuts (chords through the ellipse could not be read).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import Enum
+from math import cos, sin, tau
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+from rich.text import Text
+
+from skipring.core.labels import CIRCLE, Label
+from skipring.core.peers import NodeId
+from skipring.core.roster import Roster
+from skipring.core.topology import Edge, legitimate_state, levels
+from skipring.world.snapshot import SubscriberView, View
+
+Spot: TypeAlias = tuple[int, int]  # column and row, counted from the upper left corner
+
+
+class Mark(Enum):
+    """How well a node stands; the worst last."""
+
+    RIGHT = "right"
+    EDGES = "label right, edges wrong"
+    LABEL = "wrong label"
+
+
+class Dot(Struct, frozen=True):
+    """A node where it believes to stand; without a label it stands nowhere."""
+
+    node: NodeId
+    label: Label | None
+    mark: Mark
+
+
+class Portrait(Struct, frozen=True, kw_only=True):
+    """What a drawing of a topic needs to know of it."""
+
+    members: int
+    recorded: int  # members whom the supervisor knows
+    dots: tuple[Dot, ...]
+    dead: tuple[Label, ...]  # places that the database gives to a crashed node
+    sound: frozenset[Edge]  # edges that both ends know rightly
+
+    @property
+    def places(self) -> list[Label]:
+        """The labels that this many members should have."""
+        return [Label.nth(index) for index in range(self.members)]
+
+    def count(self, mark: Mark) -> int:
+        """How many nodes are marked so."""
+        return sum(dot.mark is mark for dot in self.dots)
+
+    @property
+    def homeless(self) -> list[Dot]:
+        """Nodes without a label."""
+        return [dot for dot in self.dots if dot.label is None]
+
+
+class Glyphs(Struct, frozen=True, kw_only=True):
+    """The characters of a drawing; none says by its colour alone what it is."""
+
+    marks: Mapping[Mark, str]
+    dead: str
+    vacant: str
+    outline: str
+    edge: str
+    broken_edge: str
+    cut: str
+    bars: str  # from nothing to a full cell
+    right: str
+    wrong: str
+
+
+UNICODE: Final = Glyphs(
+    marks={Mark.RIGHT: "●", Mark.EDGES: "◐", Mark.LABEL: "✗"},
+    dead="†",
+    vacant="○",
+    outline="·",
+    edge="─",
+    broken_edge="┄",
+    cut="…",
+    bars=" ▁▂▃▄▅▆▇█",
+    right="✓",
+    wrong="✗",
+)
+ASCII: Final = Glyphs(
+    marks={Mark.RIGHT: "O", Mark.EDGES: "%", Mark.LABEL: "X"},
+    dead="+",
+    vacant="_",
+    outline=".",
+    edge="-",
+    broken_edge=" ",
+    cut="~",
+    bars=" .:|",
+    right="ok",
+    wrong="X",
+)
+
+STYLES: Final[Mapping[Mark, str]] = {
+    Mark.RIGHT: "green",
+    Mark.EDGES: "yellow",
+    Mark.LABEL: "bold red",
+}
+DEAD_STYLE: Final = "bold red"
+_SEVERITY: Final = {mark: rank for rank, mark in enumerate(Mark)}
+_LABEL_BITS_SHOWN: Final = 5
+MARGIN: Final = _LABEL_BITS_SHOWN + 2  # columns on each side of the ellipse, for the labels
+
+
+# --- the portrait ----------------------------------------------------------------------
+
+
+def portray(view: View) -> Portrait:
+    """Look at a topic; nodes are held against the database as its repair will leave it."""
+    roster = _repaired(view.roster)
+    index = {node: i for i, node in enumerate(roster.nodes)}
+    members = [node for node, seen in view.subscribers.items() if seen.member]
+    return Portrait(
+        members=len(members),
+        recorded=sum(node in index for node in members),
+        dots=tuple(
+            Dot(node, seen.label, _judge(seen, index.get(node), roster.nodes, view.crashed))
+            for node, seen in view.subscribers.items()
+            if seen.member or seen.label is not None
+        ),
+        dead=tuple(Label.nth(i) for node, i in index.items() if node in view.crashed),
+        sound=frozenset(_sound_edges(view, roster.nodes)),
+    )
+
+
+def _repaired(roster: Roster) -> Roster:
+    copy = Roster()
+    copy.load(roster.database(), roster.cursor)
+    copy.repair()
+    return copy
+
+
+def _judge(
+    seen: SubscriberView, index: int | None, nodes: Sequence[NodeId], crashed: Collection[NodeId]
+) -> Mark:
+    if index is None or not seen.member:
+        return Mark.LABEL
+    should = legitimate_state(index, nodes)
+    if seen.label != should.label:
+        return Mark.LABEL
+    edges = (seen.left, seen.right, seen.ring, dict(seen.shortcuts))
+    if edges != (should.left, should.right, should.ring, should.shortcuts):
+        return Mark.EDGES
+    # While the database holds a dead node, who leads to it is as recorded and yet not well.
+    leads_to_dead = any(holder in crashed for _, holder in _references(seen))
+    return Mark.EDGES if leads_to_dead else Mark.RIGHT
+
+
+def _sound_edges(view: View, nodes: Sequence[NodeId]) -> Iterator[Edge]:
+    """Edges between nodes that have their labels and know each other under them."""
+    right: dict[Label, NodeId] = {}
+    for index, node in enumerate(nodes):
+        if node in view.subscribers and view.subscribers[node].label == Label.nth(index):
+            right[Label.nth(index)] = node
+    known = {label: _references(view.subscribers[node]) for label, node in right.items()}
+    for label, node in right.items():
+        for other, holder in known[label]:
+            is_true = holder is not None and right.get(other) == holder
+            if label < other and is_true and (label, node) in known[other]:
+                yield label, other
+
+
+def _references(seen: SubscriberView) -> set[tuple[Label, NodeId | None]]:
+    peers = (seen.left, seen.right, seen.ring)
+    ring = {(peer.label, peer.node) for peer in peers if peer is not None}
+    return ring | set(seen.shortcuts.items())
+
+
+# --- the ellipse -----------------------------------------------------------------------
+
+
+class Size(Struct, frozen=True):
+    """How many columns and rows a drawing has; odd numbers have a middle."""
+
+    columns: int
+    rows: int
+
+
+def spot(label: Label, size: Size) -> Spot:
+    """Where a label stands on the ellipse; beside it there is room for the labels."""
+    return _on_ellipse(label.position / CIRCLE, size)
+
+
+def _on_ellipse(turn: float, size: Size) -> Spot:
+    middle, centre = (size.columns - 1) // 2, (size.rows - 1) // 2
+    x = middle + (middle - MARGIN) * sin(tau * turn)
+    y = centre - centre * cos(tau * turn)
+    return round(x), round(y)
+
+
+def draw_ring(
+    portrait: Portrait, size: Size, glyphs: Glyphs = UNICODE, centre: Sequence[Text] = ()
+) -> list[Text]:
+    """Draw the nodes on an ellipse, with some lines of text in its middle."""
+    canvas = _Canvas(size)
+    for step in range(8 * size.rows):
+        canvas.put(_on_ellipse(step / (8 * size.rows), size), glyphs.outline, "dim")
+    _put_places(canvas, portrait, glyphs)
+    _put_dots(canvas, portrait, glyphs)
+    _put_centre(canvas, portrait, glyphs, centre)
+    return canvas.lines()
+
+
+class _Canvas:
+    """A grid of characters, each with a style."""
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        self._cells = [[(" ", "")] * size.columns for _ in range(size.rows)]
+        self._taken: set[Spot] = set()
+
+    def put(self, at: Spot, text: str, style: str, *, take: bool = False) -> None:
+        column, row = at
+        for offset, character in enumerate(text):
+            if 0 <= column + offset < self.size.columns and 0 <= row < self.size.rows:
+                self._cells[row][column + offset] = (character, style)
+                if take:
+                    self._taken.add((column + offset, row))
+
+    def put_beside(self, at: Spot, text: str, style: str) -> None:
+        """Write on the outer side of a spot, with a blank on either side, if all that is free."""
+        column, row = at
+        is_left = 2 * column < self.size.columns - 2
+        start = column - 1 - len(text) if is_left else column + 2
+        fits = start >= 0 and start + len(text) <= self.size.columns
+        around = range(start - 1, start + len(text) + 1)
+        if fits and not any((place, row) in self._taken for place in around):
+            self.put((start - 1, row), f" {text} ", style, take=True)
+
+    def lines(self) -> list[Text]:
+        return [Text.assemble(*row, no_wrap=True) for row in self._cells]
+
+
+def _put_places(canvas: _Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
+    """The places that should be filled, to be covered by those who fill them."""
+    for label in portrait.places:
+        canvas.put(spot(label, canvas.size), glyphs.vacant, "dim")
+    for label in portrait.dead:
+        canvas.put(spot(label, canvas.size), glyphs.dead, DEAD_STYLE, take=True)
+
+
+def _put_dots(canvas: _Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
+    """The nodes first, so that no label hides one; then the labels, the shortest first."""
+    crowd: dict[Spot, list[Dot]] = {}
+    for dot in portrait.dots:
+        if dot.label is not None:
+            crowd.setdefault(spot(dot.label, canvas.size), []).append(dot)
+    captions: dict[Spot, tuple[str, str]] = {}
+    for label in (*portrait.places, *portrait.dead):
+        captions[spot(label, canvas.size)] = (_short(label, glyphs), "dim")
+    for at, dots in crowd.items():
+        mark = max((dot.mark for dot in dots), key=_SEVERITY.__getitem__)
+        canvas.put(at, glyphs.marks[mark], STYLES[mark], take=True)
+        captions[at] = (_caption(dots, glyphs), STYLES[mark] if mark is Mark.LABEL else "")
+    for at, (text, style) in sorted(captions.items(), key=lambda item: len(item[1][0])):
+        canvas.put_beside(at, text, style)
+
+
+def _caption(dots: list[Dot], glyphs: Glyphs) -> str:
+    """The label of the one who stands in a spot, or how many they are."""
+    if len(dots) > 1 or dots[0].label is None:
+        return f"x{len(dots)}"
+    return _short(dots[0].label, glyphs)
+
+
+def _short(label: Label, glyphs: Glyphs) -> str:
+    if label.length <= _LABEL_BITS_SHOWN:
+        return label.bits
+    return label.bits[: _LABEL_BITS_SHOWN - 1] + glyphs.cut
+
+
+def _put_centre(
+    canvas: _Canvas, portrait: Portrait, glyphs: Glyphs, centre: Sequence[Text]
+) -> None:
+    lines = list(centre)
+    if portrait.homeless:
+        count = len(portrait.homeless)
+        lines.append(Text(f"{count} without a label", "red"))
+        lines.append(Text(" ".join(glyphs.marks[Mark.LABEL] * min(count, 10)), STYLES[Mark.LABEL]))
+    row = (canvas.size.rows - len(lines)) // 2
+    for offset, line in enumerate(lines):
+        column = (canvas.size.columns - len(line.plain)) // 2
+        canvas.put((column, row + offset), line.plain, str(line.style))
+
+
+# --- unrolled --------------------------------------------------------------------------
+
+
+def draw_levels(portrait: Portrait, columns: int, glyphs: Glyphs = UNICODE) -> list[Text]:
+    """Draw the ring unrolled, one row a level; at the right end stands label 0 again."""
+    if portrait.members == 0:
+        return []
+    top = levels(portrait.members)
+    names = [*(f"level {level}" for level in range(1, top)), "ring"]
+    gutter = max(len(name) for name in names) + 2
+    shown = [i for i in range(1, top + 1) if 1 << i <= columns - gutter - 1]
+    step = (columns - gutter - 1) >> max(shown, default=0)
+    width = step << max(shown, default=0)
+    rows = []
+    for level in shown:
+        name = Text(names[level - 1].ljust(gutter), "dim")
+        rows.append(name + _level_row(portrait, level, width, glyphs))
+    return rows
+
+
+def _level_row(portrait: Portrait, level: int, width: int, glyphs: Glyphs) -> Text:
+    """The sorted ring over the labels of at most this length."""
+    labels = sorted(Label.nth(i) for i in range(min(portrait.members, 1 << level)))
+    signs = _signs(portrait, glyphs)
+    row = Text(no_wrap=True)
+    for label, other in zip(labels, labels[1:] + labels[:1], strict=True):
+        here = label.position * width // CIRCLE
+        there = other.position * width // CIRCLE if other > label else width
+        is_sound = (min(label, other), max(label, other)) in portrait.sound
+        sign, style = signs[label]
+        has_room = label.length == level and there - here > len(label.bits)
+        is_named = has_room and sign == glyphs.marks[Mark.RIGHT]  # else only its colour would tell
+        text = label.bits if is_named else sign
+        row.append(text, style)
+        edge = glyphs.edge if is_sound else glyphs.broken_edge
+        row.append(edge * (there - here - len(text)), "green" if is_sound else "red")
+    return row.append(signs[Label(0)][0], "dim")
+
+
+def _signs(portrait: Portrait, glyphs: Glyphs) -> dict[Label, tuple[str, str]]:
+    """The character and style of every place."""
+    signs = dict.fromkeys(portrait.places, (glyphs.vacant, "dim"))
+    signs |= dict.fromkeys(portrait.dead, (glyphs.dead, DEAD_STYLE))
+    for dot in sorted(portrait.dots, key=lambda dot: _SEVERITY[dot.mark]):
+        if dot.label is not None:
+            signs[dot.label] = (glyphs.marks[dot.mark], STYLES[dot.mark])
+    return signs
+
+
+# --- bars ------------------------------------------------------------------------------
+
+
+def draw_bars(
+    values: Sequence[int], columns: int, rows: int, glyphs: Glyphs = UNICODE
+) -> list[Text]:
+    """Draw the newest values as bars, the largest of all as high as there is room."""
+    steps = len(glyphs.bars) - 1
+    most = max(values, default=0)
+    heights = [-(-value * rows * steps // most) if value else 0 for value in values[-columns:]]
+    return [
+        Text("".join(glyphs.bars[min(max(h - row * steps, 0), steps)] for h in heights), "cyan")
+        for row in reversed(range(rows))
+    ]

@@ -1,0 +1,145 @@
+"""Convergence and closure: from any state, at every size, under every scheduler and fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from skipring.core.config import Mode
+from skipring.sim.run import Simulation
+from skipring.sim.scenario import make_scenario
+from skipring.world.adversaries import ADVERSARIES
+from skipring.world.file import render_world
+from skipring.world.snapshot import Snapshot
+from tests.support.runs import assert_heals, replay, run
+from tests.support.strategies import snapshots
+
+ALL = list(ADVERSARIES)
+SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 32, 64, 128)
+SEEDS = range(5)
+
+# A18b waits for a silence threshold that was corrupted to its largest value, 64 rounds.
+ROUNDS_AT_128 = {"A18b": 90, "A43": 50}
+
+CONDITIONS: dict[str, dict[str, Any]] = {
+    "loss of a fifth": {"loss": 0.2},
+    "duplication of a fifth": {"duplicate": 0.2},
+    "synchronous": {"scheduler": "sync"},
+    "delaying": {"scheduler": "delay"},
+    "swizzle-clog": {"scheduler": "swizzle"},
+    "five restarts with an empty database": {"supervisor_restarts": [3, 9, 15, 21, 27]},
+    "a quarter crashes, noticed late": {
+        "crash": {"rounds": [1], "share": 0.25},
+        "detector_delay": 10,
+    },
+}
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(start=snapshots(nodes_max=12), seed=st.integers(0, 2**32))
+def test_any_state_becomes_legitimate_and_stays_so(start: Snapshot, seed: int) -> None:
+    report = Simulation(make_scenario({"seed": seed, "max_rounds": 200}), start).run()
+    assert report.is_good, f"seed {seed}\n{report.violations}\n{render_world(start)}"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("adversary", ALL)
+def test_every_adversary_is_healed_at_every_size(adversary: str) -> None:
+    rounds_max = ROUNDS_AT_128.get(adversary, 25)
+    for n in SIZES:
+        for seed in SEEDS:
+            assert_heals(rounds_max, n=n, adversary=adversary, seed=seed)
+
+
+@pytest.mark.parametrize("adversary", ALL)
+def test_every_adversary_is_healed_at_32(adversary: str) -> None:
+    assert_heals(ROUNDS_AT_128.get(adversary, 25), n=32, adversary=adversary, seed=7)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("adversary", ["A05", "A13", "A15", "A37", "A41"])
+def test_a_thousand_heal_in_thirty_rounds(adversary: str) -> None:
+    for seed in range(2):
+        assert_heals(30, n=1024, adversary=adversary, seed=seed)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("adversary", ALL)
+def test_every_adversary_is_healed_whatever_the_weather(adversary: str, condition: str) -> None:
+    for seed in range(2):
+        assert_heals(1000, n=64, adversary=adversary, seed=seed, **CONDITIONS[condition])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("adversary", ALL)
+@pytest.mark.parametrize("n", [5, 17, 64, 256])
+def test_the_large_table(adversary: str, condition: str, n: int) -> None:
+    for seed in range(10):
+        assert_heals(2000, n=n, adversary=adversary, seed=seed, **CONDITIONS[condition])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("adversary", ALL)
+def test_fixed_heals_every_adversary(adversary: str) -> None:
+    for n in (1, 2, 3, 5, 8, 17, 32):
+        for seed in range(2):
+            assert_heals(1000, n=n, adversary=adversary, seed=seed, mode=Mode.FIXED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adversary", ALL)
+def test_fixed_heals_every_adversary_at_128(adversary: str) -> None:
+    assert_heals(3000, n=128, adversary=adversary, mode=Mode.FIXED)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("adversary", ["A12", "A13"])
+def test_the_papers_pseudocode_livelocks_at_32(adversary: str) -> None:
+    """A displaced shortcut is filed under the slot's label: corrupted labels multiply."""
+    stuck = [
+        not run(n=32, adversary=adversary, seed=seed, mode="paper", max_rounds=400).converged
+        for seed in range(6)
+    ]
+    assert sum(stuck) >= 4, replay(n=32, adversary=adversary, mode="paper")
+
+
+@pytest.mark.parametrize("adversary", ["A12", "A13"])
+def test_the_papers_livelock_does_not_show_on_small_rings(adversary: str) -> None:
+    assert run(n=4, adversary=adversary, mode="paper", max_rounds=400).converged
+
+
+@pytest.mark.heavy
+def test_churn_heals_once_it_is_over() -> None:
+    for rate in (0.001, 0.01, 0.1):
+        assert_heals(60, n=64, churn=rate, seed=3)
+
+
+@pytest.mark.heavy
+def test_a_partition_heals_once_it_is_over() -> None:
+    cut = {"share": 0.4, "from_round": 2, "to_round": 30}
+    report = run(n=64, adversary="A00", partition=cut, seed=1, max_rounds=200)
+    assert report.is_good, report.violations
+
+
+@pytest.mark.heavy
+def test_wrong_suspicions_and_held_messages_do_no_lasting_harm() -> None:
+    for seed in range(3):
+        report = run(
+            n=64,
+            adversary="A15",
+            seed=seed,
+            wrong_suspicion={"rounds": 30, "share": 0.02},
+            delay={"share": 0.3, "rounds_max": 5},
+            max_rounds=300,
+        )
+        assert report.is_good, report.violations

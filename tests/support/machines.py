@@ -1,0 +1,203 @@
+"""Machines in a given state, what they did in answer to one event, and chance without chance.
+
+The machine under test is always called ``m``: ids that are compared with it stand on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any, TypeAlias
+
+from msgspec.structs import replace
+
+from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
+from skipring.core.effects import Effect, Outbox, Send
+from skipring.core.events import Event, Received, Tick
+from skipring.core.labels import Label
+from skipring.core.messages import (
+    CheckLabel,
+    GetConfiguration,
+    Introduce,
+    Message,
+    RemoveConnections,
+    SetConfiguration,
+)
+from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, NodeId, Peer
+from skipring.core.ring import Ring
+from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.subscriber import Subscriber
+from skipring.core.supervisor import Supervisor
+from skipring.world.adversaries.building import database_of, node_names
+
+Sent: TypeAlias = list[tuple[NodeId, Message]]
+Edges: TypeAlias = tuple[Peer | None, Peer | None, Peer | None]
+
+ME = "m"
+PAPER, FIXED, FAST = (Rules.of(mode) for mode in Mode)
+
+
+def without(*rules: Rule) -> Rules:
+    """All rules but these."""
+    return Rules.of(Mode.FAST, rules)
+
+
+def only(*rules: Rule) -> Rules:
+    """The paper's pseudocode and these rules."""
+    return replace(PAPER, **{rule.name.lower(): True for rule in rules})
+
+
+def label(bits: str) -> Label:
+    """The label written as ``bits``."""
+    return Label.parse(bits)
+
+
+def peer(bits: str, node: NodeId) -> Peer:
+    """A node under the label written as ``bits``."""
+    return Peer(label(bits), node)
+
+
+# -- what was done -----------------------------------------------------------------------------
+
+
+def sent(effects: Iterable[Effect]) -> Sent:
+    """The messages among the effects, in order, with their receivers."""
+    return [(effect.to, effect.message) for effect in effects if isinstance(effect, Send)]
+
+
+def asked(*nodes: NodeId) -> Sent:
+    """The messages that ask the supervisor for these nodes' configurations."""
+    return [(SUPERVISOR, GetConfiguration(node)) for node in nodes]
+
+
+def receivers(messages: Sent, kind: type[Message]) -> list[NodeId]:
+    """Who was sent a message of a type."""
+    return [to for to, message in messages if type(message) is kind]
+
+
+def give(machine: Subscriber | Supervisor, event: Event) -> Sent:
+    """Let a machine react to an event; what it sent."""
+    return sent(machine.handle(event))
+
+
+def deliver(
+    machine: Subscriber | Supervisor, message: Message, sender: NodeId | None = None
+) -> Sent:
+    """Let a machine receive a message; what it sent."""
+    return give(machine, Received(message, sender))
+
+
+def tick(machine: Subscriber | Supervisor) -> Sent:
+    """Let a machine run its Timeout; what it sent."""
+    return give(machine, Tick())
+
+
+def written(action: Callable[[Outbox], object]) -> Sent:
+    """What a part of a machine wrote into the outbox it was given."""
+    out = Outbox()
+    action(out)
+    return sent(out.effects)
+
+
+# -- rings ---------------------------------------------------------------------------------------
+
+
+def ring_at(
+    bits: str | None,
+    *,
+    left: Peer | None = None,
+    right: Peer | None = None,
+    wrap: Peer | None = None,
+    rules: Rules = FAST,
+) -> Ring:
+    """The ring edges of ``m`` under a label."""
+    ring = Ring(ME, rules)
+    ring.me = peer(bits, ME) if bits is not None else None
+    ring.neighbours = [left, right]
+    ring.wrap = wrap
+    return ring
+
+
+def edges(ring: Ring) -> Edges:
+    """Left, right and wrap."""
+    return ring.neighbours[LEFT], ring.neighbours[RIGHT], ring.wrap
+
+
+def hear(
+    ring: Ring, message: CheckLabel | Introduce | RemoveConnections | SetConfiguration
+) -> Sent:
+    """Let a ring take in a message; what it sent."""
+    match message:
+        case CheckLabel():
+            return written(lambda out: ring.on_check_label(message, out))
+        case Introduce(peer=subject, link=link, first_hand=first_hand):
+            return written(lambda out: ring.introduce(subject, link, out, first_hand=first_hand))
+        case RemoveConnections(node=node):
+            return written(lambda out: ring.on_remove_connections(node))
+        case SetConfiguration(label=own):
+            assert own is not None, "a configuration without a label never reaches the ring"
+            return written(lambda out: ring.configure(own, message, out))
+
+
+def timeout(ring: Ring) -> Sent:
+    """Let a ring run its part of Timeout; what it sent."""
+    assert ring.me is not None
+    me = ring.me
+    return written(lambda out: ring.on_tick(me, out))
+
+
+# -- whole machines ------------------------------------------------------------------------------
+
+
+class Scripted(Random):
+    """Chance whose every draw is ``answer``; it remembers how many bits it was asked for."""
+
+    def __init__(self, answer: int) -> None:
+        super().__init__(0)
+        self.answer = answer
+        self.widths: list[int] = []
+
+    def getrandbits(self, k: int, /) -> int:
+        """Note the width, draw nothing."""
+        self.widths.append(k)
+        return self.answer
+
+    def randrange(self, *args: Any, **kwargs: Any) -> int:
+        """Draw nothing."""
+        return self.answer
+
+
+def subscriber(
+    state: SubscriberState, *, rules: Rules = FAST, rng: Random | None = None, node: NodeId = ME
+) -> Subscriber:
+    """A subscriber in a given state, by default one that never asks by chance."""
+    chance = rng if rng is not None else Scripted(1)
+    machine = Subscriber(node, rng=chance, config=ProtocolConfig(rules=rules))
+    machine.load(state)
+    return machine
+
+
+def supervisor(*nodes: NodeId, rules: Rules = FAST, cursor: int = 0) -> Supervisor:
+    """A supervisor that has recorded these nodes, in this order."""
+    return loaded_supervisor(
+        SupervisorState(database=database_of(nodes), next=cursor), rules=rules
+    )
+
+
+def loaded_supervisor(state: SupervisorState, *, rules: Rules = FAST) -> Supervisor:
+    """A supervisor in a given state, its database not yet repaired."""
+    machine = Supervisor(config=ProtocolConfig(rules=rules))
+    machine.load(state)
+    return machine
+
+
+def told(machine: Supervisor, messages: Sent) -> list[NodeId]:
+    """Whom a supervisor told their current configuration, and nothing else."""
+    nodes = receivers(messages, SetConfiguration)
+    expected = [(node, machine.roster.configuration_of(node)) for node in nodes]
+    assert messages == expected
+    return nodes
+
+
+__all__ = [name for name in globals() if not name.startswith("_")]
+_ = node_names
