@@ -80,7 +80,8 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     # R9, measured: below 8 a slow scheduler looks like silence, above 64 healing waits for it.
     silence_ticks_min: int = 8
     silence_ticks_max: int = 64
-    # R15, measured: a lost database brings 15-20 requests a node; n/8 answers drain it in 8 ticks.
+    # R15, measured: a lost database brings 15-20 requests a node; with n/8 answers a tick all
+    # members can be told once in 8 ticks, so whoever was told less than 8 ticks ago comes last.
     answers_min: int = 64
     answers_share: int = 8
     # R14, measured: the sum needs a tick per tree level to settle after a change, up and down.

@@ -129,34 +129,42 @@ class Ring:
 
     def introduce(self, peer: Peer, link: Link, out: Outbox, *, first_hand: bool) -> None:
         """Introduce (Algorithm 2)."""
+        me = self._meet(peer, out)
+        if me is None:
+            return
+        if self.rules.first_hand and not first_hand:
+            if link is Link.LINE:
+                self._hear_of(me, peer, out)
+            else:
+                self._hear_of_wrap(me, peer, out)
+        elif not self._is_conflict(peer, out):
+            has_moved = self._correct_wrap(me, peer)
+            if link is Link.LINE or has_moved:
+                self._take_in(me, peer, out)
+            else:
+                self._consider_wrap(me, peer, out)
+
+    def _meet(self, peer: Peer, out: Outbox) -> Peer | None:
+        """Who we are to ``peer``, or None if there is no more to do about it."""
         me = self.me
         if self.is_void(peer):
-            return
+            return None
         if me is None:
             out.send(peer.node, RemoveConnections(self.node))
-        elif link is Link.LINE:
-            if not (self._has_heard_wrap_move(me, peer, out, first_hand)):
-                self.linearize(peer, out, first_hand=first_hand)
-        elif self.rules.equal_label and peer.label == me.label:
+            return None
+        if self.rules.equal_label and peer.label == me.label:
             out.ask(peer.node)  # R8
-        elif self.rules.first_hand and not first_hand:
-            self._hear_of_wrap(me, peer, out)
-        elif not (self._is_conflict(peer, out) or self._has_heard_wrap_move(me, peer, out, True)):
-            self._consider_wrap(me, peer, out)
+            return None
+        return me
 
-    def _has_heard_wrap_move(self, me: Peer, peer: Peer, out: Outbox, first_hand: bool) -> bool:
-        """Correct the label of the wrap edge; True if that moved it to the line (B4)."""
+    def _correct_wrap(self, me: Peer, peer: Peer) -> bool:
+        """Correct the label of the wrap edge; True if it turns out to belong to the line (B4)."""
         wrap = self.wrap
         if wrap is None or wrap.node != peer.node or wrap.label == peer.label:
             return False
-        if self.rules.first_hand and not first_hand:
-            return False
-        if (wrap < me) is (peer < me):
-            self.wrap = peer
-            return False
-        self.wrap = None
-        self.linearize(peer, out, first_hand=True)
-        return True
+        is_same_side = me.side_of(wrap) is me.side_of(peer)
+        self.wrap = peer if is_same_side else None
+        return not is_same_side
 
     def _hear_of_wrap(self, me: Peer, peer: Peer, out: Outbox) -> None:
         """Somebody else proposes a wrap edge: ask the proposed node, or pass it on (R2)."""
@@ -190,20 +198,19 @@ class Ring:
             self.linearize(wrap, out, first_hand=False)
 
     def linearize(self, peer: Peer, out: Outbox, *, first_hand: bool) -> None:
-        """Linearize (Algorithm 1): store the peer if it is nearer, else see that it gets home."""
-        me = self.me
-        if self.is_void(peer):
-            return
+        """Linearize (Algorithm 1)."""
+        me = self._meet(peer, out)
         if me is None:
-            out.send(peer.node, RemoveConnections(self.node))
-        elif self.rules.equal_label and peer.label == me.label:
-            out.ask(peer.node)  # R8
-        elif self.rules.first_hand and not first_hand:
-            self._hear_of(me, peer, out)
-        elif peer in self.neighbours:
-            self._forget_beliefs(peer)
-        elif self._is_conflict(peer, out):
             return
+        if self.rules.first_hand and not first_hand:
+            self._hear_of(me, peer, out)
+        elif not self._is_conflict(peer, out):
+            self._take_in(me, peer, out)
+
+    def _take_in(self, me: Peer, peer: Peer, out: Outbox) -> None:
+        """A peer has spoken for itself: store it if it is nearer, else see that it gets home."""
+        if peer in self.neighbours:
+            self._forget_beliefs(peer)
         elif self._has_moved_away(me, peer) and self.rules.supervisor_first:
             out.ask(self.node)
             out.ask(peer.node)

@@ -49,7 +49,7 @@ class Silence:
             if watch is None:
                 watch = watches[node] = Watch(0, config.silence_ticks_min, False)
             watch.ticks = max(watch.ticks, 0) + 1  # memory may be corrupted
-            if watch.ticks >= self._clamped(watch.threshold):
+            if watch.ticks >= self._patience(watch):
                 watch.ticks = 0
                 watch.pending = alarm = True
         if len(watches) > len(nodes):
@@ -63,6 +63,10 @@ class Silence:
             if watch is not None and watch.pending:
                 watch.pending = False
                 watch.threshold = self._clamped(2 * self._clamped(watch.threshold))
+
+    def _patience(self, watch: Watch) -> int:
+        """Ticks until we ask: soon again while a request is unanswered, it may be lost."""
+        return self._config.silence_ticks_min if watch.pending else self._clamped(watch.threshold)
 
     def _clamped(self, threshold: int) -> int:
         """The threshold as far as it can be believed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, ClassVar, assert_never
 
@@ -43,6 +44,7 @@ class Supervisor:
         "_refresh_ticks",
         "_suspects",
         "_ticks",
+        "_told",
         "roster",
     )
 
@@ -50,6 +52,7 @@ class Supervisor:
         self._config = config
         self.roster = Roster()
         self._queue: dict[NodeId, None] = {}  # R15: distinct subjects, first come first served
+        self._told: dict[NodeId, int] = {}  # member -> tick of the last answer, oldest first
         self._suspects: dict[NodeId, int] = {}  # node -> tick of suspicion, oldest first
         self._ticks = 0
         self._calm_ticks = 0  # since the roster last changed
@@ -79,7 +82,8 @@ class Supervisor:
         """Timeout: tell the next members in round robin their configuration."""
         self._ticks += 1
         self._calm_ticks += 1
-        self._forget_suspicions()
+        _drop_until(self._suspects, self._ticks - self._config.suspicion_ticks)
+        _drop_until(self._told, self._ticks - self._config.answers_share)
         n = len(self.roster)
         rounds = 1
         if self._refresh_ticks > 0:
@@ -102,13 +106,21 @@ class Supervisor:
         known = len(self.roster) + strangers
         budget = max(self._config.answers_min, known // self._config.answers_share)
         left = {True: budget, False: budget}
-        for node in list(self._queue):
+        # Under load most requests are about members that were told already, so these come last;
+        # the sort is stable, hence first come first served on either side.
+        for node in sorted(self._queue, key=self._told.__contains__):
             is_member = node in self.roster
             if left[is_member] > 0:
                 del self._queue[node]
                 if node not in self._suspects:
                     left[is_member] -= 1
-                    out.send(node, self.roster.configuration_of(node))
+                    self._tell(node, out)
+
+    def _tell(self, node: NodeId, out: Outbox) -> None:
+        if node in self.roster:
+            self._told.pop(node, None)
+            self._told[node] = self._ticks
+        out.send(node, self.roster.configuration_of(node))
 
     def _answer(self, node: NodeId, out: Outbox) -> None:
         """Tell a node its configuration, in its turn (R15) or at once."""
@@ -205,12 +217,6 @@ class Supervisor:
         self._suspects[node] = self._ticks
         self._drop(node, out)
 
-    def _forget_suspicions(self) -> None:
-        """Let go of suspicions that have outlived their use."""
-        oldest = self._ticks - self._config.suspicion_ticks
-        for node in [node for node, tick in self._suspects.items() if tick <= oldest]:
-            del self._suspects[node]
-
     def suspects(self, node: NodeId) -> bool:
         """True while the node is held for crashed."""
         return node in self._suspects
@@ -232,6 +238,12 @@ class Supervisor:
         """Take over any state, however wrong."""
         self.roster.load(state.database, state.next)
         self._queue = dict.fromkeys(state.queue)
+
+
+def _drop_until(ticks: dict[NodeId, int], last: int) -> None:
+    """Forget what happened at a tick up to ``last``; the oldest entries come first."""
+    for node in list(takewhile(lambda node: ticks[node] <= last, ticks)):
+        del ticks[node]
 
 
 def _subject(message: object) -> NodeId | None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from skipring.core.config import MODE_RULES, Mode, ProtocolConfig, Rule, Rules
+from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
 from skipring.core.peers import NodeId
 from skipring.errors import ScenarioError
 from skipring.sim.faults import Delay, Duplication, Fault, Loss, Partition
@@ -100,10 +100,6 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _require("adversary", self.adversary, ADVERSARIES)
         _require("scheduler", self.scheduler, SCHEDULERS)
         _require("spread", self.spread, SPREADS)
-        for rule in self.without:
-            if rule not in MODE_RULES[self.mode]:
-                message = f"without: {rule} is not on in mode {self.mode}, so it cannot be off"
-                raise ScenarioError(message)
 
     @property
     def config(self) -> ProtocolConfig:

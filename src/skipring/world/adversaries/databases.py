@@ -24,7 +24,6 @@ from skipring.world.adversaries.building import (
     share,
     shuffled_names,
     with_database,
-    with_states,
     world_of,
 )
 from skipring.world.snapshot import Snapshot
@@ -126,16 +125,7 @@ def swapped_entries(n: int, rng: Random) -> Snapshot:
 
 def huge_next(n: int, rng: Random) -> Snapshot:
     """The round robin stands far outside, and there is something for it to find."""
-    world = swapped_entries(n, rng)
-    if n > 1:
-        one, other = rng.sample(list(world.subscribers), 2)
-        labels = {
-            one: world.subscribers[other].label,
-            other: world.subscribers[one].label,
-        }
-        world = with_states(
-            world, lambda node, state: replace(state, label=labels.get(node, state.label))
-        )
+    world = permuted_database(n, rng)
     return replace(world, supervisor=replace(world.supervisor, next=_HUGE_NEXT))
 
 
