@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from skipring.sim.run import Report, Simulation
 from skipring.sim.scenario import make_scenario
 
 
-def run(**values: Any) -> Report:
+def run(**values: object) -> Report:
     """Run a scenario."""
     return Simulation(make_scenario(values)).run()
 
 
-def replay(**values: Any) -> str:
+def replay(**values: object) -> str:
     """The command that runs the same scenario, for the message of a failing test."""
     words = (f"--{name.replace('_', '-')} {value}" for name, value in values.items())
     return f"replay: skipring simulate {' '.join(words)}"
 
 
-def assert_heals(rounds_max: int, **values: Any) -> Report:
+def assert_heals(rounds_max: int, **values: object) -> Report:
     """Run a scenario that must turn strictly legitimate in time and stay closed."""
     report = run(**values, max_rounds=rounds_max)
     assert report.converged, f"{replay(**values)}\n{report.violations}"

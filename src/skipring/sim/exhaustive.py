@@ -129,7 +129,7 @@ class Branching(Random):
 
     def random(self) -> NoReturn:
         """Stop: the ways of a float cannot be counted."""
-        raise NotImplementedError
+        raise AssertionError("a machine drew a float")
 
     def _draw(self) -> int:
         if self._drawn == len(self._way):

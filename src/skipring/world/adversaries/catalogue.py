@@ -115,9 +115,7 @@ _ALL: Final = (
         partial(databases.adjacent_replaced, count=5),
     ),
     Adversary("A43", "Two database entries are swapped", databases.swapped_entries),
-    Adversary(
-        "A44", "The round robin's next is huge, two entries are swapped", databases.huge_next
-    ),
+    Adversary("A44", "The round robin's next is huge, the database permuted", databases.huge_next),
     Adversary(
         "A45", "Permissions to leave are forged while a quarter leaves", departures.forged_grants
     ),
@@ -129,9 +127,7 @@ _ALL: Final = (
     ),
     Adversary(
         "A47",
-        "Publications are scattered, and the tries' cached hashes are corrupted",
-        # The same as A19 as long as a state holds publications only: hashes are a cache, and
-        # caches do not exist yet.
+        "Publications are scattered, as in A19; caches to corrupt come with the tries",
         arbitrary.scattered_publications,
     ),
 )

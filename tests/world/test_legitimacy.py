@@ -1,0 +1,473 @@
+"""Every way to be illegitimate is found, in its layer and in words (PROTOCOL 8)."""
+
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from msgspec.structs import replace
+from tests.support.conversations import at, place, standing_ring
+from tests.support.strategies import snapshots
+from tests.world.test_file import EXAMPLE
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.labels import Label
+from skipring.core.messages import (
+    UNRECORDED,
+    CheckLabel,
+    Digest,
+    GetConfiguration,
+    Introduce,
+    IntroduceShortcut,
+    Message,
+    RemoveConnections,
+    Subscribe,
+    Unsubscribe,
+)
+from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
+from skipring.core.state import SilenceState, SubscriberState
+from skipring.core.topology import legitimate_state
+from skipring.sim.engine import World
+from skipring.world.adversaries.building import with_database
+from skipring.world.file import parse_world
+from skipring.world.legitimacy import (
+    Layer,
+    Violation,
+    census,
+    channel_violations,
+    explicit_state,
+    is_legitimate,
+    is_strictly_legitimate,
+    violations,
+)
+from skipring.world.snapshot import Parcel, Snapshot, View
+
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # when cores are shared
+# In the order of r: a@0, c@01, b@1, d@11. The dead x and the leaver z are in nobody's way.
+RING = replace(
+    standing_ring("abcd"),
+    subscribers={**standing_ring("abcd").subscribers, "z": SubscriberState(member=False)},
+    crashed=("x",),
+)
+DATABASE = RING.supervisor.database
+
+
+def database(*entries: tuple[str, NodeId | None]) -> Snapshot:
+    """The ring, with another database."""
+    return with_database(RING, entries)
+
+
+def changed(node: NodeId, **variables: object) -> Snapshot:
+    """The ring, with other variables of one subscriber."""
+    state = replace(RING.subscribers[node], **variables)
+    return replace(RING, subscribers={**RING.subscribers, node: state})
+
+
+def saying(to: NodeId, message: Message) -> Snapshot:
+    """The ring, with one message in flight."""
+    return replace(RING, channels=(Parcel(to, message),))
+
+
+def label(bits: str) -> Label:
+    return Label.parse(bits)
+
+
+def sentences(view: View) -> list[str]:
+    return [str(violation) for violation in violations(view)]
+
+
+def test_the_ring_to_be_damaged_is_legitimate() -> None:
+    assert sentences(RING) == []
+    assert is_legitimate(RING)
+    assert is_strictly_legitimate(RING)
+
+
+# --- one thing is wrong ----------------------------------------------------------------
+
+# The repair of such a database leaves everybody where they are: no other layer is touched.
+DATABASES = [
+    (
+        database(*DATABASE, ("01", None)),
+        ["database: label '01' has no subscriber", "database: label '01' is given 2 times"],
+    ),
+    (
+        database(*DATABASE, ("001", "a")),
+        ["database: label '001' is none of the first 4", "database: a is recorded 2 times"],
+    ),
+    (database(*DATABASE[:3], ("111", "d")), ["database: label '111' is none of the first 4"]),
+    (database(*DATABASE[:3], ("110", "d")), ["database: label '110' is none of the first 4"]),
+    (database(*DATABASE[:3], ("", "d")), ["database: label '' is none of the first 4"]),
+    (
+        database(*DATABASE, ("001", SUPERVISOR)),
+        [
+            "database: supervisor under label '001' is no live subscriber",
+            "database: label '001' is none of the first 4",
+        ],
+    ),
+]
+LABELS = [
+    (changed("d", label=None), ["d has label none, should be 11"]),
+    (changed("d", label=label("111")), ["d has label 111, should be 11"]),
+    (changed("d", label=label("0")), ["d has label 0, should be 11"]),
+]
+EDGES = [
+    (changed("a", right=None), ["a.right is none, should be (01, c)"]),
+    (changed("a", right=at("b@01")), ["a.right is (01, b), should be (01, c)"]),
+    (changed("a", right=at("c@001")), ["a.right is (001, c), should be (01, c)"]),
+    (changed("a", left=at("d@11")), ["a.left is (11, d), should be none"]),
+    (changed("a", ring=None), ["a.ring is none, should be (11, d)"]),
+    (changed("b", left=at("x@01")), ["b.left is (01, x), should be (01, c)"]),
+    (changed("b", ring=at("a@0")), ["b.ring is (0, a), should be none"]),
+    (changed("d", ring=at("z@0")), ["d.ring is (0, z), should be (0, a)"]),
+]
+SHORTCUTS = [
+    (changed("a", shortcuts={}), ["a lacks its shortcut to 1"]),
+    (
+        changed("a", shortcuts={label("1"): None}),
+        ["a has a shortcut to 1 at nobody, should be at b"],
+    ),
+    (changed("a", shortcuts={label("1"): "c"}), ["a has a shortcut to 1 at c, should be at b"]),
+    (
+        changed("a", shortcuts={label("1"): "b", label("01"): "c"}),
+        ["a has a shortcut to 01, which it should not have"],
+    ),
+    (
+        changed("c", shortcuts={label("111"): None}),
+        ["c has a shortcut to 111, which it should not have"],
+    ),
+]
+LEAVERS = [
+    (changed("z", label=label("0")), ["z is no member and still has label 0"]),
+    (changed("z", left=at("a@0")), ["z is no member and still has references"]),
+    (changed("z", right=at("a@0")), ["z is no member and still has references"]),
+    (changed("z", ring=at("a@0")), ["z is no member and still has references"]),
+    (
+        changed("z", shortcuts={label("0"): None, label("1"): "b"}),
+        ["z is no member and still has references"],
+    ),
+]
+ONE_THING = [
+    pytest.param(world, layer, texts, id=f"{layer} {texts[0]}")
+    for layer, table in zip(Layer, (DATABASES, LABELS, EDGES, SHORTCUTS, LEAVERS), strict=False)
+    for world, texts in table
+]
+
+
+@pytest.mark.parametrize(("world", "layer", "texts"), ONE_THING)
+def test_one_thing_that_is_wrong_is_said_in_its_layer_and_nowhere_else(
+    world: Snapshot, layer: Layer, texts: list[str]
+) -> None:
+    assert list(violations(world)) == [Violation(layer, text) for text in texts]
+    assert sentences(world) == [f"{layer}: {text}" for text in texts]
+    assert census(world) == {layer: len(texts)}
+    assert not is_legitimate(world)
+    assert not is_strictly_legitimate(world)
+
+
+def test_empty_slots_of_a_leaver_refer_to_nobody() -> None:
+    assert is_legitimate(changed("z", shortcuts={label("01"): None}))
+
+
+def test_a_dead_node_in_the_database_is_found() -> None:
+    world = with_database(standing_ring("abcd"), [*DATABASE[:3], ("11", "x")])
+    assert sentences(world)[:3] == [
+        "L0: database: x under label '11' is no live subscriber",
+        "L0: database: d is not recorded",
+        "L1: d has label 11, should be none",
+    ]
+
+
+def test_a_leaver_in_the_database_is_found() -> None:
+    world = database(*DATABASE, ("001", "z"))
+    assert "L0: database: z under label '001' does not want to be a member" in sentences(world)
+    assert not is_legitimate(world)
+
+
+def test_two_swapped_entries_are_no_matter_of_the_database() -> None:
+    """Everybody is recorded under a label of the first n: who is wrong are the subscribers."""
+    world = with_database(standing_ring("ab"), [("0", "b"), ("1", "a")])
+    assert sentences(world) == [
+        "L1: a has label 0, should be 1",
+        "L1: b has label 1, should be 0",
+        "L2: a.left is none, should be (0, b)",
+        "L2: a.right is (1, b), should be none",
+        "L2: a.ring is (1, b), should be (0, b)",
+        "L2: b.left is (0, a), should be none",
+        "L2: b.right is none, should be (1, a)",
+        "L2: b.ring is (0, a), should be (1, a)",
+    ]
+
+
+def test_a_database_that_nobody_needs_must_be_empty() -> None:
+    world = Snapshot(subscribers={"z": SubscriberState(member=False)})
+    assert is_strictly_legitimate(world)
+    assert sentences(with_database(world, [("0", None)])) == [
+        "L0: database: label '0' has no subscriber",
+        "L0: database: label '0' is none of the first 0",
+    ]
+
+
+def test_the_example_of_the_design_is_judged_in_words() -> None:
+    example = parse_world(EXAMPLE)
+    assert sentences(example) == [
+        "L0: database: label '1' has no subscriber",
+        "L0: database: label '01' is none of the first 2",
+        "L0: database: c under label '00' does not want to be a member",
+        "L0: database: label '00' is none of the first 2",
+        "L0: database: a is recorded 2 times",
+        "L0: database: b is not recorded",
+        "L1: b has label 01, should be none",
+        "L2: a.right is (01, b), should be (1, c)",
+        "L2: b.left is (0, a), should be none",
+        "L2: b.right is (1, x), should be none",
+        "L3: a has a shortcut to 01, which it should not have",
+        "L3: a has a shortcut to 1, which it should not have",
+    ]
+    assert list(channel_violations(example)) == []
+    assert census(example) == {"L0": 6, "L1": 1, "L2": 3, "L3": 2}
+
+
+# --- small rings -----------------------------------------------------------------------
+
+
+def test_one_alone_has_label_0_and_nothing_else() -> None:
+    assert standing_ring("a").subscribers == {"a": SubscriberState(label=label("0"))}
+    assert is_strictly_legitimate(standing_ring("a"))
+
+
+@pytest.mark.parametrize("edge", ["left", "right", "ring"])
+def test_one_alone_must_not_refer_to_itself(edge: str) -> None:
+    alone = SubscriberState(label=label("0"), **{edge: at("a@0")})
+    world = replace(standing_ring("a"), subscribers={"a": alone})
+    assert sentences(world) == [f"L2: a.{edge} is (0, a), should be none"]
+
+
+def test_of_two_the_smaller_has_the_other_as_right_and_ring() -> None:
+    assert standing_ring("ab").subscribers == {
+        "a": SubscriberState(label=label("0"), right=at("b@1"), ring=at("b@1")),
+        "b": SubscriberState(label=label("1"), left=at("a@0"), ring=at("a@0")),
+    }
+    assert is_strictly_legitimate(standing_ring("ab"))
+
+
+@pytest.mark.parametrize("n", range(1, 41))
+def test_a_ring_of_any_size_has_no_violations(n: int) -> None:
+    world = standing_ring(n)
+    assert sentences(world) == []
+    assert is_strictly_legitimate(world)
+    assert census(world) == {}
+
+
+def damages(state: SubscriberState) -> Iterator[tuple[Layer, SubscriberState]]:
+    """Every variable in turn, changed in every way that makes a difference."""
+    yield Layer.LABELS, replace(state, label=None)
+    yield Layer.LABELS, replace(state, label=label("0101010101"))
+    for edge in ("left", "right", "ring"):
+        peer: Peer | None = getattr(state, edge)
+        yield Layer.RING, replace(state, **{edge: at("x@01")})
+        if peer is not None:
+            yield Layer.RING, replace(state, **{edge: None})
+            yield Layer.RING, replace(state, **{edge: replace(peer, node="x")})
+            yield Layer.RING, replace(state, **{edge: replace(peer, label=label("0101010101"))})
+    yield Layer.SHORTCUTS, replace(state, shortcuts=state.shortcuts | {label("0101010101"): None})
+    for slot in state.shortcuts:
+        rest = {other: node for other, node in state.shortcuts.items() if other != slot}
+        yield Layer.SHORTCUTS, replace(state, shortcuts=rest)
+        yield Layer.SHORTCUTS, replace(state, shortcuts={**rest, slot: None})
+        yield Layer.SHORTCUTS, replace(state, shortcuts={**rest, slot: "x"})
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13])
+def test_no_single_variable_can_be_wrong_unnoticed(n: int) -> None:
+    world = standing_ring(n)
+    for node, state in world.subscribers.items():
+        for layer, damaged in damages(state):
+            found = replace(world, subscribers={**world.subscribers, node: damaged})
+            assert census(found) == {layer: 1}, (node, damaged)
+            assert node in sentences(found)[0]
+
+
+# --- in flight -------------------------------------------------------------------------
+
+TRUE, FALSE = at("c@01"), at("c@11")
+DISTURBING = [
+    ("a", place("d@11", "0", "b@1"), "an outdated SetConfiguration"),
+    ("a", place("d@11", "01", "c@01"), "an outdated SetConfiguration"),
+    ("a", UNRECORDED, "an outdated SetConfiguration"),
+    ("z", place("d@11", "0", "c@01"), "an outdated SetConfiguration"),
+    ("a", RemoveConnections("c"), "RemoveConnections of c"),
+    ("a", RemoveConnections("x"), "RemoveConnections of x"),
+    (SUPERVISOR, Unsubscribe("a"), "Unsubscribe of a"),
+    (SUPERVISOR, Unsubscribe("z"), "Unsubscribe of z"),
+    (SUPERVISOR, Subscribe("z"), "Subscribe of z, which is no member"),
+    (SUPERVISOR, Subscribe("x"), "Subscribe of x, which is no member"),
+    (
+        "a",
+        CheckLabel(TRUE, label("01"), Link.LINE),
+        "CheckLabel that takes the receiver for 01",
+    ),
+    ("a", CheckLabel(TRUE, None, Link.WRAP), "CheckLabel that takes the receiver for none"),
+    ("z", CheckLabel(TRUE, label("0"), Link.LINE), "CheckLabel that takes the receiver for 0"),
+    ("a", CheckLabel(FALSE, label("0"), Link.LINE), "CheckLabel with the wrong pair (11, c)"),
+    ("a", Introduce(FALSE, Link.LINE, first_hand=True), "Introduce with the wrong pair (11, c)"),
+    ("a", Introduce(at("z@01"), Link.WRAP, first_hand=False), "Introduce with the wrong pair"),
+    ("a", Introduce(at("x@01"), Link.LINE, first_hand=False), "Introduce with the wrong pair"),
+    ("a", IntroduceShortcut(FALSE), "IntroduceShortcut with the wrong pair (11, c)"),
+]
+HARMLESS = [
+    ("a", place("d@11", "0", "c@01")),
+    ("z", UNRECORDED),
+    ("a", CheckLabel(TRUE, label("0"), Link.LINE)),
+    ("a", Introduce(TRUE, Link.WRAP, first_hand=False)),
+    ("a", IntroduceShortcut(TRUE)),
+    ("a", Digest("x", 7)),
+    (SUPERVISOR, GetConfiguration("a")),
+    (SUPERVISOR, GetConfiguration("x", 7)),
+    (SUPERVISOR, GetConfiguration(None)),
+    (SUPERVISOR, Subscribe("a")),
+    (SUPERVISOR, Subscribe(None)),
+]
+
+
+@pytest.mark.parametrize(("to", "message", "text"), DISTURBING)
+def test_what_can_disturb_a_legitimate_state_is_a_matter_of_strictness_only(
+    to: NodeId, message: Message, text: str
+) -> None:
+    world = saying(to, message)
+    (violation,) = channel_violations(world)
+    assert str(violation).startswith(f"strict: in the channel of {to}: {text}")
+    assert census(world) == {Layer.CHANNELS: 1}
+    assert sentences(world) == []
+    assert is_legitimate(world)
+    assert not is_strictly_legitimate(world)
+
+
+@pytest.mark.parametrize(("to", "message"), HARMLESS)
+def test_what_cannot_disturb_it_is_no_violation(to: NodeId, message: Message) -> None:
+    assert is_strictly_legitimate(saying(to, message))
+
+
+def test_messages_to_the_dead_do_not_count() -> None:
+    channels = tuple(Parcel("x", message) for _, message, _ in DISTURBING)
+    assert is_strictly_legitimate(replace(RING, channels=channels))
+
+
+def test_messages_held_back_count() -> None:
+    world = World(RING, seed=0, config=ProtocolConfig())
+    world._held = {9: [Parcel("a", UNRECORDED)]}
+    assert is_legitimate(world)
+    assert census(world) == {Layer.CHANNELS: 1}
+
+
+def test_messages_are_held_against_the_database_as_its_repair_will_leave_it() -> None:
+    world = database(*DATABASE[:3], ("110", "d"))
+    current, other = place("b@1", "11", "a@0"), place("b@1", "111", "a@0")
+    assert census(replace(world, channels=(Parcel("d", current),)))[Layer.CHANNELS] == 0
+    assert census(replace(world, channels=(Parcel("d", other),)))[Layer.CHANNELS] == 1
+
+
+def test_the_census_counts_every_layer() -> None:
+    state = RING.subscribers["a"]
+    world = replace(
+        RING,
+        subscribers={
+            **RING.subscribers,
+            "a": replace(state, left=at("x@1"), right=None, shortcuts={}),
+            "d": replace(RING.subscribers["d"], label=None),
+            "z": SubscriberState(member=False, label=label("1"), left=at("a@0")),
+        },
+        channels=(
+            Parcel("a", UNRECORDED),
+            Parcel("x", UNRECORDED),
+            Parcel(SUPERVISOR, Unsubscribe("z")),
+        ),
+    )
+    world = with_database(world, [*DATABASE, ("01", None)])
+    assert census(world) == Counter(
+        {
+            Layer.DATABASE: 2,
+            Layer.LABELS: 1,
+            Layer.RING: 2,
+            Layer.SHORTCUTS: 1,
+            Layer.LEAVERS: 2,
+            Layer.CHANNELS: 2,
+        }
+    )
+
+
+# --- any state -------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(start=snapshots())
+def test_a_running_world_is_judged_like_its_snapshot(start: Snapshot) -> None:
+    world = World(start, seed=0, config=ProtocolConfig())
+    assert sorted(sentences(world)) == sorted(sentences(start))
+    assert Counter(channel_violations(world)) == Counter(channel_violations(start))
+    assert census(world) == census(start)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(start=snapshots())
+def test_judging_changes_nothing(start: Snapshot) -> None:
+    world = World(start, seed=0, config=ProtocolConfig())
+    census(world)
+    assert world.snapshot() == start
+    assert world.roster.is_loaded
+
+
+# --- closure ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("world", "layer", "texts"), ONE_THING)
+def test_whatever_is_judged_is_part_of_the_explicit_state(
+    world: Snapshot, layer: Layer, texts: list[str]
+) -> None:
+    assert explicit_state(world) != explicit_state(RING)
+
+
+def test_whether_one_wants_to_be_a_member_is_part_of_it() -> None:
+    assert explicit_state(changed("z", member=True)) != explicit_state(RING)
+
+
+def test_what_comes_and_goes_in_a_legitimate_state_is_no_part_of_it() -> None:
+    same = [
+        saying("a", UNRECORDED),
+        changed("a", silence={"c": SilenceState(3, 8, pending=True)}),
+        changed("a", digests={"b": 7}),
+        replace(RING, supervisor=replace(RING.supervisor, next=3, queue=("a",))),
+        replace(RING, crashed=()),
+        replace(RING, subscribers=dict(reversed(RING.subscribers.items()))),
+    ]
+    for world in same:
+        assert explicit_state(world) == explicit_state(RING)
+
+
+def test_the_order_in_which_shortcuts_were_found_is_no_part_of_it() -> None:
+    world = standing_ring(16)
+    turned = {
+        node: replace(state, shortcuts=dict(reversed(state.shortcuts.items())))
+        for node, state in world.subscribers.items()
+    }
+    assert explicit_state(replace(world, subscribers=turned)) == explicit_state(world)
+
+
+def test_a_running_world_has_the_explicit_state_of_its_snapshot_before_and_after_repair() -> None:
+    world = World(RING, seed=0, config=ProtocolConfig())
+    assert world.roster.is_loaded
+    assert explicit_state(world) == explicit_state(RING)
+    world.tick(SUPERVISOR)
+    assert not world.roster.is_loaded
+    assert explicit_state(world) == explicit_state(RING)
+    assert isinstance(hash(explicit_state(world)), int)
+
+
+def test_the_state_that_is_demanded_is_that_of_the_topology() -> None:
+    """Whoever is told what it should have, and takes it, is legitimate."""
+    rng = Random(1)
+    nodes = [f"n{number}" for number in range(11)]
+    rng.shuffle(nodes)
+    states = {node: legitimate_state(index, nodes) for index, node in enumerate(nodes)}
+    entries = [(Label.nth(index).bits, node) for index, node in enumerate(nodes)]
+    assert is_strictly_legitimate(with_database(Snapshot(subscribers=states), entries))

@@ -1,0 +1,103 @@
+"""A state as a value: its edges, and who is named in a message."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.support.conversations import at, place, standing_ring
+from tests.support.strategies import snapshots
+
+from skipring.core.labels import Label
+from skipring.core.messages import (
+    MESSAGE_TYPES,
+    UNRECORDED,
+    CheckLabel,
+    Digest,
+    GetConfiguration,
+    Introduce,
+    IntroduceShortcut,
+    Message,
+    RemoveConnections,
+    SetConfiguration,
+    Subscribe,
+    Unsubscribe,
+)
+from skipring.core.peers import SUPERVISOR, Link
+from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.topology import ring_edges, shortcut_edges
+from skipring.world.snapshot import Parcel, Snapshot, peers_in
+
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # when cores are shared
+ONE = Label.parse("1")
+PAIRS: list[tuple[Message, list[str]]] = [
+    (place("d@11", "0", "c@01"), ["d@11", "c@01"]),
+    (SetConfiguration(None, ONE, at("c@01")), ["c@01"]),
+    (SetConfiguration(at("d@11"), ONE, None), ["d@11"]),
+    (UNRECORDED, []),
+    (CheckLabel(at("a@0"), ONE, Link.LINE), ["a@0"]),
+    (Introduce(at("a@0"), Link.WRAP, first_hand=True), ["a@0"]),
+    (IntroduceShortcut(at("a@0")), ["a@0"]),
+    (Subscribe("a"), []),
+    (Unsubscribe("a"), []),
+    (GetConfiguration("a"), []),
+    (RemoveConnections("a"), []),
+    (Digest("a", 7), []),
+]
+
+
+@pytest.mark.parametrize(("message", "pairs"), PAIRS)
+def test_every_pair_in_a_message_is_found(message: Message, pairs: list[str]) -> None:
+    assert peers_in(message) == tuple(at(pair) for pair in pairs)
+
+
+def test_the_table_of_pairs_has_every_message() -> None:
+    assert {type(message) for message, _ in PAIRS} == set(MESSAGE_TYPES)
+
+
+def test_explicit_edges_lead_to_every_reference_that_is_stored() -> None:
+    state = SubscriberState(
+        left=at("a@0"), right=at("b@1"), ring=at("b@11"), shortcuts={ONE: "x", Label.nth(2): None}
+    )
+    world = Snapshot(subscribers={"a": SubscriberState(), "b": state}, crashed=("x",))
+    assert list(world.explicit_edges()) == [("b", "a"), ("b", "b"), ("b", "b"), ("b", "x")]
+    assert list(world.implicit_edges()) == []
+
+
+def test_implicit_edges_lead_to_every_pair_in_a_channel() -> None:
+    channels = (
+        Parcel("a", place("d@11", "0", "c@01")),
+        Parcel("a", RemoveConnections("b")),
+        Parcel(SUPERVISOR, Introduce(at("b@1"), Link.LINE, first_hand=False)),
+    )
+    world = Snapshot(subscribers={}, channels=channels)
+    assert list(world.implicit_edges()) == [("a", "d"), ("a", "c"), (SUPERVISOR, "b")]
+    assert list(world.explicit_edges()) == []
+    assert tuple(world.in_flight()) == channels
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 16, 23])
+def test_the_explicit_edges_of_a_standing_ring_are_those_of_the_skip_ring(n: int) -> None:
+    world = standing_ring(n)
+    label = {node: state.label for node, state in world.subscribers.items()}
+    edges = {(min(label[u], label[v]), max(label[u], label[v])) for u, v in world.explicit_edges()}
+    assert edges == ring_edges(n) | shortcut_edges(n)
+
+
+def test_nobody_knows_who_sent_a_message_that_was_always_there() -> None:
+    parcel = Parcel("a", UNRECORDED)
+    assert parcel.sender is None
+    assert parcel.sent_round < 0
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
+@given(world=snapshots())
+def test_the_roster_of_a_snapshot_is_not_yet_repaired(world: Snapshot) -> None:
+    roster = world.roster
+    assert roster.is_loaded
+    assert roster.database() == world.supervisor.database
+    assert roster.cursor == world.supervisor.next
+
+
+def test_looking_at_the_roster_does_not_repair_the_snapshot() -> None:
+    broken = SupervisorState(database=(("0", None), ("11", "a")), next=9)
+    world = Snapshot(supervisor=broken, subscribers={"a": SubscriberState()})
+    world.roster.repair()
+    assert world.roster.database() == broken.database
