@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
@@ -28,7 +30,7 @@ from skipring.core.ring import Ring
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
-from skipring.world.adversaries.building import database_of, node_names
+from skipring.world.adversaries.building import database_of
 
 Sent: TypeAlias = list[tuple[NodeId, Message]]
 Edges: TypeAlias = tuple[Peer | None, Peer | None, Peer | None]
@@ -45,6 +47,12 @@ def without(*rules: Rule) -> Rules:
 def only(*rules: Rule) -> Rules:
     """The paper's pseudocode and these rules."""
     return replace(PAPER, **{rule.name.lower(): True for rule in rules})
+
+
+def rule_sets() -> SearchStrategy[Rules]:
+    """Any rules: those of a mode, or some of them, whether they go together or not."""
+    anything = st.builds(Rules, *(st.booleans() for _ in Rule))
+    return st.sampled_from([FAST, FIXED, PAPER]) | anything
 
 
 def label(bits: str) -> Label:
@@ -150,20 +158,21 @@ def timeout(ring: Ring) -> Sent:
 
 
 class Scripted(Random):
-    """Chance whose every draw is ``answer``; it remembers how many bits it was asked for."""
+    """Chance whose every draw is ``answer``; it remembers one in how many that was."""
 
     def __init__(self, answer: int) -> None:
         super().__init__(0)
         self.answer = answer
-        self.widths: list[int] = []
+        self.odds: list[int] = []
 
     def getrandbits(self, k: int, /) -> int:
-        """Note the width, draw nothing."""
-        self.widths.append(k)
+        """Draw the answer from 2^k numbers."""
+        self.odds.append(1 << k)
         return self.answer
 
-    def randrange(self, *args: Any, **kwargs: Any) -> int:
-        """Draw nothing."""
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """Draw the answer from a range."""
+        self.odds.append(len(range(start) if stop is None else range(start, stop, step)))
         return self.answer
 
 
@@ -179,9 +188,7 @@ def subscriber(
 
 def supervisor(*nodes: NodeId, rules: Rules = FAST, cursor: int = 0) -> Supervisor:
     """A supervisor that has recorded these nodes, in this order."""
-    return loaded_supervisor(
-        SupervisorState(database=database_of(nodes), next=cursor), rules=rules
-    )
+    return loaded_supervisor(SupervisorState(database=database_of(nodes), next=cursor), rules=rules)
 
 
 def loaded_supervisor(state: SupervisorState, *, rules: Rules = FAST) -> Supervisor:
@@ -197,7 +204,3 @@ def told(machine: Supervisor, messages: Sent) -> list[NodeId]:
     expected = [(node, machine.roster.configuration_of(node)) for node in nodes]
     assert messages == expected
     return nodes
-
-
-__all__ = [name for name in globals() if not name.startswith("_")]
-_ = node_names

@@ -108,7 +108,7 @@ def subscriber_states(
 ) -> SearchStrategy[SubscriberState]:
     """Variables of a subscriber that refer to any of ``nodes``."""
     node, reference = st.sampled_from(nodes), st.none() | peers(nodes)
-    counter = st.integers(0, 100)  # the threshold of R9 is clamped to 8..64 when it is read
+    counter = st.integers(-100, 100)  # the threshold of R9 is clamped to 8..64 when it is read
     silence = st.builds(SilenceState, counter, counter, st.booleans())
     return st.builds(
         SubscriberState,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from random import Random
 from statistics import median
 from time import perf_counter, process_time
@@ -35,15 +37,10 @@ MESSAGES_PER_TICK: Final = 5  # of a subscriber: 2 CheckLabel, 2 IntroduceShortc
 
 
 def measure(n: int, ring_n: int, *, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield one row a measurement, the ratios last.
-
-    Memory comes first: later the process would already have room to spare.
-    """
-    gc.collect()
-    baseline = resident_bytes()
-    memory = _measure_memory(ring_n, seed, baseline)
+    """Yield one row a measurement, the ratios last."""
+    memory = _alone(_measure_memory, ring_n, seed)
     yield memory
-    yield _measure_healing(ring_n, seed, baseline)
+    yield _alone(_measure_healing, ring_n, seed)
     speeds = _measure_speed(n, seed)
     yield from speeds
     real, skeleton = (row["events_per_s"] for row in speeds)
@@ -58,8 +55,15 @@ def measure(n: int, ring_n: int, *, seed: int = 0) -> Iterator[dict[str, Any]]:
     }
 
 
-def _measure_memory(n: int, seed: int, baseline: int) -> dict[str, Any]:
+def _alone(job: Callable[[int, int], dict[str, Any]], n: int, seed: int) -> dict[str, Any]:
+    """Run a job in a new process, whose memory is all its own."""
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(job, n, seed).result()
+
+
+def _measure_memory(n: int, seed: int) -> dict[str, Any]:
     """Resident memory a subscriber adds in a legitimate state, the supervisor's included."""
+    baseline = resident_bytes()
     world = _world(n, seed)
     _run(world, 1)
     gc.collect()
@@ -98,8 +102,9 @@ def _measure_speed(n: int, seed: int) -> list[dict[str, Any]]:
     ]
 
 
-def _measure_healing(n: int, seed: int, baseline: int) -> dict[str, Any]:
-    """From a state in which everything is arbitrary to legitimacy, in this one process."""
+def _measure_healing(n: int, seed: int) -> dict[str, Any]:
+    """From a state in which everything is arbitrary to legitimacy, in one process."""
+    baseline = resident_bytes()
     begin_cpu, begin = process_time(), perf_counter()
     scenario = make_scenario({"n": n, "adversary": "A15", "seed": seed, "closure": 0})
     report = Simulation(scenario).run()

@@ -258,7 +258,8 @@ class Subscriber:
         self._ring.me = Peer(state.label, self.node) if state.label is not None else None
         self._ring.neighbours = [state.left, state.right]
         self._ring.wrap = state.ring
-        self._shortcuts.slots = dict(state.shortcuts)
+        # Sorted: equal states must act alike, and slots that go are asked in their order.
+        self._shortcuts.slots = dict(sorted(state.shortcuts.items()))
         self._silence.load(state.silence)
         self._digest.load(state.digests)
         self.publications = state.publications

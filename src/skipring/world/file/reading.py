@@ -22,6 +22,7 @@ from skipring.world.file.values import (
     entries,
     expected,
     flag,
+    integer,
     label_or_none,
     label_text,
     mapping,
@@ -168,8 +169,8 @@ def _silence_state(value: object, place: str) -> SilenceState:
     match value:
         case [ticks, threshold, pending]:
             return SilenceState(
-                count(ticks, f"{place}[0]"),
-                count(threshold, f"{place}[1]"),
+                integer(ticks, f"{place}[0]"),
+                integer(threshold, f"{place}[1]"),
                 flag(pending, f"{place}[2]"),
             )
         case _:

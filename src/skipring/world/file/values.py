@@ -131,6 +131,13 @@ def flag(value: object, place: str) -> bool:
     return value
 
 
+def integer(value: object, place: str) -> int:
+    """Any integer: a corrupted counter may have any value."""
+    if type(value) is not int:  # a bool is an int
+        raise expected("an integer", value, place)
+    return value
+
+
 def count(value: object, place: str) -> int:
     """An integer from 0, however large."""
     if type(value) is not int or value < 0:  # a bool is an int

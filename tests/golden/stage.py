@@ -1,0 +1,219 @@
+"""Transcripts: commands to a world, and the conversation that follows.
+
+A transcript is a list of blocks with empty lines between them. A block has commands and remarks
+(from ``#`` to the end of the line), then, if anything comes of them, a line of dashes and what is
+said. Messages are delivered first in, first out, and nobody asks the supervisor by chance unless
+told to, so the same commands always give the same conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from random import Random
+from typing import Final
+
+from msgspec.structs import replace
+
+from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
+from skipring.core.labels import Label
+from skipring.core.peers import SUPERVISOR, NodeId, Peer
+from skipring.core.state import SubscriberState, SupervisorState
+from skipring.sim.engine import World
+from skipring.world.legitimacy import Layer, census
+from skipring.world.snapshot import Parcel, Snapshot
+from tests.support.conversations import peer_or_none, sentence, standing_ring, text_of
+from tests.support.machines import Scripted
+
+EDGES: Final = ("left", "right", "ring")
+NOBODY: Final = Snapshot(subscribers={})
+DASHES: Final = "----"
+
+ASK, REFRAIN = 0, 1  # what chance has to say for a node to ask the supervisor, and to let it be
+
+
+def played(transcript: str) -> str:
+    """The transcript as it is when its commands are carried out now."""
+    stage = Stage()
+    blocks = ["\n".join(_played_block(block, stage)) for block in _blocks(transcript)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _blocks(transcript: str) -> Iterator[list[str]]:
+    for is_empty, lines in groupby(transcript.splitlines(), key=lambda line: not line.strip()):
+        if not is_empty:
+            yield list(lines)
+
+
+def _played_block(block: list[str], stage: Stage) -> Iterator[str]:
+    commands = block[: block.index(DASHES)] if DASHES in block else block
+    yield from commands
+    answers = [line for command in commands for line in stage.obey(command)]
+    if answers or DASHES in block:
+        yield DASHES
+        yield from answers or ["(nothing is said)"]
+
+
+class Stage:
+    """The world of one transcript."""
+
+    def __init__(self) -> None:
+        self._luck = Scripted(REFRAIN)
+        self._world = self._world_of(NOBODY, ProtocolConfig())
+
+    def _world_of(self, start: Snapshot, settings: ProtocolConfig) -> World:
+        world = World(replace(start, subscribers={}), seed=0, config=settings)
+        world.rng = self._luck
+        for node, state in start.subscribers.items():
+            world.add(node, state)
+        return world
+
+    def obey(self, command: str) -> list[str]:
+        """Carry out a command; what comes of it, line by line."""
+        name, *arguments = command.partition("#")[0].split() or ("",)
+        return list(COMMANDS[name](self, *arguments)) if name else []
+
+    # -- what there is to begin with; nobody hears of it -------------------------------------
+
+    def mode(self, mode: str, *without: str) -> Iterator[str]:
+        """``mode fast without R14``: the rules of an empty world."""
+        rules = Rules.of(Mode(mode), map(Rule, without[1:]))
+        self._world = self._world_of(NOBODY, ProtocolConfig(rules=rules))
+        yield from ()
+
+    def ring(self, *nodes: NodeId) -> Iterator[str]:
+        """``ring a b c``: SR(3), the nodes in the order of l."""
+        self._world = self._world_of(standing_ring(nodes), self._world.config)
+        yield from ()
+
+    def database(self, *entries: str) -> Iterator[str]:
+        """``database a@0 b@1``: all that the supervisor remembers."""
+        records = (entry.partition("@") for entry in entries)
+        database = tuple((bits, node if node != "-" else None) for node, _, bits in records)
+        self._world.supervisor.load(SupervisorState(database=database))
+        yield from ()
+
+    def set(self, node: NodeId, *assignments: str) -> Iterator[str]:
+        """``set a right=b@11 01=c``: a subscriber's variables, shortcuts by their label."""
+        machine = self._world.subscribers[node]
+        state = machine.state()
+        for assignment in assignments:
+            name, _, value = assignment.partition("=")
+            if name in EDGES:
+                state = replace(state, **{name: peer_or_none(value)})
+            else:
+                slots = state.shortcuts | {Label.parse(name): None if value == "-" else value}
+                state = replace(state, shortcuts=slots)
+        machine.load(state)
+        yield from ()
+
+    def scramble(self, seed: str) -> Iterator[str]:
+        """``scramble 7``: every subscriber's label and edges become arbitrary."""
+        rng, subscribers = Random(f"scramble/{seed}"), self._world.subscribers
+        for node in sorted(subscribers):
+            edges = {name: self._any_peer(rng) for name in EDGES}
+            subscribers[node].load(SubscriberState(label=_any_label(rng), **edges))
+        yield from self.show(*sorted(subscribers))
+
+    def _any_peer(self, rng: Random) -> Peer:
+        return Peer(_any_label(rng), rng.choice(sorted(self._world.subscribers)))
+
+    # -- what happens ------------------------------------------------------------------------
+
+    def subscribe(self, *nodes: NodeId) -> Iterator[str]:
+        """``subscribe a b``: the applications ask to be members."""
+        for node in nodes:
+            yield from self._heard_from(lambda node=node: self._world.subscribe(node))
+
+    def unsubscribe(self, *nodes: NodeId) -> Iterator[str]:
+        """``unsubscribe a b``: the applications ask to leave."""
+        for node in nodes:
+            yield from self._heard_from(lambda node=node: self._world.unsubscribe(node))
+
+    def tick(self, node: NodeId, *asking: str) -> Iterator[str]:
+        """``tick a``, ``tick a asking``: a Timeout, without and with the luck to ask."""
+        self._luck.answer = ASK if asking == ("asking",) else REFRAIN
+        yield from self._heard_from(lambda: self._world.tick(node))
+        self._luck.answer = REFRAIN
+
+    def crash(self, node: NodeId) -> Iterator[str]:
+        """``crash c``: it ceases to exist, without a word."""
+        self._world.crash(node)
+        yield from ()
+
+    def suspect(self, node: NodeId) -> Iterator[str]:
+        """``suspect c``: the supervisor's failure detector speaks."""
+        yield from self._heard_from(lambda: self._world.suspect(node))
+
+    def deliver(self, *to: str) -> Iterator[str]:
+        """``deliver``, ``deliver to a``: what is in flight now; the answers are set in."""
+        channels = self._world.channels
+        now = [parcel for parcel in channels if not to or parcel.to == to[1]]
+        channels[:] = [parcel for parcel in channels if parcel not in now]
+        for parcel in now:
+            yield _line(parcel)
+            if parcel.to in self._world.crashed:
+                yield f"    ({parcel.to} is dead)"
+            answers = self._heard_from(lambda parcel=parcel: self._world.deliver(parcel))
+            yield from (f"    {line}" for line in answers)
+
+    def rounds(self, count: str) -> Iterator[str]:
+        """``rounds 3``: all in flight is delivered, then all run their Timeout; three times."""
+        world = self._world
+        for _ in range(int(count)):
+            world.sent.clear()
+            now, world.channels[:] = list(world.channels), []
+            for parcel in now:
+                world.deliver(parcel)
+            for node in (SUPERVISOR, *sorted(world.subscribers)):
+                world.tick(node)
+            world.end_round()
+            yield f"round {world.round}: {self._outlook()}"
+
+    def _outlook(self) -> str:
+        sent = sorted((kind.__name__, count) for kind, count in self._world.sent.items())
+        wrong = census(self._world)
+        faults = [f"{layer} {wrong[layer]}" for layer in Layer if wrong[layer]]
+        verdict = f"wrong: {', '.join(faults)}" if faults else "legitimate"
+        return f"{', '.join(f'{count} {name}' for name, count in sent)}; {verdict}"
+
+    def _heard_from(self, act: Callable[[], None]) -> Iterator[str]:
+        """What is said when something happens."""
+        channels = self._world.channels
+        known = len(channels)
+        act()
+        return (_line(parcel) for parcel in channels[known:])
+
+    # -- what can be seen --------------------------------------------------------------------
+
+    def show(self, *nodes: NodeId) -> Iterator[str]:
+        """``show``, ``show a supervisor``: the variables."""
+        for node in nodes or self._world.processes():
+            yield f"{node}: {self._variables(node)}"
+
+    def _variables(self, node: NodeId) -> str:
+        if node == SUPERVISOR:
+            entries = [f"{who or '-'}@{bits}" for bits, who in self._world.roster.database()]
+            return " ".join(entries) or "nobody recorded"
+        seen = self._world.subscribers[node]
+        edges = " ".join(f"{name}={text_of(getattr(seen, name))}" for name in EDGES)
+        slots = "".join(f" {slot}={who or '-'}" for slot, who in sorted(seen.shortcuts.items()))
+        return f"label={text_of(seen.label)} {edges}{slots}"
+
+
+def _any_label(rng: Random) -> Label:
+    return Label.nth(rng.randrange(16))
+
+
+def _line(parcel: Parcel) -> str:
+    return f"{parcel.sender} -> {parcel.to}  {sentence(parcel.message)}"
+
+
+COMMANDS: Final[Mapping[str, Callable[..., Iterator[str]]]] = {
+    act.__name__: act
+    for act in (
+        *(Stage.mode, Stage.ring, Stage.database, Stage.set, Stage.scramble),
+        *(Stage.subscribe, Stage.unsubscribe, Stage.tick, Stage.crash, Stage.suspect),
+        *(Stage.deliver, Stage.rounds, Stage.show),
+    )
+}

@@ -1,0 +1,156 @@
+"""Section 4.1: what subscribe and unsubscribe cost, and many of them at once."""
+
+from collections.abc import Callable
+from statistics import median
+
+import pytest
+
+from skipring.core.config import Rule
+from skipring.core.events import NodeSuspected
+from skipring.core.messages import Introduce, RemoveConnections, Subscribe, Unsubscribe
+from skipring.core.peers import NodeId
+from skipring.core.supervisor import Supervisor
+from skipring.core.topology import neighbours_of
+from skipring.sim.run import Simulation
+from skipring.world.adversaries.building import database_of, node_names
+from skipring.world.legitimacy import is_strictly_legitimate
+from tests.support.conversations import simulation, standing_ring
+from tests.support.machines import FIXED, PAPER, deliver, give, supervisor, tick, told, without
+
+AT_ONCE = without(Rule.QUEUE)  # all rules, but the supervisor answers without waiting for a Timeout
+
+# -- the theorem: constant message overhead --------------------------------------------------
+
+SIZES = (4, 16, 64, 256, 1024)
+
+
+def leavers(n: int) -> list[NodeId]:
+    """Nodes at both ends, beside the last and in between."""
+    indices = {0, 1, 2, 3, n // 2 - 1, n // 2, n - 2, n - 1, *neighbours_of(n - 1, n)}
+    return [node_names(n)[index] for index in sorted(indices)]
+
+
+def unsubscribe(machine: Supervisor, node: NodeId) -> list[NodeId]:
+    return told(machine, deliver(machine, Unsubscribe(node)))
+
+
+def suspect(machine: Supervisor, node: NodeId) -> list[NodeId]:
+    return told(machine, give(machine, NodeSuspected(node)))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_a_subscribe_costs_the_supervisor_one_message_in_the_paper_and_three_with_push(
+    n: int,
+) -> None:
+    """The theorem: constant. With S11 at most two more than to the newcomer."""
+    for rules, cost in ((PAPER, 1), (FIXED, 1), (AT_ONCE, 3)):
+        machine = supervisor(*node_names(n), rules=rules)
+        assert len(told(machine, deliver(machine, Subscribe("v")))) == cost
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize(
+    ("go", "in_paper", "with_push"), [(unsubscribe, 2, 6), (suspect, 1, 5)], ids=["leave", "crash"]
+)
+def test_a_departure_costs_the_supervisor_the_same_for_every_n(
+    n: int, go: Callable[[Supervisor, NodeId], list[NodeId]], in_paper: int, with_push: int
+) -> None:
+    """The theorem: constant; the worst of all leavers tried is the same from 16 on."""
+    for rules, cost in ((PAPER, in_paper), (FIXED, in_paper), (AT_ONCE, with_push)):
+        told_by = [len(go(supervisor(*node_names(n), rules=rules), node)) for node in leavers(n)]
+        assert max(told_by) <= cost
+        assert max(told_by) == cost or n < 16
+
+
+@pytest.mark.parametrize("n", [4, 16, 64, 256, 1024])
+def test_with_all_rules_one_timeout_says_it_all(n: int) -> None:
+    """R15 puts them off until the Timeout, together with the one of the round robin."""
+    machine = supervisor(*node_names(n))
+    deliver(machine, Subscribe("v"))
+    assert len(told(machine, tick(machine))) <= 4
+    deliver(machine, Unsubscribe("n0002"))
+    assert len(told(machine, tick(machine))) <= 7
+    assert len(told(machine, tick(machine))) == 1
+
+
+def messages_until_calm(n: int, mode: str, act: Callable[[Simulation], None]) -> int:
+    """Messages of the kinds that a legitimate ring does not send, until it is one again."""
+    running = simulation(standing_ring(n), mode=mode)
+    for _ in range(2):
+        running.run_round()
+    running.world.sent.clear()
+    act(running)
+    while True:
+        running.run_round()
+        if is_strictly_legitimate(running.world):
+            return sum(running.world.sent[kind] for kind in (Introduce, RemoveConnections))
+
+
+def typical_cost(n: int, mode: str) -> float:
+    nodes = node_names(n)
+    chosen = [nodes[index] for index in range(0, n, max(1, n // 12))]
+    return median(
+        messages_until_calm(n, mode, lambda running, node=node: running.world.unsubscribe(node))
+        for node in chosen
+    )
+
+
+def test_the_subscribers_overhead_of_a_leave_is_constant_with_all_rules() -> None:
+    """The theorem speaks of the subscribers, too: "constant for subscribe/unsubscribe"."""
+    assert all(typical_cost(n, "fast") <= 12 for n in (4, 16, 64, 256))
+
+
+@pytest.mark.parametrize("mode", ["paper", "fixed"])
+def test_the_subscribers_overhead_of_a_leave_grows_where_references_are_passed_on(
+    mode: str,
+) -> None:
+    """What the relabelled last node knew is delegated hop by hop: not constant (R10)."""
+    assert typical_cost(64, mode) > 4 * typical_cost(4, mode)
+    assert typical_cost(64, mode) > 60
+
+
+# -- many at once ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["fixed", "fast"])
+def test_forty_joins_and_twenty_leaves_in_one_round_are_handled_in_parallel(mode: str) -> None:
+    """Section 1.3: "multiple insertions/deletions in parallel without [...] confirmations"."""
+    running = simulation(standing_ring(30), mode=mode, max_rounds=400)
+    for number in range(40):
+        running.world.subscribe(f"new{number:02}")
+    for node in node_names(30)[::3] + node_names(30)[1::3]:
+        running.world.unsubscribe(node)
+    report = running.run()
+    assert report.is_good, report.violations
+    assert len(running.world.roster) == 50
+    assert report.rounds_explicit <= (20 if mode == "fast" else 400)
+
+
+def test_a_burst_of_joins_is_recorded_in_the_order_of_the_requests() -> None:
+    """Each gets l(n) of its moment; the database is right after every single one."""
+    machine = supervisor()
+    for number, node in enumerate(node_names(100), 1):
+        deliver(machine, Subscribe(node))
+        assert machine.roster.database() == database_of(node_names(number))
+
+
+@pytest.mark.parametrize("mode", ["fixed", "fast"])
+def test_everybody_can_leave_at_once(mode: str) -> None:
+    running = simulation(standing_ring(12), mode=mode, max_rounds=100)
+    for node in node_names(12):
+        running.world.unsubscribe(node)
+    report = running.run()
+    assert report.is_good, report.violations
+    assert running.world.roster.database() == ()
+    assert list(running.world.snapshot().explicit_edges()) == []
+
+
+@pytest.mark.parametrize("mode", ["fixed", "fast"])
+def test_one_that_changes_its_mind_stays(mode: str) -> None:
+    running = simulation(standing_ring(8), mode=mode, max_rounds=100)
+    running.world.unsubscribe("n0003")
+    running.run_round()
+    running.world.subscribe("n0003")
+    report = running.run()
+    assert report.is_good, report.violations
+    assert "n0003" in running.world.roster

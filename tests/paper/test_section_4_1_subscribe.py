@@ -1,0 +1,295 @@
+"""Section 4.1: subscribe and unsubscribe, message by message, and what they cost."""
+
+from collections import defaultdict
+from fractions import Fraction
+from itertools import pairwise, permutations
+
+import pytest
+
+from skipring.core.config import Rule, Rules
+from skipring.core.effects import Left
+from skipring.core.events import Received, SubscribeRequested, UnsubscribeRequested
+from skipring.core.labels import CIRCLE, Label
+from skipring.core.messages import (
+    UNRECORDED,
+    CheckLabel,
+    Introduce,
+    IntroduceShortcut,
+    Message,
+    RemoveConnections,
+    SetConfiguration,
+    Subscribe,
+    Unsubscribe,
+)
+from skipring.core.peers import SUPERVISOR, Link, NodeId
+from skipring.core.roster import Roster
+from skipring.core.state import SubscriberState
+from skipring.core.topology import legitimate_state, neighbours_of
+from skipring.world.adversaries.building import database_of, node_names
+from tests.support.conversations import at, place, simulation, standing_ring
+from tests.support.machines import (
+    FAST,
+    FIXED,
+    PAPER,
+    deliver,
+    give,
+    subscriber,
+    supervisor,
+    tick,
+    told,
+    without,
+)
+
+every_mode = pytest.mark.parametrize("rules", [PAPER, FIXED, FAST], ids=["paper", "fixed", "fast"])
+
+AT_ONCE = without(Rule.QUEUE)  # all rules, but the supervisor answers without waiting for a Timeout
+
+
+def recorded(*nodes: NodeId) -> Roster:
+    roster = Roster()
+    roster.load(database_of(nodes), cursor=0)
+    roster.repair()
+    return roster
+
+
+# -- subscribe -------------------------------------------------------------------------------
+
+
+@every_mode
+def test_to_subscribe_is_one_message_to_the_supervisor(rules: Rules) -> None:
+    machine = subscriber(SubscriberState(member=False), rules=rules)
+    assert give(machine, SubscribeRequested()) == [(SUPERVISOR, Subscribe("m"))]
+
+
+def test_the_supervisor_records_the_newcomer_and_sends_it_its_configuration() -> None:
+    """Actions 1 and 2: insert (l(n), v), send v (pred, l(n), succ). No other message."""
+    machine = supervisor("a", "b", "c", rules=PAPER)
+    assert deliver(machine, Subscribe("v")) == [("v", place("b@1", "11", "a@0"))]
+    assert machine.roster.database() == database_of("abcv")
+
+
+def test_with_all_rules_the_newcomer_s_neighbours_are_told_as_well() -> None:
+    """S11: exactly those whose (pred, label, succ) changed."""
+    machine = supervisor("a", "b", "c", rules=AT_ONCE)
+    assert deliver(machine, Subscribe("v")) == [
+        ("b", place("c@01", "1", "v@11")),
+        ("a", place("v@11", "0", "c@01")),
+        ("v", place("b@1", "11", "a@0")),
+    ]
+
+
+def test_with_all_rules_the_answers_wait_for_the_timeout() -> None:
+    """R15: a request only marks its subject; many requests about one node are one answer."""
+    machine = supervisor("a", "b", "c")
+    assert [deliver(machine, Subscribe("v")) for _ in range(5)] == [[]] * 5
+    nodes = told(machine, tick(machine))
+    assert sorted(nodes) == ["a", "b", "v"]  # b is the round robin's turn, too
+
+
+@every_mode
+def test_a_subscriber_that_is_recorded_already_is_only_told_its_configuration(rules: Rules) -> None:
+    """Algorithm 3: "just send all of v's connections to v"."""
+    machine = supervisor("a", "b", "c", rules=rules)
+    said = deliver(machine, Subscribe("c")) + tick(machine)
+    assert ("c", place("a@0", "01", "b@1")) in said
+    assert machine.roster.database() == database_of("abc")
+
+
+@every_mode
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 100])
+def test_the_database_is_legitimate_as_soon_as_the_request_is_processed(
+    rules: Rules, n: int
+) -> None:
+    """The supervisor "does not rely on additional information from subscribers"."""
+    machine = supervisor(*node_names(n), rules=rules)
+    deliver(machine, Subscribe("v"))
+    assert machine.roster.database() == database_of([*node_names(n), "v"])
+    deliver(machine, Unsubscribe("n0000"))
+    assert machine.roster.database() == database_of(["v", *node_names(n)[1:]])
+
+
+@every_mode
+def test_the_newcomer_takes_the_place_it_is_given(rules: Rules) -> None:
+    machine = subscriber(SubscriberState(), rules=rules)
+    deliver(machine, place("a@0", "01", "b@1"))
+    assert (machine.label, machine.left, machine.right) == (Label.parse("01"), at("a@0"), at("b@1"))
+
+
+def test_sixteen_newcomers_to_sr_16_land_between_consecutive_pairs() -> None:
+    """The example: they receive the labels 1/32, 3/32, 5/32, ..."""
+    roster = recorded(*node_names(16))
+    for number in range(16):
+        roster.add(f"new{number}")
+        given = roster.configuration_of(f"new{number}")
+        assert Fraction(given.label.position, CIRCLE) == Fraction(2 * number + 1, 32)
+        assert given.pred.node in node_names(16)
+        assert given.succ.node in node_names(16)
+
+
+def test_a_member_is_reconfigured_by_two_consecutive_joins_and_not_again_until_n_doubles() -> None:
+    """The sentence about multiple sequential subscribe operations, from n = 0 to 256.
+
+    Joins are numbered by the n before them. When a member's turn comes again, the number of the
+    second has exactly doubled. For label 0 the two are the last join of one doubling and the first
+    of the next.
+    """
+    roster = Roster()
+    joins: dict[NodeId, list[int]] = defaultdict(list)
+    for number, newcomer in enumerate(node_names(256)):
+        before = {node: roster.configuration_of(node) for node in roster.nodes}
+        roster.add(newcomer)
+        for node, configuration in before.items():
+            if roster.configuration_of(node) != configuration:
+                joins[node].append(number)
+    assert len(joins) == 128  # the second half has not had its turn yet
+    for node, numbers in joins.items():
+        seconds = numbers[1::2]
+        assert [second - 1 for second in seconds] == numbers[::2][: len(seconds)], node
+        assert all(later == 2 * earlier for earlier, later in pairwise(seconds)), node
+
+
+# -- unsubscribe -----------------------------------------------------------------------------
+
+
+@every_mode
+def test_to_unsubscribe_is_one_message_to_the_supervisor(rules: Rules) -> None:
+    """And the subscriber stays what it is until it gets the permission (section 4)."""
+    machine = subscriber(legitimate_state(2, "abm"), rules=rules)
+    before = machine.state()
+    assert give(machine, UnsubscribeRequested()) == [(SUPERVISOR, Unsubscribe("m"))]
+    after = machine.state()
+    assert (after.label, after.left, after.right) == (before.label, before.left, before.right)
+
+
+def test_the_supervisor_moves_the_last_node_and_lets_the_leaver_go() -> None:
+    """Actions 1 to 4: w with l(n-1) gets v's label and place, v the permission."""
+    machine = supervisor(*"abcde", rules=PAPER)
+    assert deliver(machine, Unsubscribe("b")) == [
+        ("e", place("c@01", "1", "d@11")),
+        ("b", UNRECORDED),
+    ]
+    assert machine.roster.database() == database_of("aecd")
+
+
+def test_if_the_leaver_is_the_last_nobody_moves() -> None:
+    """Algorithm 3: "just update database"."""
+    machine = supervisor(*"abcde", rules=PAPER)
+    assert deliver(machine, Unsubscribe("e")) == [("e", UNRECORDED)]
+    assert machine.roster.database() == database_of("abcd")
+
+
+@every_mode
+def test_the_only_member_can_leave(rules: Rules) -> None:
+    """Algorithm 3, n = 1."""
+    machine = supervisor("a", rules=rules)
+    said = deliver(machine, Unsubscribe("a")) + tick(machine)
+    assert said == [("a", UNRECORDED)]
+    assert machine.roster.database() == ()
+
+
+@every_mode
+def test_one_that_is_not_recorded_gets_the_permission_as_well(rules: Rules) -> None:
+    """Algorithm 3 sends SetData(none, none, none) in any case."""
+    machine = supervisor("a", "b", rules=rules)
+    said = deliver(machine, Unsubscribe("x")) + tick(machine)
+    assert ("x", UNRECORDED) in said
+    assert machine.roster.database() == database_of("ab")
+
+
+def test_with_all_rules_those_beside_the_two_places_are_told_as_well() -> None:
+    """S11, and a leaver's neighbours are the mover's new ones."""
+    machine = supervisor(*"abcde", rules=AT_ONCE)
+    assert deliver(machine, Unsubscribe("b")) == [
+        ("c", place("a@0", "01", "e@1")),
+        ("d", place("e@1", "11", "a@0")),
+        ("a", place("d@11", "0", "c@01")),
+        ("e", place("c@01", "1", "d@11")),
+        ("b", UNRECORDED),
+    ]
+
+
+@every_mode
+def test_the_leaver_deletes_all_its_connections_once_it_may(rules: Rules) -> None:
+    """Proof of the lemma: its configuration is (none, none, none), so v.label = none."""
+    machine = subscriber(legitimate_state(0, ["m", *"abcdefg"]), rules=rules)
+    give(machine, UnsubscribeRequested())
+    assert machine.handle(Received(UNRECORDED)) == [Left()]
+    assert machine.state() == SubscriberState(member=False)
+
+
+@every_mode
+@pytest.mark.parametrize(
+    "introduction",
+    [
+        CheckLabel(at("a@0"), Label.parse("01"), Link.LINE),
+        Introduce(at("a@0"), Link.LINE, first_hand=True),
+        Introduce(at("a@0"), Link.WRAP, first_hand=True),
+        IntroduceShortcut(at("a@0")),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_the_leaver_answers_every_introduction_with_the_request_to_forget_it(
+    rules: Rules, introduction: Message
+) -> None:
+    """Proof of the lemma; it stores nothing of what it hears."""
+    machine = subscriber(SubscriberState(member=False), rules=rules)
+    assert ("a", RemoveConnections("m")) in deliver(machine, introduction)
+    assert machine.state() == SubscriberState(member=False)
+
+
+@every_mode
+def test_whoever_is_asked_to_forget_a_leaver_does(rules: Rules) -> None:
+    nodes = ["m", *"abcdefg"]
+    machine = subscriber(legitimate_state(0, nodes), rules=rules)
+    for leaver in "abcdefg":
+        deliver(machine, RemoveConnections(leaver))
+    state = machine.state()
+    assert (state.left, state.right, state.ring) == (None, None, None)
+    assert set(state.shortcuts.values()) == {None}
+
+
+@pytest.mark.parametrize("mode", ["paper", "fixed", "fast"])
+@pytest.mark.parametrize("leaver", node_names(8))
+def test_a_leaver_ends_without_references_to_or_from_it(mode: str, leaver: NodeId) -> None:
+    """The unsubscribe lemma: v eventually gets disconnected, whatever its place in SR(8)."""
+    running = simulation(standing_ring(8), mode=mode, max_rounds=150)
+    running.world.unsubscribe(leaver)
+    report = running.run()
+    assert report.is_good, report.violations
+    edges = set(running.world.snapshot().explicit_edges())
+    assert leaver not in {node for edge in edges for node in edge}
+    assert len(running.world.roster) == 7
+
+
+# -- the last node beside the leaver (S7) ----------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [3, 4, 8, 16])
+def test_the_triple_of_the_pseudocode_names_a_node_as_its_own_neighbour(n: int) -> None:
+    """Algorithm 3 looks pred_v and succ_v up before w moves: wrong if w is one of them."""
+    beside_the_last = {i for i in range(n - 1) if n - 1 in neighbours_of(i, n)}
+    assert len(beside_the_last) == 2
+    assert beside_the_last == set(neighbours_of(n - 1, n))
+
+
+@pytest.mark.parametrize("rules", [PAPER, FIXED, AT_ONCE], ids=["paper", "fixed", "fast"])
+@pytest.mark.parametrize("n", [2, 3, 4, 8, 16])
+def test_nobody_is_ever_told_that_it_is_its_own_neighbour(rules: Rules, n: int) -> None:
+    """Two leave, one after the other, each two of all: configurations are looked up afterwards."""
+    for first, second in permutations(node_names(n), 2):
+        machine = supervisor(*node_names(n), rules=rules)
+        said = deliver(machine, Unsubscribe(first)) + deliver(machine, Unsubscribe(second))
+        for to, message in said:
+            assert isinstance(message, SetConfiguration)
+            assert to not in {peer.node for peer in (message.pred, message.succ) if peer}
+
+
+@pytest.mark.parametrize("mode", ["paper", "fixed", "fast"])
+@pytest.mark.parametrize("n", [3, 4, 8, 16])
+def test_a_ring_heals_after_both_nodes_beside_the_last_have_left(mode: str, n: int) -> None:
+    running = simulation(standing_ring(n), mode=mode, max_rounds=300)
+    for index in neighbours_of(n - 1, n):
+        running.world.unsubscribe(node_names(n)[index])
+    report = running.run()
+    assert report.is_good, report.violations
+    assert len(running.world.roster) == n - 2
