@@ -5,7 +5,6 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
-from tests.support.strategies import snapshots
 
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId
@@ -26,6 +25,7 @@ from skipring.demo.picture import (
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.legitimacy import Layer, census
 from skipring.world.snapshot import Snapshot
+from tests.support.strategies import snapshots
 
 SIZE = Size(47, 17)
 RIGHT, EDGES, WRONG = (UNICODE.marks[mark] for mark in Mark)

@@ -11,7 +11,6 @@ from zlib import crc32
 import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
-from tests.support.strategies import snapshots
 
 from skipring.cli import main
 from skipring.core.labels import Label
@@ -23,6 +22,7 @@ from skipring.sim.shrinking import fails_to_converge, shrink
 from skipring.world.adversaries import ADVERSARIES, legitimate_world
 from skipring.world.file import parse_world, render_world
 from skipring.world.snapshot import Parcel, Snapshot
+from tests.support.strategies import snapshots
 
 Run: TypeAlias = Callable[..., tuple[int, str, str]]
 

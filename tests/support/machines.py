@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import TypeAlias
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
@@ -36,6 +37,8 @@ Sent: TypeAlias = list[tuple[NodeId, Message]]
 Edges: TypeAlias = tuple[Peer | None, Peer | None, Peer | None]
 
 ME = "m"
+# A busy machine must not make a property fail that holds.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PAPER, FIXED, FAST = (Rules.of(mode) for mode in Mode)
 
 

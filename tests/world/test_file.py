@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.support.strategies import snapshots
 
 from skipring.core.labels import Label
 from skipring.core.messages import (
@@ -27,6 +26,7 @@ from skipring.errors import WorldFormatError
 from skipring.world.file import parse_world, render_world
 from skipring.world.file.messages import MESSAGE_FIELDS
 from skipring.world.snapshot import Parcel, Snapshot
+from tests.support.strategies import snapshots
 
 # The example of DESIGN.md 1.2, letter by letter.
 EXAMPLE = """\

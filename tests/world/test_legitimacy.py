@@ -173,7 +173,7 @@ def test_a_dead_node_in_the_database_is_found() -> None:
     assert sentences(world)[:3] == [
         "L0: database: x under label '11' is no live subscriber",
         "L0: database: d is not recorded",
-        "L1: d has label 11, should be none",
+        "L1: d has label 11 and is not recorded",
     ]
 
 
@@ -216,7 +216,7 @@ def test_the_example_of_the_design_is_judged_in_words() -> None:
         "L0: database: label '00' is none of the first 2",
         "L0: database: a is recorded 2 times",
         "L0: database: b is not recorded",
-        "L1: b has label 01, should be none",
+        "L1: b has label 01 and is not recorded",
         "L2: a.right is (01, b), should be (1, c)",
         "L2: b.left is (0, a), should be none",
         "L2: b.right is (1, x), should be none",
@@ -417,7 +417,7 @@ def test_a_running_world_is_judged_like_its_snapshot_and_that_changes_nothing(co
         start = ADVERSARIES[code].build(7, Random(seed))
         world = World(start, seed=0, config=ProtocolConfig())
         before = world.snapshot()
-        assert sentences(world) == sentences(start)
+        assert sorted(sentences(world)) == sorted(sentences(start))
         assert list(channel_violations(world)) == list(channel_violations(start))
         assert census(world) == census(start)
         assert world.snapshot() == before

@@ -81,7 +81,7 @@ def test_the_explicit_edges_of_a_standing_ring_are_those_of_the_skip_ring(n: int
 def test_nobody_knows_who_sent_a_message_that_was_always_there() -> None:
     parcel = Parcel("a", UNRECORDED)
     assert parcel.sender is None
-    assert parcel.sent_round < 0
+    assert parcel.serial < 0
 
 
 def test_the_roster_of_a_snapshot_is_not_yet_repaired_and_repairing_it_changes_nothing() -> None:

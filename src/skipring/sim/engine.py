@@ -58,7 +58,11 @@ class World:
         for node in sorted(start.subscribers):  # a world file's order must not decide the run
             self.add(node, take(node))
         self.crashed: dict[NodeId, int] = dict.fromkeys(start.crashed, 0)  # and in which round
-        self.channels: list[Parcel] = list(start.channels)
+        self.channels: list[Parcel] = [
+            Parcel(parcel.to, parcel.message, parcel.sender, serial)
+            for serial, parcel in enumerate(start.channels)
+        ]
+        self.next_serial = len(self.channels)
         self._held: dict[int, list[Parcel]] = {}  # by the round in which they are let go
         self._faults = tuple(faults)
 
@@ -79,10 +83,10 @@ class World:
         return [SUPERVISOR, *self.subscribers]
 
     def in_flight(self) -> Iterator[Parcel]:
-        """Every message in a channel, held back or not, in the order of sending."""
+        """Every message in a channel, held back or not."""
         yield from self.channels
-        for due in sorted(self._held):
-            yield from self._held[due]
+        for held in self._held.values():
+            yield from held
 
     def snapshot(self) -> Snapshot:
         """The state as a value."""
@@ -92,7 +96,8 @@ class World:
             subscribers={node: machine.state() for node, machine in self.subscribers.items()},
             crashed=tuple(self.crashed),
             channels=tuple(
-                Parcel(parcel.to, parcel.message, parcel.sender) for parcel in self.in_flight()
+                Parcel(parcel.to, parcel.message, parcel.sender)
+                for parcel in sorted(self.in_flight(), key=lambda parcel: parcel.serial)
             ),
         )
 
@@ -117,8 +122,9 @@ class World:
         self._give(parcel.to, Received(parcel.message, parcel.sender))
 
     def subscribe(self, node: NodeId) -> None:
-        """Let the application at a node ask to be a member; a new node is started."""
+        """Let the application at a node ask to be a member; a node that is not there is started."""
         if node not in self.subscribers:
+            self.crashed.pop(node, None)
             self.add(node, SubscriberState(member=False))
         self._give(node, SubscribeRequested())
 
@@ -138,23 +144,27 @@ class World:
                 self._perform(node, effects)
 
     def _perform(self, sender: NodeId, effects: list[Effect]) -> None:
-        sent, now = self.sent, self.round
+        sent, serial = self.sent, self.next_serial
         for effect in effects:
             if type(effect) is Send:
                 message = effect.message
                 sent[type(message)] += 1
-                parcel = Parcel(effect.to, message, sender, now)
+                parcel = Parcel(effect.to, message, sender, serial)
+                serial += 1
                 if self._faults:
                     self._post(parcel)
                 else:
                     self.channels.append(parcel)
+        self.next_serial = serial
 
     def _post(self, parcel: Parcel) -> None:
         """Let the faults decide what becomes of a message: its copies, each with its delay."""
         delays = DELIVERED
         for fault in self._faults:
             delays = tuple(
-                delay + more for delay in delays for more in fault.verdict(parcel, self.rng)
+                delay + more
+                for delay in delays
+                for more in fault.verdict(parcel, self.round, self.rng)
             )
         for delay in delays:
             if delay > 0:

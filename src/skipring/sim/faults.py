@@ -24,8 +24,8 @@ DOUBLED: Final[Verdict] = (0, 0)
 class Fault(Protocol):
     """Something that can happen to a message on its way."""
 
-    def verdict(self, parcel: Parcel, rng: Random) -> Verdict:
-        """Decide the fate of one message."""
+    def verdict(self, parcel: Parcel, now: int, rng: Random) -> Verdict:
+        """Decide the fate of one message that is sent in round ``now``."""
 
 
 class Loss(Struct, frozen=True):
@@ -33,9 +33,9 @@ class Loss(Struct, frozen=True):
 
     probability: float
 
-    def verdict(self, parcel: Parcel, rng: Random) -> Verdict:
+    def verdict(self, parcel: Parcel, now: int, rng: Random) -> Verdict:
         """Decide the fate of one message."""
-        del parcel
+        del parcel, now
         return LOST if rng.random() < self.probability else DELIVERED
 
 
@@ -44,9 +44,9 @@ class Duplication(Struct, frozen=True):
 
     probability: float
 
-    def verdict(self, parcel: Parcel, rng: Random) -> Verdict:
+    def verdict(self, parcel: Parcel, now: int, rng: Random) -> Verdict:
         """Decide the fate of one message."""
-        del parcel
+        del parcel, now
         return DOUBLED if rng.random() < self.probability else DELIVERED
 
 
@@ -56,9 +56,9 @@ class Delay(Struct, frozen=True):
     probability: float
     rounds_max: int
 
-    def verdict(self, parcel: Parcel, rng: Random) -> Verdict:
+    def verdict(self, parcel: Parcel, now: int, rng: Random) -> Verdict:
         """Decide the fate of one message."""
-        del parcel
+        del parcel, now
         if rng.random() >= self.probability:
             return DELIVERED
         return (rng.randint(1, self.rounds_max),)
@@ -71,9 +71,9 @@ class Partition(Struct, frozen=True):
     from_round: int
     to_round: int
 
-    def verdict(self, parcel: Parcel, rng: Random) -> Verdict:
+    def verdict(self, parcel: Parcel, now: int, rng: Random) -> Verdict:
         """Decide the fate of one message."""
         del rng
-        if not self.from_round <= parcel.sent_round < self.to_round:
+        if not self.from_round <= now < self.to_round:
             return DELIVERED
         return LOST if (parcel.sender in self.island) != (parcel.to in self.island) else DELIVERED

@@ -5,6 +5,8 @@ Each incident is a small value that is asked at the start of every round.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count, islice
 from typing import Protocol
 
 from msgspec import Struct
@@ -64,15 +66,23 @@ class Churn(Struct, frozen=True):
         if world.round > self.last_round:
             return
         members = sorted(node for node, machine in world.subscribers.items() if machine.wants)
-        for node in members:
+        for node in members[1:]:  # one is always left
             chance = world.rng.random()
             if chance < self.rate / 2:
                 world.crash(node)
             elif chance < self.rate:
                 world.unsubscribe(node)
         joiners = sum(world.rng.random() < self.rate for _ in members)
-        for number in range(joiners):
-            world.subscribe(f"j{world.round:05d}-{number:04d}")
+        for node in islice(_new_names(world), joiners):
+            world.subscribe(node)
+
+
+def _new_names(world: World) -> Iterator[NodeId]:
+    """Names that nobody has, or had: a world may already have seen churn."""
+    for number in count():
+        name = f"j{world.round:05d}-{number:04d}"
+        if name not in world.subscribers and name not in world.crashed:
+            yield name
 
 
 class SupervisorRestart(Struct, frozen=True):

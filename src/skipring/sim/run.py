@@ -79,7 +79,8 @@ class Simulation:
         self._adversary = scenario.adversary if start is None else None
         if start is None:
             start = scenario.start()
-        self._n = scenario.n if self._adversary is not None else len(start.subscribers)
+        members = sum(state.member for state in start.subscribers.values())
+        self._n = scenario.n if self._adversary is not None else members
         self.world = World(
             start,
             seed=scenario.seed,
@@ -128,7 +129,7 @@ class Simulation:
     def _converge(self, observe: Callable[[World], None]) -> tuple[int | None, int | None]:
         """Run to strict legitimacy; since which round it was explicitly and strictly so."""
         world, begin = self.world, self.world.round
-        last_incident = max(incident.last_round for incident in self._incidents)
+        last_disturbed = self.scenario.last_disturbed_round
         explicit = strict = None
         while True:
             observe(world)
@@ -137,8 +138,11 @@ class Simulation:
             is_strict = is_explicit and next(channel_violations(world), None) is None
             explicit = _since(explicit, passed) if is_explicit else None
             strict = _since(strict, passed) if is_strict else None
-            if (is_strict and world.round > last_incident) or passed >= self.scenario.max_rounds:
+            is_over = world.round > last_disturbed
+            if is_strict and is_over:
                 return explicit, strict
+            if passed >= self.scenario.max_rounds:
+                return explicit, None  # legitimate perhaps, but with more to come
             self.run_round()
 
     def _is_closed(self) -> bool:

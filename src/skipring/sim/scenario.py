@@ -30,6 +30,7 @@ from skipring.world.snapshot import Snapshot
 
 N_MAX: Final = 1_000_000  # Limit of ours: what one process can hold.
 CRASH_SHARE: Final = 1 / 16  # of the members, in each of an adversary's crash rounds
+SENTENCE_MAX: Final = 200  # characters; our guess of what is still a sentence
 SPREADS: Final = ("adaptive", "tree", "flood")
 
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -43,6 +44,11 @@ class PartitionSpan(Struct, frozen=True, forbid_unknown_fields=True):
     share: Share
     from_round: Rounds
     to_round: Rounds
+
+    def __post_init__(self) -> None:
+        """Refuse a span that ends before it begins."""
+        if self.from_round >= self.to_round:
+            raise ValueError("from_round must come before to_round")
 
     def of(self, nodes: list[NodeId], seed: int) -> Partition:
         """The partition of these subscribers."""
@@ -111,6 +117,12 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Rounds that pass before measuring starts: those of the churn."""
         return Churn(self.churn).last_round + 1
 
+    @property
+    def last_disturbed_round(self) -> int:
+        """The last round in which something happens that a run must not end before."""
+        partition_end = self.partition.to_round - 1 if self.partition is not None else -1
+        return max(partition_end, *(incident.last_round for incident in self.incidents()))
+
     def start(self) -> Snapshot:
         """The state that the adversary prepares."""
         return ADVERSARIES[self.adversary].build(self.n, Random(f"{self.adversary}/{self.seed}"))
@@ -120,10 +132,10 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         found: list[Fault] = []
         if self.partition is not None:
             found.append(self.partition.of(nodes, self.seed))
-        if self.loss > 0:
-            found.append(Loss(self.loss))
         if self.duplicate > 0:
             found.append(Duplication(self.duplicate))
+        if self.loss > 0:
+            found.append(Loss(self.loss))
         if self.delay is not None:
             found.append(Delay(self.delay.share, self.delay.rounds_max))
         return tuple(found)
@@ -159,8 +171,8 @@ def read_scenario(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         message = f"cannot read the scenario {path.name}: {_reason(error)}"
         raise ScenarioError(message) from None
-    except tomllib.TOMLDecodeError as error:
-        message = f"{path.name} is not TOML: {error}"
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
+        message = f"{path.name} is not TOML we can read: {_short(str(error))}"
         raise ScenarioError(message) from None
 
 
@@ -185,5 +197,11 @@ def _sentence(text: str) -> str:
     choices = _ENUMS.get(name.partition("[")[0])
     if choices is not None and report.startswith("invalid enum value"):
         report += f"; it is none of {', '.join(choices)}"
-    report = re.sub(r"^object contains unknown field (.+)$", r"unknown key \1", report)
-    return f"{name}: {report}" if name else report
+    report = re.sub(r"^object contains unknown field ", "unknown key ", report)
+    return _short(f"{name}: {report}" if name else report)
+
+
+def _short(text: str) -> str:
+    """One line that is not too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= SENTENCE_MAX else line[: SENTENCE_MAX - 3] + "..."

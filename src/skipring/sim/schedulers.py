@@ -31,10 +31,10 @@ class RandomOrder:
 
     def run_round(self, world: World) -> None:
         """Let one timeout interval pass."""
-        channels, chance, now = world.channels, world.rng.random, world.round
+        channels, chance, first_new = world.channels, world.rng.random, world.next_serial
         waiting = world.processes()
         world.rng.shuffle(waiting)
-        old = sum(parcel.sent_round < now for parcel in channels)
+        old = len(channels)
         while waiting or old:
             pick = int(chance() * (len(channels) + len(waiting)))
             if pick < len(waiting):
@@ -44,7 +44,7 @@ class RandomOrder:
             parcel = channels[pick]
             channels[pick] = channels[-1]
             channels.pop()
-            if parcel.sent_round < now:
+            if parcel.serial < first_new:
                 old -= 1
             world.deliver(parcel)
 
@@ -78,6 +78,8 @@ class Delaying:
 
     def run_round(self, world: World) -> None:
         """Let passes go by until there were enough Timeouts."""
+        # At most a round's worth: after a mass crash the survivors would stand still.
+        self._surplus = min(self._surplus, len(world.subscribers))
         while self._surplus <= len(world.subscribers):
             self._surplus += self._run_pass(world)
         self._surplus -= len(world.subscribers) + 1

@@ -164,7 +164,9 @@ def _database(text: str) -> Violation:
 def _label_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Iterator[Violation]:
     """L1: the label is the one in the database."""
     should = roster.configuration_of(node).label
-    if seen.label != should or should is None:
+    if should is None:
+        yield Violation(Layer.LABELS, f"{node} has label {_text(seen.label)} and is not recorded")
+    elif seen.label != should:
         yield Violation(
             Layer.LABELS, f"{node} has label {_text(seen.label)}, should be {_text(should)}"
         )

@@ -21,12 +21,12 @@ from skipring.core.state import SubscriberState, SupervisorState
 
 
 class Parcel(Struct, frozen=True, gc=False):
-    """A message in the channel of ``to``; who sent it, and when, where that is known."""
+    """A message in the channel of ``to``; who sent it, and as the how-manieth, where known."""
 
     to: NodeId
     message: Message
     sender: NodeId | None = None
-    sent_round: int = -1  # it was there before the first round
+    serial: int = -1
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,89 @@
+"""What ``skipring bench sim`` measures; how fast that is depends on the machine."""
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skipring.bench import sim
+from skipring.bench.memory import peak_bytes, resident_bytes
+from skipring.bench.sim import MESSAGES_PER_TICK, measure
+from skipring.core.messages import CheckLabel
+
+N, RING_N = 6, 9
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    return list(measure(N, RING_N, seed=1))
+
+
+def test_each_measurement_is_a_row_and_the_ratios_are_last(rows: list[dict[str, Any]]) -> None:
+    *measured, last = rows
+    assert [(row["job"], row["system"], row["n"]) for row in measured] == [
+        ("memory", "skipring", RING_N),
+        ("healing", "skipring", RING_N),
+        ("events", "skipring", N),
+        ("events", "skeleton", N),
+    ]
+    assert list(last) == ["ratios"]
+
+
+def test_healing_starts_with_everything_arbitrary_and_ends_well(rows: list[dict[str, Any]]) -> None:
+    healing = rows[1]
+    assert healing["adversary"] == "A15"
+    assert healing["converged"] is True
+    assert healing["rounds_strict"] > 0
+    assert healing["events"] > 0
+
+
+def test_events_are_measured_several_times(rows: list[dict[str, Any]]) -> None:
+    for row in rows[2:4]:
+        assert row["repeats"] == sim.REPEATS
+        assert 0 < row["events_per_s_min"] <= row["events_per_s"] <= row["events_per_s_max"]
+        assert row["python"] == platform.python_version()
+
+
+def test_ratios_are_to_what_is_wanted_and_to_the_skeleton(rows: list[dict[str, Any]]) -> None:
+    memory, _, real, skeleton, last = rows
+    assert last["ratios"] == pytest.approx(
+        {
+            "events_per_s_over_wanted": real["events_per_s"] / sim.EVENTS_PER_S,
+            "events_per_s_over_skeleton": real["events_per_s"] / skeleton["events_per_s"],
+            "bytes_per_subscriber_over_wanted": (
+                memory["bytes_per_subscriber"] / sim.BYTES_PER_SUBSCRIBER
+            ),
+        },
+        abs=0.01,
+    )
+
+
+def test_what_does_not_depend_on_the_machine_depends_on_the_seed_alone(
+    rows: list[dict[str, Any]],
+) -> None:
+    healing = [row for row in measure(N, RING_N, seed=1) if row.get("job") == "healing"]
+    for name in ("rounds_strict", "events"):
+        assert [row[name] for row in healing] == [rows[1][name]]
+
+
+def test_the_skeleton_sends_as_much_as_a_subscriber_and_thinks_nothing_of_it() -> None:
+    rounds, n = 3, 64
+    skeleton, real = sim._skeleton_world(n, 1), sim._world(n, 1)
+    for world in (skeleton, real):
+        sim._run(world, rounds)
+    assert skeleton.sent[CheckLabel] == rounds * n * MESSAGES_PER_TICK
+    assert real.messages / (rounds * n) == pytest.approx(MESSAGES_PER_TICK, abs=0.5)
+
+
+def test_memory_is_counted_in_bytes() -> None:
+    assert 10**6 < resident_bytes() < 10**11
+    assert 10**6 < peak_bytes() < 10**11
+
+
+def test_where_the_system_does_not_say_the_largest_so_far_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("skipring.bench.memory._STATM", tmp_path / "absent")
+    before = peak_bytes()
+    assert before <= resident_bytes() <= peak_bytes()

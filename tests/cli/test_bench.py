@@ -1,0 +1,42 @@
+"""``skipring bench``: one line for each measurement, the ratios last."""
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from skipring.cli import skipring
+
+
+def bench(*words: str) -> Result:
+    return CliRunner().invoke(skipring, ["bench", *words], prog_name="skipring")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["piped", "json"])
+def test_each_measurement_is_a_line_of_json_and_the_ratios_are_last(
+    options: tuple[str, ...],
+) -> None:
+    result = bench("sim", "--n", "4", "--ring-n", "5", "--seed", "3", *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    *rows, last = (json.loads(line) for line in result.stdout.splitlines())
+    assert [(row["job"], row["system"], row["n"]) for row in rows] == [
+        ("memory", "skipring", 5),
+        ("healing", "skipring", 5),
+        ("events", "skipring", 4),
+        ("events", "skeleton", 4),
+    ]
+    assert list(last) == ["ratios"]
+
+
+@pytest.mark.parametrize("option", ["--n", "--ring-n"])
+@pytest.mark.parametrize("value", ["1", "0", "-1", "1000001", "many"])
+def test_a_size_that_cannot_be_measured_is_refused(option: str, value: str) -> None:
+    result = bench("sim", option, value)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1].startswith(f"Error: Invalid value for '{option}': ")
+
+
+def test_without_a_job_the_jobs_are_listed() -> None:
+    result = bench()
+    assert result.exit_code == 2
+    assert "sim" in result.output

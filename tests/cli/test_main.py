@@ -1,0 +1,188 @@
+"""The command line as a whole: help, version, exit status, and no traceback."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from skipring.cli import Exit, main, skipring
+from skipring.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
+    """The words of every command, those of groups too."""
+    for name, command in group.commands.items():
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+
+
+def start(*words: str) -> subprocess.CompletedProcess[str]:
+    """Start the program as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "skipring", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+ALL = list(commands(skipring))
+
+
+def test_the_commands_are_those_of_the_readme() -> None:
+    assert set(ALL) >= {("demo",), ("simulate",), ("shrink",), ("bench",), ("bench", "sim")}
+
+
+@pytest.mark.parametrize("words", [(), *ALL], ids=" ".join)
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_every_command_explains_itself(words: tuple[str, ...], option: str) -> None:
+    result = CliRunner().invoke(skipring, [*words, option], prog_name="skipring")
+    assert result.exit_code == 0
+    usage, *rest = result.output.splitlines()
+    assert usage.startswith(f"Usage: {' '.join(['skipring', *words])} ")
+    assert len([line for line in rest if line.strip()]) >= 3
+    assert max(len(line) for line in rest) <= 80
+
+
+def test_the_help_lists_every_command_with_a_sentence() -> None:
+    result = CliRunner().invoke(skipring, ["--help"])
+    for name in skipring.commands:
+        assert re.search(rf"^  {name} +\w+\W+\w+", result.output, re.MULTILINE)
+
+
+def test_help_and_version_work_as_a_program() -> None:
+    helped = start("--help")
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert helped.stdout.startswith("Usage: skipring ")
+
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        version = tomllib.load(file)["project"]["version"]
+    asked = start("--version")
+    assert (asked.returncode, asked.stdout, asked.stderr) == (
+        0,
+        f"skipring, version {version}\n",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "last"),
+    [
+        (("nonsense",), "Error: No such command 'nonsense'."),
+        (("--nonsense",), "Error: No such option '--nonsense'."),
+        (("bench", "nonsense"), "Error: No such command 'nonsense'."),
+        (("simulate", "--nonsense"), "Error: No such option '--nonsense'."),
+    ],
+)
+def test_what_there_is_not_is_refused(words: tuple[str, ...], last: str) -> None:
+    result = start(*words)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: skipring ")
+    assert result.stderr.splitlines()[-1].startswith(last)
+
+
+def test_without_a_command_the_help_is_shown_and_nothing_is_done() -> None:
+    result = start()
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: skipring ")
+    assert "simulate" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("simulate", "--n", "4"), ("--help",)], ids=" ".join)
+def test_a_reader_that_has_gone_is_no_reason_to_complain(words: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "skipring", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
+# --- how a command ends decides the exit status ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (InputError("w.json: that is no world"), Exit.BAD_INPUT, "Error: w.json: that is no world"),
+        (click.UsageError("leave out --n"), Exit.BAD_INPUT, "Error: leave out --n"),
+        (click.ClickException("no"), Exit.NO, "Error: no"),
+        (KeyboardInterrupt(), Exit.INTERRUPTED, "interrupted"),
+        (click.Abort(), Exit.INTERRUPTED, "interrupted"),
+        (BrokenPipeError(), Exit.NO, ""),
+    ],
+)
+def test_an_error_becomes_a_sentence_and_an_exit_status(
+    error: BaseException,
+    status: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setitem(skipring.commands, "fail", click.Command("fail", callback=fail))
+    monkeypatch.setattr(sys, "argv", ["skipring", "fail"])
+    with pytest.raises(SystemExit) as exited:
+        main()
+    assert exited.value.code == status
+    printed, heard = capsys.readouterr()
+    *usage, last = heard.splitlines() or [""]
+    assert (printed, last) == ("", said)
+    assert "Traceback" not in heard
+    assert not any(usage) or isinstance(error, click.UsageError)
+
+
+@pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1), (3, 3)])
+def test_a_command_decides_on_its_exit_status(
+    returned: int | None, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = click.Command("answer", callback=lambda: returned)
+    monkeypatch.setitem(skipring.commands, "answer", command)
+    monkeypatch.setattr(sys, "argv", ["skipring", "answer"])
+    with pytest.raises(SystemExit) as exited:
+        main()
+    assert exited.value.code == status
+
+
+def test_a_bug_of_ours_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what was foreseen becomes a sentence; for the rest the traceback is the best we have."""
+
+    def fail() -> None:
+        raise AssertionError
+
+    monkeypatch.setitem(skipring.commands, "fail", click.Command("fail", callback=fail))
+    monkeypatch.setattr(sys, "argv", ["skipring", "fail"])
+    with pytest.raises(AssertionError):
+        main()
+
+
+def test_the_exit_statuses_are_those_of_the_design() -> None:
+    assert {status.name: int(status) for status in Exit} == {
+        "YES": 0,
+        "NO": 1,
+        "BAD_INPUT": 2,
+        "INTERRUPTED": 130,
+    }

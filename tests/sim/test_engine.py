@@ -1,0 +1,229 @@
+"""The world: machines, channels, and what befalls them."""
+
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.messages import (
+    UNRECORDED,
+    GetConfiguration,
+    Introduce,
+    Subscribe,
+    Unsubscribe,
+)
+from skipring.core.peers import SUPERVISOR, Link
+from skipring.core.state import SubscriberState, SupervisorState
+from skipring.sim.engine import World
+from skipring.sim.faults import Delay, Fault
+from skipring.sim.schedulers import RandomOrder
+from skipring.world.adversaries import ADVERSARIES
+from skipring.world.snapshot import Parcel, Snapshot
+from tests.support.conversations import at, place, standing_ring
+
+RING = standing_ring("abcd")
+NEWCOMER = Snapshot(subscribers={"a": SubscriberState()})
+
+
+def world_of(start: Snapshot, *faults: Fault, seed: int = 0) -> World:
+    return World(start, seed=seed, config=ProtocolConfig(), faults=faults)
+
+
+def run(world: World, rounds: int) -> World:
+    scheduler = RandomOrder()
+    for _ in range(rounds):
+        world.begin_round()
+        scheduler.run_round(world)
+        world.end_round()
+    return world
+
+
+# --- states as values ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ADVERSARIES)
+def test_a_world_shows_the_state_it_started_from(code: str) -> None:
+    start = ADVERSARIES[code].build(9, Random(3))
+    world = world_of(start)
+    queue = tuple(dict.fromkeys(start.supervisor.queue))  # R15: of distinct subjects
+    assert world.snapshot() == replace(start, supervisor=replace(start.supervisor, queue=queue))
+    assert (world.round, world.events, world.messages) == (0, 0, 0)
+
+
+def test_a_world_leaves_its_start_alone_unless_it_may_use_it_up() -> None:
+    start = ADVERSARIES["A15"].build(8, Random(0))
+    copy = replace(start, subscribers=dict(start.subscribers))
+    kept = run(world_of(start), 3)
+    assert start == copy
+
+    used = World(start, seed=0, config=ProtocolConfig(), uses_up_start=True)
+    assert start.subscribers == {}
+    assert run(used, 3).snapshot() == kept.snapshot()
+
+
+def test_the_same_seed_makes_the_same_run_and_another_seed_another() -> None:
+    start = ADVERSARIES["A15"].build(12, Random(0))
+    first = run(world_of(start, seed=3), 4).snapshot()
+    assert run(world_of(start, seed=3), 4).snapshot() == first
+    assert run(world_of(start, seed=4), 4).snapshot() != first
+
+
+def test_the_order_in_which_subscribers_are_listed_does_not_decide_the_run() -> None:
+    start = ADVERSARIES["A15"].build(12, Random(0))
+    turned = replace(start, subscribers=dict(reversed(start.subscribers.items())))
+    assert run(world_of(turned), 4).snapshot() == run(world_of(start), 4).snapshot()
+
+
+def test_the_order_in_which_shortcuts_are_listed_does_not_decide_the_run() -> None:
+    start = ADVERSARIES["A12"].build(16, Random(0))
+    turned = {
+        node: replace(state, shortcuts=dict(reversed(state.shortcuts.items())))
+        for node, state in start.subscribers.items()
+    }
+    before, after = run(world_of(start), 4), run(world_of(replace(start, subscribers=turned)), 4)
+    assert after.snapshot() == before.snapshot()
+    assert after.events == before.events
+
+
+# --- steps -----------------------------------------------------------------------------
+
+
+def test_processes_are_the_supervisor_and_the_live() -> None:
+    world = world_of(RING)
+    world.crash("b")
+    assert world.processes() == [SUPERVISOR, "a", "c", "d"]
+
+
+def test_what_a_timeout_sends_is_counted_and_in_the_channels() -> None:
+    world = world_of(NEWCOMER)
+    world.tick("a")
+    assert world.channels == [Parcel(SUPERVISOR, Subscribe("a"), "a", 0)]
+    assert (world.events, world.messages, world.sent) == (1, 1, {Subscribe: 1})
+
+
+def test_a_delivery_is_one_event_and_its_answers_are_sent_in_this_round() -> None:
+    world = world_of(NEWCOMER)
+    world.end_round()
+    world.deliver(Parcel("a", UNRECORDED, SUPERVISOR))
+    assert world.channels == [Parcel(SUPERVISOR, Subscribe("a"), "a", 0)]
+    assert (world.events, world.sent) == (1, {Subscribe: 1})
+    world.deliver(Parcel("a", place("-", "0", "-"), SUPERVISOR))
+    assert world.events == 2
+    assert world.subscribers["a"].label == at("a@0").label
+
+
+def test_the_receiver_learns_who_sent_a_message() -> None:
+    world = world_of(NEWCOMER)
+    world.suspect("a")
+    stray = Introduce(at("b@1"), Link.LINE, first_hand=False)
+    world.deliver(Parcel(SUPERVISOR, stray, sender=None))
+    assert world.supervisor.suspects("a")
+    world.deliver(Parcel(SUPERVISOR, stray, sender="a"))
+    assert not world.supervisor.suspects("a")
+
+
+def test_the_dead_do_nothing_but_the_attempt_is_an_event() -> None:
+    world = world_of(RING)
+    world.crash("b")
+    world.deliver(Parcel("b", UNRECORDED, SUPERVISOR))
+    world.tick("b")
+    assert (world.events, world.messages) == (2, 0)
+
+
+def test_a_round_ends_when_it_is_said_to() -> None:
+    world = run(world_of(RING), 3)
+    assert world.round == 3
+
+
+# --- what the application and the detector want ----------------------------------------
+
+
+def test_a_new_node_starts_and_asks_to_be_let_in() -> None:
+    world = world_of(RING)
+    world.subscribe("e")
+    assert world.subscribers["e"].member
+    assert world.channels == [Parcel(SUPERVISOR, Subscribe("e"), "e", 0)]
+    assert world.events == 0
+
+
+def test_an_old_node_that_had_left_asks_again() -> None:
+    leaver = {"z": SubscriberState(member=False)}
+    world = world_of(replace(RING, subscribers=RING.subscribers | leaver))
+    machine = world.subscribers["z"]
+    world.subscribe("z")
+    assert world.subscribers["z"] is machine
+    assert machine.member
+
+
+def test_a_member_asks_to_be_let_go() -> None:
+    world = world_of(RING)
+    world.unsubscribe("b")
+    assert not world.subscribers["b"].member
+    assert world.channels == [Parcel(SUPERVISOR, Unsubscribe("b"), "b", 0)]
+
+
+def test_the_supervisor_drops_whom_it_suspects() -> None:
+    world = world_of(RING)
+    world.suspect("b")
+    assert "b" not in world.roster
+    assert "b" in world.subscribers
+    world.tick(SUPERVISOR)
+    assert {parcel.sender for parcel in world.channels} == {SUPERVISOR}
+    assert "b" not in {parcel.to for parcel in world.channels}
+
+
+# --- what befalls processes ------------------------------------------------------------
+
+
+def test_a_crash_is_silent_and_its_round_is_remembered() -> None:
+    world = run(world_of(replace(RING, crashed=("x",))), 2)
+    messages = world.messages
+    world.crash("b")
+    assert world.crashed == {"x": 0, "b": 2}
+    assert "b" not in world.subscribers
+    assert "b" in world.roster
+    assert world.messages == messages
+    assert world.snapshot().crashed == ("x", "b")
+
+
+def test_a_restarted_supervisor_knows_nobody_and_waits_for_nothing() -> None:
+    queue = SupervisorState(database=RING.supervisor.database, next=3, queue=("a", "b"))
+    world = world_of(replace(RING, supervisor=queue))
+    world.suspect("c")
+    world.restart_supervisor()
+    assert world.snapshot().supervisor == SupervisorState()
+    assert not world.supervisor.suspects("c")
+    world.deliver(Parcel(SUPERVISOR, GetConfiguration("a"), "a"))
+    world.tick(SUPERVISOR)
+    assert Parcel("a", UNRECORDED, SUPERVISOR, 0) in world.channels
+
+
+# --- messages that are held back -------------------------------------------------------
+
+
+def test_a_held_message_is_in_flight_but_in_no_channel_until_its_round() -> None:
+    world = world_of(NEWCOMER, Delay(1, 1), Delay(1, 1))
+    world.tick("a")
+    parcel = Parcel(SUPERVISOR, Subscribe("a"), "a", 0)
+    for _ in range(2):
+        world.begin_round()
+        assert world.channels == []
+        assert list(world.in_flight()) == [parcel]
+        assert world.snapshot().channels == (Parcel(SUPERVISOR, Subscribe("a"), "a"),)
+        world.end_round()
+    world.begin_round()
+    assert world.channels == [parcel]
+    assert list(world.in_flight()) == [parcel]
+    world.end_round()
+    world.begin_round()
+    assert world.channels == [parcel]
+
+
+def test_a_snapshot_lists_messages_in_the_order_of_sending_however_long_they_are_held() -> None:
+    world = world_of(RING, Delay(0.5, 9))
+    for node in "abcd":
+        world.tick(node)
+    senders = [parcel.sender for parcel in world.snapshot().channels]
+    assert senders == sorted(senders)  # they ticked in this order
+    assert 0 < len(world.channels) < len(senders)

@@ -1,0 +1,290 @@
+"""A scenario is checked, every field of it has an effect, and those in files do as they say."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import asdict, fields
+
+from skipring.core.config import Mode, Rule
+from skipring.errors import ScenarioError
+from skipring.sim.faults import Delay, Duplication, Loss, Partition
+from skipring.sim.incidents import (
+    Churn,
+    CrashWave,
+    Detector,
+    SupervisorRestart,
+    WrongSuspicion,
+)
+from skipring.sim.run import Simulation
+from skipring.sim.scenario import N_MAX, Scenario, make_scenario, read_scenario
+from tests.support.runs import run
+
+FILES = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
+
+# --- what is refused -------------------------------------------------------------------
+
+SPAN = {"share": 0.5, "from_round": 0, "to_round": 9}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    # unknown keys
+    ({"nodes": 16}, "unknown key nodes"),
+    ({"partition": SPAN | {"island": 3}}, "partition: unknown key island"),
+    ({"delay": {"share": 0.1, "rounds_max": 3, "rounds": 3}}, "delay: unknown key rounds"),
+    ({"crash": {"rounds": [1], "share": 0.5, "n": 3}}, "crash: unknown key n"),
+    ({"wrong_suspicion": {"rounds": 1, "rate": 0.5, "share": 0.5}}, "wrong_suspicion: unknown"),
+    # keys that are missing
+    ({"partition": {"share": 0.5}}, "partition: object missing required field from_round"),
+    # wrong types
+    ({"n": "16"}, "n: expected int, got str"),
+    ({"n": 16.5}, "n: expected int, got float"),
+    ({"n": True}, "n: expected int, got bool"),
+    ({"n": None}, "n: expected int, got null"),
+    ({"adversary": 5}, "adversary: expected str, got int"),
+    ({"mode": 5}, "mode: expected str, got int"),
+    ({"without": "R9"}, "without: expected array, got str"),
+    ({"without": [9]}, "without[0]: expected str, got int"),
+    ({"scheduler": []}, "scheduler: expected str, got array"),
+    ({"loss": "much"}, "loss: expected float, got str"),
+    ({"seed": 1.5}, "seed: expected int, got float"),
+    ({"title": 5}, "title: expected str, got int"),
+    ({"supervisor_restarts": 5}, "supervisor_restarts: expected array, got int"),
+    ({"supervisor_restarts": ["5"]}, "supervisor_restarts[0]: expected int, got str"),
+    ({"partition": 3}, "partition: expected object | null, got int"),
+    ({"crash": {"rounds": 3, "share": 0.5}}, "crash.rounds: expected array, got int"),
+    # out of range
+    ({"n": 0}, "n: expected int >= 1"),
+    ({"n": -1}, "n: expected int >= 1"),
+    ({"n": N_MAX + 1}, f"n: expected int <= {N_MAX}"),
+    ({"n": 10**30}, f"n: expected int <= {N_MAX}"),
+    ({"loss": -0.1}, "loss: expected float >= 0"),
+    ({"loss": 1}, "loss: expected float < 1"),
+    ({"loss": float("nan")}, "loss: expected float >= 0"),
+    ({"duplicate": 1.1}, "duplicate: expected float <= 1"),
+    ({"churn": -1}, "churn: expected float >= 0"),
+    ({"churn": float("inf")}, "churn: expected float <= 1"),
+    ({"max_rounds": -1}, "max_rounds: expected int >= 0"),
+    ({"closure": -1}, "closure: expected int >= 0"),
+    ({"closure": 10**10}, "closure: expected int <= 1000000000"),
+    ({"detector_delay": -1}, "detector_delay: expected int >= 0"),
+    ({"supervisor_restarts": [1, -1]}, "supervisor_restarts[1]: expected int >= 0"),
+    ({"delay": {"share": 0.1, "rounds_max": 0}}, "delay.rounds_max: expected int >= 1"),
+    ({"delay": {"share": 2, "rounds_max": 3}}, "delay.share: expected float <= 1"),
+    ({"partition": SPAN | {"share": -1}}, "partition.share: expected float >= 0"),
+    ({"partition": SPAN | {"to_round": -1}}, "partition.to_round: expected int >= 0"),
+    ({"crash": {"rounds": [-1], "share": 0.5}}, "crash.rounds[0]: expected int >= 0"),
+    ({"wrong_suspicion": {"rounds": 3, "share": 3}}, "wrong_suspicion.share: expected float <= 1"),
+    # names that mean nothing
+    ({"adversary": "A99"}, "adversary: 'A99' is none of A00, A01,"),
+    ({"adversary": "a00"}, "adversary: 'a00' is none of A00, A01,"),
+    ({"scheduler": "fair"}, "scheduler: 'fair' is none of random, sync, delay, swizzle"),
+    ({"spread": "gossip"}, "spread: 'gossip' is none of adaptive, tree, flood"),
+    ({"mode": "slow"}, "mode: invalid enum value 'slow'; it is none of paper, fixed, fast"),
+    ({"without": ["R9", "R99"]}, "without[1]: invalid enum value 'R99'; it is none of R1, R2,"),
+]
+
+
+def refusal(values: dict[str, Any]) -> str:
+    with pytest.raises(ScenarioError) as refused:
+        make_scenario(values)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(("values", "sentence"), REFUSED)
+def test_what_makes_no_sense_is_refused_in_one_sentence_that_names_the_place(
+    values: dict[str, Any], sentence: str
+) -> None:
+    said = refusal(values)
+    assert said.startswith(sentence)
+    assert len(said) < 300
+    assert "\n" not in said
+    assert "`" not in said
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"adversary": "A" * 10**5},
+        {"scheduler": "s" * 10**5},
+        {"mode": "m" * 10**5},
+        {"without": ["R" * 10**5]},
+        {"k" * 10**5: 1},
+        {"two\nlines": 1},
+    ],
+    ids=["adversary", "scheduler", "mode", "without", "key", "line break"],
+)
+def test_the_sentence_is_short_whatever_was_given(values: dict[str, Any]) -> None:
+    said = refusal(values)
+    assert len(said) < 300
+    assert "\n" not in said
+
+
+# --- files -----------------------------------------------------------------------------
+
+
+def test_a_file_is_read_as_plain_values(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text('title = "é"\nn = 5\n[crash]\nrounds = [1]\nshare = 0.5\n', encoding="utf-8")
+    values = read_scenario(path)
+    assert values == {"title": "é", "n": 5, "crash": {"rounds": [1], "share": 0.5}}
+    assert make_scenario(values).crash is not None
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"n = ", "s.toml is not TOML we can read: Invalid value"),
+        (b"n = 1\nn = 2", "s.toml is not TOML we can read: Cannot overwrite a value"),
+        (b"\xff", "cannot read the scenario s.toml: not UTF-8"),
+        (None, "cannot read the scenario s.toml: No such file"),
+        (b"n = " + b"1" * 5000, "s.toml is not TOML we can read: "),
+        (b"n = " + b"[" * 5000, "s.toml is not TOML we can read: "),
+    ],
+    ids=["no value", "twice", "not UTF-8", "absent", "large number", "deep"],
+)
+def test_a_file_that_is_none_is_refused_in_one_sentence(
+    content: bytes | None, sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ScenarioError) as refused:
+        read_scenario(path)
+    said = str(refused.value)
+    assert said.startswith(sentence)
+    assert len(said) < 300
+    assert "\n" not in said
+
+
+# --- every field has an effect ---------------------------------------------------------
+
+SMALL = {"n": 12, "adversary": "A15"}
+DEAD = {"n": 16, "adversary": "A36"}
+EFFECTS: dict[str, tuple[dict[str, Any], Any]] = {
+    "n": (SMALL, 13),
+    "adversary": (SMALL, "A05"),
+    "mode": (SMALL, "fixed"),
+    "without": (SMALL, ["R14"]),
+    "scheduler": (SMALL, "sync"),
+    "loss": (SMALL, 0.2),
+    "duplicate": (SMALL, 0.2),
+    "churn": (SMALL, 0.02),
+    "seed": (SMALL, 1),
+    "max_rounds": (SMALL, 2),
+    "closure": (SMALL, 0),
+    "detector_delay": (DEAD, 9),
+    "supervisor_restarts": (SMALL, [3]),
+    "delay": (SMALL, {"share": 0.5, "rounds_max": 3}),
+    "partition": (SMALL, {"share": 0.5, "from_round": 0, "to_round": 9}),
+    "crash": (SMALL, {"rounds": [2], "share": 0.5}),
+    "wrong_suspicion": (SMALL, {"rounds": 5, "share": 0.5}),
+}
+WITHOUT_EFFECT = {
+    "title",  # is for people
+    "spread",  # nothing spreads as long as there are no publications
+}
+
+
+def outcome(values: dict[str, Any]) -> dict[str, Any]:
+    """What came of a run, without what only repeats the scenario."""
+    report = asdict(run(**values))
+    for name in ("n", "seed", "mode", "adversary"):
+        del report[name]
+    return report
+
+
+def test_the_table_of_effects_has_every_field() -> None:
+    assert EFFECTS.keys() | WITHOUT_EFFECT == {field.name for field in fields(Scenario)}
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_every_field_has_an_effect(name: str) -> None:
+    values, other = EFFECTS[name]
+    assert outcome({**values, name: other}) != outcome(values)
+
+
+@pytest.mark.parametrize("name", [name for name in EFFECTS if name not in ("n", "adversary")])
+def test_a_field_at_its_default_is_as_if_it_were_left_out(name: str) -> None:
+    default = next(field.default for field in fields(Scenario) if field.name == name)
+    assert make_scenario({name: default}) == make_scenario({})
+
+
+def test_faults_and_incidents_are_those_of_the_fields() -> None:
+    scenario = make_scenario(
+        {
+            "adversary": "A46",
+            "loss": 0.1,
+            "duplicate": 0.2,
+            "churn": 0.3,
+            "detector_delay": 4,
+            "supervisor_restarts": [5],
+            "delay": {"share": 0.6, "rounds_max": 7},
+            "partition": {"share": 0.5, "from_round": 8, "to_round": 9},
+            "crash": {"rounds": [10], "share": 0.11},
+            "wrong_suspicion": {"rounds": 12, "share": 0.13},
+        }
+    )
+    nodes = ["a", "b", "c", "d"]
+    partition, *others = scenario.faults(nodes)
+    assert isinstance(partition, Partition)
+    assert len(partition.island) == 2
+    assert (partition.from_round, partition.to_round) == (8, 9)
+    assert others == [Duplication(0.2), Loss(0.1), Delay(0.6, 7)]
+    *incidents, detector = scenario.incidents()
+    assert detector == Detector(4)  # last: it sees the round's crashes
+    assert set(incidents) == {
+        Churn(0.3),
+        CrashWave((10,), 0.11),
+        CrashWave((2, 4, 6, 8), 1 / 16),  # the adversary's own
+        WrongSuspicion(0.13, 12),
+        SupervisorRestart((5,)),
+    }
+    assert scenario.warm_up_rounds == 100
+
+
+def test_by_default_nothing_happens_but_that_the_dead_are_noticed() -> None:
+    scenario = make_scenario({})
+    assert scenario.faults(["a", "b"]) == ()
+    assert scenario.incidents() == (Detector(0),)
+    assert scenario.warm_up_rounds == 0
+
+
+def test_an_island_depends_on_the_seed_alone() -> None:
+    span = {"share": 0.4, "from_round": 0, "to_round": 1}
+    nodes = [f"n{number}" for number in range(20)]
+    islands = [
+        make_scenario({"partition": span, "seed": seed, "loss": loss}).faults(nodes)[0]
+        for seed, loss in ((0, 0), (0, 0.5), (1, 0))
+    ]
+    assert islands[0] == islands[1] != islands[2]
+    assert all(isinstance(cut, Partition) and len(cut.island) == 8 for cut in islands)
+
+
+def test_rules_that_are_switched_off_are_off() -> None:
+    rules = make_scenario({"without": ["R9", "S11", "k+1"]}).config.rules
+    off = {rule for rule in Rule if not getattr(rules, rule.name.lower())}
+    assert off == {Rule.SILENCE, Rule.PUSH, Rule.RARE_REQUESTS}
+    assert make_scenario({"mode": "paper"}).mode is Mode.PAPER
+
+
+# --- the named scenarios ---------------------------------------------------------------
+
+
+def test_there_are_scenarios_for_a_user_to_start_from() -> None:
+    assert len(FILES) >= 6
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_named_scenario_does_what_its_title_says(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").startswith("# ")
+    scenario = make_scenario(read_scenario(path))
+    claim = re.fullmatch(r"(?:heals within (\d+) rounds|does not heal): .+", scenario.title)
+    assert claim is not None, scenario.title
+    report = Simulation(scenario).run()
+    if claim[1] is None:
+        assert not report.is_good
+        assert report.violations
+    else:
+        assert report.is_good, report.violations
+        assert report.rounds_strict is not None
+        assert report.rounds_strict <= int(claim[1])
