@@ -79,16 +79,23 @@ class Ring:
 
     def _put_right(self, me: Peer, out: Outbox) -> None:
         """Drop void references; hand a neighbour on the wrong side to linearize."""
-        neighbours = self.neighbours
+        self._drop_void()
+        misplaced: list[Peer] = []
         for side in SIDES:
-            peer = neighbours[side]
-            if peer is None:
-                continue
-            if self.is_void(peer):
-                neighbours[side] = None
-            elif (peer < me) is not (side is LEFT):
-                neighbours[side] = None
-                self.linearize(peer, out, first_hand=True)
+            peer = self.neighbours[side]
+            if peer is not None and me.side_of(peer) is not side:
+                self.neighbours[side] = None
+                misplaced.append(peer)
+        for peer in misplaced:  # only now: two that have changed places do not stand in the way
+            self.linearize(peer, out, first_hand=True)
+
+    def _drop_void(self) -> None:
+        """Drop references that lead to ourselves or to the supervisor (B2)."""
+        left, right = self.neighbours
+        if left is not None and self.is_void(left):
+            self.neighbours[LEFT] = None
+        if right is not None and self.is_void(right):
+            self.neighbours[RIGHT] = None
         if self.wrap is not None and self.is_void(self.wrap):
             self.wrap = None
 
@@ -152,6 +159,7 @@ class Ring:
         if me is None:
             out.send(peer.node, RemoveConnections(self.node))
             return None
+        self._drop_void()
         if self.rules.equal_label and peer.label == me.label:
             out.ask(peer.node)  # R8
             return None
@@ -310,6 +318,8 @@ class Ring:
         me = self.me = Peer(label, self.node)
         pred = message.pred if message.pred is not None and not self.is_void(message.pred) else None
         succ = message.succ if message.succ is not None and not self.is_void(message.succ) else None
+        if pred is None:
+            succ = None  # alone: there is no ring with one neighbour only
         before = [peer for peer in self.peers() if not self.is_void(peer)]
         if self.rules.overwrite:
             self._overwrite(me, pred, succ)
@@ -327,7 +337,7 @@ class Ring:
             if peer is not None:
                 if me.side_of(peer) is side:
                     self.neighbours[side] = peer
-                elif self.wrap is None:
+                else:
                     self.wrap = peer
 
     def _see_home(

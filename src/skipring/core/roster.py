@@ -94,7 +94,6 @@ class Roster:
         if index is None:
             return []
         near = dict.fromkeys(self._around(index) + self._around(last))
-        before = {other: self.configuration_of(other) for other in near if other != node}
         self._change_digest(-self._peer(index).weight)
         del self._index[node]
         mover = self._nodes.pop()
@@ -102,8 +101,7 @@ class Roster:
             self._nodes[index] = mover
             self._index[mover] = index
             self._change_digest(self._peer(index).weight - Peer(Label.nth(last), mover).weight)
-        # Only now: the one that moved may have sat beside the leaver (S7).
-        return [other for other in before if self.configuration_of(other) != before[other]]
+        return [other for other in near if other != node]
 
     def _around(self, index: int) -> list[NodeId]:
         if len(self._nodes) == 1:

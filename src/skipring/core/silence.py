@@ -56,10 +56,10 @@ class Silence:
             self._watches = {node: watches[node] for node in nodes}
         return alarm
 
-    def confirm(self, neighbours: Iterable[Peer]) -> None:
-        """A configuration has come; it answers what is pending about those it still names."""
-        for peer in neighbours:
-            watch = self._watches.get(peer.node)
+    def confirm(self, nodes: Iterable[NodeId]) -> None:
+        """A configuration has come; it answers what is pending about the nodes it still names."""
+        for node in nodes:
+            watch = self._watches.get(node)
             if watch is not None and watch.pending:
                 watch.pending = False
                 watch.threshold = self._clamped(2 * self._clamped(watch.threshold))

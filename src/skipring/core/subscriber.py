@@ -144,7 +144,8 @@ class Subscriber:
             out.send(SUPERVISOR, Unsubscribe(self.node))  # S2
         else:
             self._ring.configure(message.label, message, out)
-            self._silence.confirm(self._ring.peers())
+            named = (message.pred, message.succ)
+            self._silence.confirm(peer.node for peer in named if peer is not None)
 
     def _on_unrecorded(self, out: Outbox) -> None:
         """The supervisor does not know us: go if we wanted to, else subscribe at once (S2)."""

@@ -112,7 +112,7 @@ class Supervisor:
             is_member = node in self.roster
             if left[is_member] > 0:
                 del self._queue[node]
-                if node not in self._suspects:
+                if node != SUPERVISOR and node not in self._suspects:
                     left[is_member] -= 1
                     self._tell(node, out)
 
@@ -132,7 +132,7 @@ class Supervisor:
     def _note_change(self, changed: Iterable[NodeId], out: Outbox) -> None:
         """The roster has changed: tell those it concerns (S11)."""
         for node in changed:
-            self._calm_ticks = 0
+            self._calm_ticks = self._mismatches = 0
             if self._config.rules.push:
                 self._answer(node, out)
 

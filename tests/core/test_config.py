@@ -1,0 +1,49 @@
+"""Which rules there are, which modes have which, and the constants (section 2 of the rules)."""
+
+import pytest
+
+from skipring.core.config import MODE_RULES, Mode, ProtocolConfig, Rule, Rules
+
+NAMES = ["R1", "R2", "R8", "R9", "R10", "R11", "R12", "R13", "R14", "R15", "S11", "B13", "k+1"]
+
+
+def rules_on(rules: Rules) -> set[Rule]:
+    return {rule for rule in Rule if getattr(rules, rule.name.lower())}
+
+
+def test_the_rules_that_can_be_switched_off_are_these() -> None:
+    assert [str(rule) for rule in Rule] == NAMES
+
+
+def test_every_rule_has_its_own_switch() -> None:
+    assert list(Rules.__struct_fields__) == [rule.name.lower() for rule in Rule]
+
+
+@pytest.mark.parametrize(
+    ("mode", "names"),
+    [
+        (Mode.PAPER, set()),
+        (Mode.FIXED, {"R1", "R2", "R9", "B13", "k+1"}),
+        (Mode.FAST, set(NAMES)),
+    ],
+)
+def test_a_mode_is_a_set_of_rules(mode: Mode, names: set[str]) -> None:
+    assert set(MODE_RULES[mode]) == names
+    assert rules_on(Rules.of(mode)) == names
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_a_rule_is_switched_off_alone(rule: Rule) -> None:
+    assert rules_on(Rules.of(Mode.FAST, [rule])) == set(Rule) - {rule}
+
+
+def test_fast_is_the_default() -> None:
+    assert ProtocolConfig().rules == Rules.of() == Rules.of(Mode.FAST)
+
+
+def test_the_constants_are_the_measured_ones() -> None:
+    config = ProtocolConfig()
+    assert (config.silence_ticks_min, config.silence_ticks_max) == (8, 64)
+    assert (config.answers_min, config.answers_share) == (64, 8)
+    assert (config.digest_settle_ticks, config.digest_mismatches) == (4, 2)
+    assert (config.refresh_ticks, config.refresh_share) == (16, 16)

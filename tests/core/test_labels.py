@@ -1,0 +1,108 @@
+"""Labels: the values of l, their order, and what is refused (section 2.1)."""
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from skipring.core.labels import CIRCLE, LABEL_BITS, Label
+from tests.support.machines import unhurried
+from tests.support.strategies import labels
+
+indices = st.integers(0, 63).map(lambda bits: 1 << bits) | st.integers(0, (1 << LABEL_BITS) - 1)
+bit_strings = st.just("0") | st.text("01", max_size=LABEL_BITS - 1).map(lambda head: head + "1")
+
+
+def paper_l(index: int) -> str:
+    """Section 2.1, word by word: the leading bit of the binary form moves to the end."""
+    digits = format(index, "b")
+    return digits[1:] + digits[0]
+
+
+def paper_r(bits: str) -> int:
+    """Section 2.1's r(y) = sum of y_i / 2^i, in units of 2^-64."""
+    return sum(CIRCLE >> place for place, bit in enumerate(bits, start=1) if bit == "1")
+
+
+def test_the_first_labels_are_those_of_the_paper() -> None:
+    first = [Label.nth(index).bits for index in range(8)]
+    assert first == ["0", "1", "01", "11", "001", "011", "101", "111"]
+
+
+@unhurried
+@given(indices)
+def test_the_nth_label_is_the_papers_l(index: int) -> None:
+    assert Label.nth(index).bits == paper_l(index)
+
+
+@unhurried
+@given(indices)
+def test_index_is_the_inverse_of_l(index: int) -> None:
+    assert Label.nth(index).index == index
+
+
+@unhurried
+@given(labels())
+def test_every_label_is_a_value_of_l(own: Label) -> None:
+    assert Label.nth(own.index) == own
+
+
+@unhurried
+@given(bit_strings)
+@example("0" * 63 + "1")
+def test_parsing_and_writing_bits_are_inverse(bits: str) -> None:
+    assert Label.parse(bits).bits == str(Label.parse(bits)) == bits
+
+
+@unhurried
+@given(labels())
+def test_writing_bits_and_parsing_are_inverse(own: Label) -> None:
+    assert Label.parse(own.bits) == own
+
+
+@unhurried
+@given(bit_strings)
+def test_the_position_is_r_of_the_label(bits: str) -> None:
+    assert Label.parse(bits).position == paper_r(bits)
+
+
+@unhurried
+@given(bit_strings)
+def test_the_length_is_the_number_of_bits(bits: str) -> None:
+    assert Label.parse(bits).length == len(bits)
+
+
+@unhurried
+@given(labels(), labels())
+def test_the_order_of_labels_is_the_order_of_bit_strings_and_of_r(a: Label, b: Label) -> None:
+    assert (a < b) == (a.bits < b.bits) == (paper_r(a.bits) < paper_r(b.bits))
+    assert (a == b) == (a.bits == b.bits)
+
+
+@unhurried
+@given(st.integers())
+def test_places_are_counted_round_the_circle_as_often_as_needed(place: int) -> None:
+    assert Label.at(place) == Label.at(place + CIRCLE)
+    assert (Label.at(place).position - place) % CIRCLE == 0
+
+
+NO_LABELS = ["", "00", "10", "010", "2", "1 ", " 1", "1_1", "-1", "+1", "0b1", "\u0661", "1" * 65]
+
+
+@pytest.mark.parametrize("bits", NO_LABELS)
+def test_what_l_never_produces_is_refused_when_parsed(bits: str) -> None:
+    with pytest.raises(ValueError, match="not a label"):
+        Label.parse(bits)
+
+
+@pytest.mark.parametrize("position", [-1, CIRCLE])
+def test_a_place_outside_the_circle_is_no_label(position: int) -> None:
+    with pytest.raises(ValueError, match="not a label"):
+        Label(position)
+    with pytest.raises(msgspec.ValidationError, match="not a label"):
+        msgspec.convert([position], Label)
+
+
+def test_a_label_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Label(0).position = 1  # type: ignore[misc]

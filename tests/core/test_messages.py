@@ -1,0 +1,86 @@
+"""Messages: a closed set of frozen values that are what the wire carries."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from skipring.core.messages import (
+    MESSAGE_TYPES,
+    UNRECORDED,
+    CheckLabel,
+    Introduce,
+    Message,
+    SetConfiguration,
+)
+from skipring.core.peers import SUPERVISOR, Link, Peer
+from tests.support.machines import label, peer, unhurried
+from tests.support.strategies import messages
+
+TAGS = {
+    "Subscribe": 1,
+    "Unsubscribe": 2,
+    "GetConfiguration": 3,
+    "SetConfiguration": 4,
+    "CheckLabel": 5,
+    "Introduce": 6,
+    "IntroduceShortcut": 7,
+    "RemoveConnections": 8,
+    "Digest": 9,
+}
+decoder = msgspec.msgpack.Decoder(Message)
+
+
+def test_the_tags_are_part_of_the_wire_and_stay_what_they_are() -> None:
+    tags = {kind.__name__: kind.__struct_config__.tag for kind in MESSAGE_TYPES}
+    assert {name: tags[name] for name in TAGS} == TAGS
+    assert len(set(tags.values())) == len(MESSAGE_TYPES)
+
+
+def test_the_list_of_types_is_the_whole_union() -> None:
+    assert set(MESSAGE_TYPES) == set(get_args(Message))
+
+
+@unhurried
+@given(messages(("a", "b", SUPERVISOR)))
+def test_every_message_comes_back_from_the_wire_as_it_was(message: Message) -> None:
+    assert decoder.decode(msgspec.msgpack.encode(message)) == message
+
+
+@unhurried
+@given(messages(("a", "b", SUPERVISOR)))
+def test_every_message_is_a_value(message: Message) -> None:
+    assert hash(message) == hash(msgspec.structs.replace(message))
+    with pytest.raises(AttributeError):
+        setattr(message, message.__struct_fields__[0], None)
+
+
+def test_a_message_is_an_array_that_starts_with_its_tag() -> None:
+    message = Introduce(peer("01", "a"), Link.WRAP, first_hand=True)
+    assert msgspec.to_builtins(message) == [6, [[1 << 62], "a"], "CYC", True]
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        [5, [[1 << 64], "a"], None, "LIN"],  # a label outside the circle
+        [5, [[-1], "a"], None, "LIN"],
+        [5, [None, "a"], None, "LIN"],  # a reference without a label
+        [5, [[0], "a"], None, "SIDEWAYS"],
+        [7],
+        [99, "a"],  # no such message
+    ],
+)
+def test_what_is_no_message_is_refused(wire: list[object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(wire, Message)
+
+
+def test_a_node_that_is_unrecorded_is_told_nothing_but_that() -> None:
+    assert SetConfiguration(None, None, None) == UNRECORDED
+
+
+def test_messages_tell_a_belief_from_a_label() -> None:
+    own, other = Peer(label("0"), "a"), Peer(label("1"), "a")
+    assert CheckLabel(own, None, Link.LINE) != CheckLabel(other, None, Link.LINE)

@@ -1,0 +1,83 @@
+"""References, the total order of the ring, and its two directions (section 1.1)."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipring.core.labels import CIRCLE, HALF_CIRCLE, Label
+from skipring.core.peers import LEFT, RIGHT, SIDES, Peer, farther
+from tests.support.machines import label, peer, unhurried
+from tests.support.strategies import labels, node_names
+
+anybody = st.builds(Peer, labels(), node_names())
+
+
+@unhurried
+@given(anybody, anybody)
+def test_peers_are_ordered_by_label_and_then_by_id(a: Peer, b: Peer) -> None:
+    assert (a < b) == ((a.label.bits, a.node) < (b.label.bits, b.node))
+
+
+def test_a_label_that_is_equal_leaves_the_order_to_the_ids() -> None:
+    own = peer("01", "m")
+    assert own.side_of(peer("01", "a")) is LEFT
+    assert own.side_of(peer("01", "z")) is RIGHT
+
+
+def test_B3_a_reference_without_a_label_cannot_be_made() -> None:
+    assert msgspec.convert([[0], "a"], Peer) == peer("0", "a")
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert([None, "a"], Peer)
+
+
+def test_B11_distances_are_directed() -> None:
+    low, high = label("01"), label("11")
+    assert RIGHT.distance(low, high) == LEFT.distance(high, low) == HALF_CIRCLE
+    low, high = label("0"), label("001")
+    assert RIGHT.distance(low, high) == CIRCLE // 8
+    assert LEFT.distance(low, high) == CIRCLE // 8 * 7
+
+
+def test_B11_distances_are_circular() -> None:
+    assert LEFT.distance(label("0"), label("111")) == CIRCLE // 8
+    assert RIGHT.distance(label("111"), label("0")) == CIRCLE // 8
+
+
+@unhurried
+@given(labels(), labels())
+def test_B11_the_two_ways_round_make_up_the_circle(a: Label, b: Label) -> None:
+    there, back = RIGHT.distance(a, b), LEFT.distance(a, b)
+    assert (there + back) % CIRCLE == 0
+    assert there == LEFT.distance(b, a)
+    assert 0 <= there < CIRCLE
+
+
+def test_each_side_is_opposite_to_the_other() -> None:
+    assert [side.opposite for side in SIDES] == [RIGHT, LEFT]
+
+
+def test_farther_is_strict_and_turns_with_the_side() -> None:
+    near, far = peer("01", "b"), peer("001", "b")
+    assert farther(far, near, LEFT)
+    assert not farther(near, far, LEFT)
+    assert farther(near, far, RIGHT)
+    assert not farther(near, near, LEFT)
+    assert not farther(near, near, RIGHT)
+
+
+@unhurried
+@given(anybody, anybody)
+def test_R14_the_weight_tells_pairs_of_label_and_node_apart(a: Peer, b: Peer) -> None:
+    assert (a.weight == b.weight) == (a == b)
+    assert 0 <= a.weight < CIRCLE
+
+
+def test_R14_two_nodes_that_swap_their_labels_change_the_sum() -> None:
+    before = peer("01", "a").weight + peer("11", "b").weight
+    after = peer("01", "b").weight + peer("11", "a").weight
+    assert before % CIRCLE != after % CIRCLE
+
+
+def test_R14_weights_are_part_of_the_wire_and_stay_what_they_are() -> None:
+    assert peer("01", "a").weight == 0x645FEE03A1C88D16

@@ -1,0 +1,85 @@
+"""Every point of the protocol has a test that carries its number."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from skipring.core.config import Rule
+from tests.core.points import POINTS
+
+HERE = Path(__file__).parent
+CORE = HERE.parents[1] / "src" / "skipring" / "core"
+
+SUPERVISOR = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S10", "S11")
+RING = ("B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B11", "B12", "B13", "B14")
+SHORTCUTS = ("C2", "C3", "C4", "C5")
+RULES = ("R1", "R2", "R8", "R9", "R10", "R11", "R12", "R13", "R14", "R15", "k+1")
+ALL = (*SUPERVISOR, *RING, *SHORTCUTS, *RULES)
+
+# Closed lists of values that every other test uses.
+WITHOUT_TESTS = {"__init__", "effects", "events", "publications"}
+
+
+@cache
+def collected() -> dict[str, list[ast.FunctionDef]]:
+    """The tests in each file of this directory."""
+    return {
+        path.name: [
+            item
+            for item in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(item, ast.FunctionDef) and item.name.startswith("test_")
+        ]
+        for path in sorted(HERE.glob("test_*.py"))
+    }
+
+
+def names() -> list[str]:
+    return [test.name for found in collected().values() for test in found]
+
+
+def points_in(name: str) -> set[str]:
+    """The points whose numbers the name of a test carries."""
+    found = re.findall(r"(?<=_)(?:[SBCR]\d+|k_plus_1)(?=_)", name)
+    return {number.replace("_plus_", "+") for number in found}
+
+
+@pytest.mark.parametrize("point", ALL)
+def test_every_point_has_a_test_that_carries_its_number(point: str) -> None:
+    assert any(point in points_in(name) for name in names())
+
+
+def test_no_test_carries_a_number_that_is_no_point() -> None:
+    assert {name: points_in(name) for name in names() if not points_in(name) <= set(ALL)} == {}
+
+
+def test_the_table_has_every_point_and_no_other() -> None:
+    assert tuple(POINTS) == ALL
+
+
+@pytest.mark.parametrize("point", ALL)
+def test_the_tests_in_the_table_exist_once_and_carry_the_number(point: str) -> None:
+    times = Counter(names())
+    assert POINTS[point]
+    for name in POINTS[point]:
+        assert times[name] == 1
+        assert point in points_in(name)
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_every_rule_is_switched_off_in_a_test_that_carries_its_number(rule: Rule) -> None:
+    found = [t for t in collected()["test_rules.py"] if str(rule) in points_in(t.name)]
+    assert found
+    for test in found:
+        marks = [ast.unparse(mark) for mark in test.decorator_list]
+        assert "both_ways" in marks, f"{test.name} does not ask what happens without the rule"
+
+
+def test_every_module_of_the_core_has_a_file_of_tests() -> None:
+    modules = {path.stem for path in CORE.glob("*.py")} - WITHOUT_TESTS
+    assert {module for module in modules if f"test_{module}.py" not in collected()} == set()

@@ -1,0 +1,318 @@
+"""Every rule that can be switched off carries weight.
+
+Each test makes one claim and asks whether it holds twice: with all rules on it must, with the one
+rule off it must not. Where a rule's effect on a whole ring is hidden by others that heal the same
+harm later, it is switched off in mode ``fixed``, which lacks those others.
+
+All runs are deterministic; the bounds lie far from what is measured on either side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from statistics import median
+
+import pytest
+from msgspec.structs import replace
+
+from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
+from skipring.core.messages import (
+    CheckLabel,
+    GetConfiguration,
+    Introduce,
+    SetConfiguration,
+)
+from skipring.core.peers import Link
+from skipring.core.shortcuts import Shortcuts
+from skipring.core.state import SupervisorState
+from skipring.sim.engine import World
+from skipring.sim.faults import Duplication, Fault
+from skipring.sim.incidents import Detector
+from skipring.sim.schedulers import RandomOrder, Scheduler, Synchronous
+from skipring.world.adversaries import ADVERSARIES, legitimate_world
+from skipring.world.adversaries.building import database_of, recorded_nodes
+from skipring.world.legitimacy import Layer, is_strictly_legitimate, violations
+from skipring.world.snapshot import Snapshot
+from tests.support.machines import (
+    FAST,
+    FIXED,
+    ME,
+    PAPER,
+    asked,
+    edges,
+    hear,
+    label,
+    only,
+    peer,
+    ring_at,
+    written,
+)
+
+both_ways = pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
+
+
+def switched(rule: Rule, on: bool, mode: Mode = Mode.FAST) -> Rules:
+    """All rules of a mode, or all but one."""
+    return Rules.of(mode, () if on else (rule,))
+
+
+# -- running a world ---------------------------------------------------------------------------
+
+
+class Run:
+    """A world under some rules, from an adversary's or any other start."""
+
+    def __init__(
+        self,
+        start: Snapshot,
+        rules: Rules,
+        *,
+        seed: int = 0,
+        faults: Sequence[Fault] = (),
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        self.world = World(start, seed=seed, config=ProtocolConfig(rules=rules), faults=faults)
+        self._scheduler = scheduler if scheduler is not None else RandomOrder()
+        self._detector = Detector()
+
+    def round(self) -> None:
+        self.world.begin_round()
+        self._detector.strike(self.world)
+        self._scheduler.run_round(self.world)
+        self.world.end_round()
+
+    def rounds(self, count: int) -> Iterator[int]:
+        for number in range(count):
+            self.round()
+            yield number
+
+    def heals(self, rounds_max: int) -> bool:
+        """Run until the state is strictly legitimate; False if that takes longer."""
+        if is_strictly_legitimate(self.world):
+            return True
+        return any(is_strictly_legitimate(self.world) for _ in self.rounds(rounds_max))
+
+
+def start_of(adversary: str, n: int, seed: int) -> Snapshot:
+    return ADVERSARIES[adversary].build(n, Random(f"{adversary}/{seed}"))
+
+
+def healed(
+    adversary: str, n: int, rules: Rules, *, rounds_max: int, seeds: Sequence[int]
+) -> list[bool]:
+    """Which of an adversary's worlds heal in time."""
+    starts = ((seed, start_of(adversary, n, seed)) for seed in seeds)
+    return [Run(start, rules, seed=seed).heals(rounds_max) for seed, start in starts]
+
+
+# -- R1 ----------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_R1_a_displaced_shortcut_is_asked_who_it_is(on: bool) -> None:
+    shortcuts = Shortcuts(ring_at("01", left=peer("001", "a"), rules=switched(Rule.PROBE, on)))
+    shortcuts.slots = {label("0"): "b"}
+    sent = written(lambda out: shortcuts.on_introduce_shortcut(peer("0", "c"), out))
+    assert (sent == [("b", CheckLabel(peer("01", ME), label("0"), Link.LINE))]) is on
+
+
+@both_ways
+def test_R1_stale_shortcuts_are_healed_without_help_of_the_line(on: bool) -> None:
+    rules = switched(Rule.PROBE, on, Mode.FIXED)
+    found = healed("A12", 128, rules, rounds_max=13, seeds=(0, 1))  # <= 9, else >= 17
+    assert found == [on] * 2
+
+
+@both_ways
+def test_R1_alone_ends_the_livelock_of_the_papers_pseudocode(on: bool) -> None:
+    rules = only(Rule.PROBE) if on else PAPER
+    found = healed("A12", 32, rules, rounds_max=60, seeds=(0, 1, 2))  # <= 7, else never
+    assert found == [on] * 3
+
+
+# -- R2 ----------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_R2_neighbours_do_not_change_by_the_word_of_others(on: bool) -> None:
+    ring = ring_at("01", left=peer("0", "a"), rules=switched(Rule.FIRST_HAND, on))
+    before = edges(ring)
+    hear(ring, Introduce(peer("001", "b"), Link.LINE, first_hand=False))
+    assert (edges(ring) == before) is on
+
+
+@both_ways
+def test_R2_wrong_beliefs_about_neighbours_do_not_spread(on: bool) -> None:
+    rules = switched(Rule.FIRST_HAND, on, Mode.FIXED)
+    found = healed("A10", 128, rules, rounds_max=29, seeds=(0, 1))  # <= 24, else >= 34
+    assert found == [on] * 2
+
+
+# -- R8 ----------------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize("link", Link)
+def test_R8_somebody_else_with_our_label_is_not_stored_but_asked_about(
+    on: bool, link: Link
+) -> None:
+    ring = ring_at("01", rules=switched(Rule.EQUAL_LABEL, on))
+    sent = hear(ring, Introduce(peer("01", "z"), link, first_hand=True))
+    assert (sent == asked("z")) is on
+    assert (edges(ring) == (None, None, None)) is on
+
+
+# -- R9 ----------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_R9_who_knows_nobody_but_a_dead_neighbour_is_found(on: bool) -> None:
+    rules = switched(Rule.SILENCE, on)
+    found = healed("A18", 16, rules, rounds_max=100, seeds=(0, 1, 2))  # <= 15, else never
+    assert found == [on] * 3
+
+
+# -- R10 ---------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_R10_an_unsubscribe_costs_few_introductions(on: bool) -> None:
+    run = Run(legitimate_world(64, Random(1)), switched(Rule.SUPERVISOR_FIRST, on))
+    chance, costs = Random(1), []
+    for _ in range(15):
+        before = run.world.sent[Introduce]
+        members = [node for node, machine in run.world.subscribers.items() if machine.wants]
+        run.world.unsubscribe(chance.choice(members))
+        assert run.heals(400)
+        costs.append(run.world.sent[Introduce] - before)
+    assert (median(costs) <= 14) is on  # about 1, else 40 to 100
+
+
+# -- R11 ---------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_R11_a_lost_database_is_noticed_by_all_in_few_rounds(on: bool) -> None:
+    rules = switched(Rule.WAKE, on)
+    found = healed("A05", 128, rules, rounds_max=30, seeds=(0, 1))  # <= 15, else >= 36
+    assert found == [on] * 2
+
+
+# -- R12 ---------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_R12_adjacent_members_that_were_replaced_find_their_places(on: bool) -> None:
+    rules = switched(Rule.CONFLICT, on)
+    found = healed("A41", 128, rules, rounds_max=16, seeds=(0, 1, 2))  # <= 11, else 11 to 41
+    assert all(found) is on
+
+
+# -- R13 ---------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_R13_messages_that_arrive_twice_do_not_multiply(on: bool) -> None:
+    run = Run(
+        start_of("A06", 64, 0),
+        switched(Rule.NO_WRAP_FORWARDING, on),
+        faults=[Duplication(0.2)],
+    )
+    bound = 1000  # the run is stopped there: at most 134, else without end
+    assert all(len(run.world.channels) <= bound for _ in run.rounds(40)) is on
+
+
+# -- R14 ---------------------------------------------------------------------------------------
+
+
+def swapped_behind_the_cursor(n: int, seed: int) -> Snapshot:
+    """Two leaves are swapped in the database where round robin takes long to come."""
+    chance = Random(seed)
+    world = legitimate_world(n, chance)
+    before, nodes = world.roster, recorded_nodes(world)
+    before.repair()
+    i, j = chance.sample(range(n // 2, n), 2)
+    nodes[i], nodes[j] = nodes[j], nodes[i]
+    swapped = replace(world, supervisor=SupervisorState(database=database_of(nodes)))
+    after = swapped.roster
+    after.repair()
+    wrong = [
+        index
+        for index, node in enumerate(nodes)
+        if before.configuration_of(node) != after.configuration_of(node)
+    ]
+    gaps = {(b - a) % n: a for a, b in zip(wrong, [*wrong[1:], wrong[0]], strict=True)}
+    cursor = gaps[max(gaps)]
+    return replace(swapped, supervisor=SupervisorState(database=database_of(nodes), next=cursor))
+
+
+@both_ways
+def test_R14_two_swapped_members_are_found_before_round_robin_comes_to_them(on: bool) -> None:
+    rules = switched(Rule.DIGEST, on)
+    runs = [Run(swapped_behind_the_cursor(256, seed), rules, seed=seed) for seed in (2, 3)]
+    assert all(run.heals(60) for run in runs) is on  # <= 35, else 98 and 95
+
+
+# -- R15 ---------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_R15_a_lost_database_does_not_make_the_supervisor_shout(on: bool) -> None:
+    n = 128
+    run = Run(start_of("A05", n, 0), switched(Rule.QUEUE, on))
+    said = []
+    for _ in range(20):
+        before = run.world.sent[SetConfiguration]
+        run.round()
+        said.append(run.world.sent[SetConfiguration] - before)
+    assert (max(said) <= 2 * 64) is on  # the two budgets of one timeout, else ten for each node
+    assert is_strictly_legitimate(run.world)
+
+
+# -- S11 ---------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_S11_two_rounds_after_a_join_the_ring_is_right(on: bool) -> None:
+    run = Run(legitimate_world(64, Random(5)), switched(Rule.PUSH, on), scheduler=Synchronous())
+    right: list[bool] = []
+    for newcomer in ("x", "y", "z"):
+        run.world.subscribe(newcomer)
+        for _ in run.rounds(2):
+            pass
+        wrong = {violation.layer for violation in violations(run.world)}
+        right.append(wrong.isdisjoint({Layer.DATABASE, Layer.LABELS, Layer.RING}))
+        assert run.heals(50)
+    assert right == [on] * 3
+
+
+# -- B13 ---------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_B13_references_to_the_dead_do_not_stay(on: bool) -> None:
+    rules = switched(Rule.OVERWRITE, on)
+    found = healed("A17", 32, rules, rounds_max=100, seeds=(0, 1, 2, 3))  # <= 9, else never
+    assert found == [on] * 4
+
+
+# -- k+1 ---------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_k_plus_1_keeps_the_supervisor_below_one_request_a_round(on: bool) -> None:
+    run = Run(legitimate_world(4, Random(1)), switched(Rule.RARE_REQUESTS, on))
+    rounds = 2000
+    for _ in run.rounds(rounds):
+        pass
+    # Expected: 1/2 + 1/4 + 1/32 + 1/32 = 0.81, else 1/2 + 1/2 + 1/16 + 1/16 = 1.13.
+    assert (run.world.sent[GetConfiguration] / rounds < 0.912) is on
+
+
+# -- and all together --------------------------------------------------------------------------
+
+
+def test_a_rule_that_is_off_in_a_mode_is_on_in_a_faster_one() -> None:
+    on = [{rule for rule in Rule if getattr(r, rule.name.lower())} for r in (PAPER, FIXED, FAST)]
+    assert on[0] < on[1] < on[2] == set(Rule)

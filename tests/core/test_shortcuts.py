@@ -1,0 +1,249 @@
+"""Shortcuts: which are held, who is introduced to whom, what becomes of the others (Alg. 4)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipring.core.config import Rule, Rules
+from skipring.core.labels import Label
+from skipring.core.messages import CheckLabel, IntroduceShortcut, RemoveConnections
+from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
+from skipring.core.ring import Ring
+from skipring.core.shortcuts import Shortcuts
+from tests.support.machines import (
+    FAST,
+    FIXED,
+    ME,
+    PAPER,
+    Sent,
+    asked,
+    edges,
+    label,
+    peer,
+    ring_at,
+    unhurried,
+    without,
+    written,
+)
+from tests.support.strategies import labels, peers
+
+NODES = ("a", "b", ME, "z", SUPERVISOR)
+# In a ring of eight, 01 has 001 and 011 beside it, and shortcuts to 0 and 1.
+A, Z = peer("001", "a"), peer("011", "z")
+
+
+def quarter(slots: dict[str, NodeId | None] | None = None, *, rules: Rules = FAST) -> Shortcuts:
+    """The shortcuts of the node with label 01 in a ring of eight."""
+    shortcuts = Shortcuts(ring_at("01", left=A, right=Z, rules=rules))
+    shortcuts.slots = {label(bits): node for bits, node in (slots or {}).items()}
+    return shortcuts
+
+
+def timeout(shortcuts: Shortcuts) -> Sent:
+    ring = shortcuts._ring
+    me = ring.me
+    assert me is not None
+    return written(lambda out: shortcuts.on_tick(me, ring.pred, ring.succ, out))
+
+
+def introduce(shortcuts: Shortcuts, subject: Peer) -> Sent:
+    return written(lambda out: shortcuts.on_introduce_shortcut(subject, out))
+
+
+def held(shortcuts: Shortcuts) -> dict[str, NodeId | None]:
+    return {own.bits: node for own, node in shortcuts.slots.items()}
+
+
+def probed(*subjects: Peer) -> Sent:
+    """Each subject is asked who it is."""
+    me = peer("01", ME)
+    return [(subject.node, CheckLabel(me, subject.label, Link.LINE)) for subject in subjects]
+
+
+# -- which slots there are ---------------------------------------------------------------------
+
+
+def test_C5_missing_slots_are_opened_without_a_holder() -> None:
+    shortcuts = quarter()
+    assert timeout(shortcuts) == []
+    assert held(shortcuts) == {"0": None, "1": None}
+
+
+def test_C5_slots_that_are_still_wanted_keep_their_holders() -> None:
+    shortcuts = quarter({"1": "y", "0": "b"})
+    timeout(shortcuts)
+    assert held(shortcuts) == {"0": "b", "1": "y"}
+
+
+def test_C5_what_is_dropped_is_probed() -> None:
+    shortcuts = quarter({"0": "b", "11": "x", "0001": None})
+    assert timeout(shortcuts) == probed(peer("11", "x"))
+    assert held(shortcuts) == {"0": "b", "1": None}
+
+
+def test_C5_slots_follow_the_labels_of_the_ring_neighbours() -> None:
+    shortcuts = quarter()
+    timeout(shortcuts)
+    shortcuts._ring.neighbours = [peer("0011", "a"), peer("0101", "z")]
+    timeout(shortcuts)
+    assert held(shortcuts) == {"001": None, "0": None, "011": None, "1": None}
+
+
+@unhurried
+@given(
+    st.dictionaries(labels(), st.none() | st.sampled_from(NODES), max_size=6),
+    labels(),
+    st.none() | peers(NODES),
+    st.none() | peers(NODES),
+)
+def test_C5_after_a_timeout_the_slots_are_exactly_the_chain_labels(
+    slots: dict[Label, NodeId | None], own: Label, left: Peer | None, right: Peer | None
+) -> None:
+    ring = ring_at(own.bits, left=left, right=right)
+    shortcuts = Shortcuts(ring)
+    shortcuts.slots = dict(slots)
+    me = ring.me
+    assert me is not None
+    found: list[tuple[Label, ...]] = []
+    written(lambda out: found.append(shortcuts.on_tick(me, left, right, out).slots))
+    assert tuple(shortcuts.slots) == found[0]
+
+
+def test_B2_a_slot_held_by_ourselves_or_the_supervisor_is_emptied() -> None:
+    shortcuts = quarter({"0": ME, "1": SUPERVISOR})
+    assert timeout(shortcuts) == []
+    assert held(shortcuts) == {"0": None, "1": None}
+
+
+@pytest.mark.parametrize("void", [ME, SUPERVISOR])
+def test_B2_a_shortcut_to_ourselves_or_the_supervisor_is_not_taken(void: NodeId) -> None:
+    shortcuts = quarter({"0": "b", "1": None})
+    assert introduce(shortcuts, peer("0", void)) == []
+    assert introduce(shortcuts, peer("11", void)) == []
+    assert held(shortcuts) == {"0": "b", "1": None}
+
+
+def test_B9_removing_connections_empties_the_slots_and_keeps_their_labels() -> None:
+    shortcuts = quarter({"0": "b", "1": "y", "11": "b"})
+    shortcuts.on_remove_connections("b")
+    assert held(shortcuts) == {"0": None, "1": "y", "11": None}
+
+
+# -- who is introduced to whom -----------------------------------------------------------------
+
+
+def test_C3_the_last_of_both_chains_are_introduced_to_each_other() -> None:
+    shortcuts = quarter({"0": "b", "1": "y"})
+    assert timeout(shortcuts) == [
+        ("b", IntroduceShortcut(peer("1", "y"))),
+        ("y", IntroduceShortcut(peer("0", "b"))),
+    ]
+
+
+def test_C3_a_ring_neighbour_and_a_shortcut_are_introduced_in_the_mixed_case() -> None:
+    # n = 5: 0 001 01 1 11; the right neighbour of 01 is no longer than 01 itself.
+    shortcuts = Shortcuts(ring_at("01", left=A, right=peer("1", "z")))
+    shortcuts.slots = {label("0"): "b"}
+    assert timeout(shortcuts) == [
+        ("b", IntroduceShortcut(peer("1", "z"))),
+        ("z", IntroduceShortcut(peer("0", "b"))),
+    ]
+
+
+def test_C3_a_leaf_introduces_its_ring_neighbours_to_each_other() -> None:
+    shortcuts = Shortcuts(ring_at("011", left=peer("01", "a"), right=peer("1", "z")))
+    assert timeout(shortcuts) == [
+        ("a", IntroduceShortcut(peer("1", "z"))),
+        ("z", IntroduceShortcut(peer("01", "a"))),
+    ]
+
+
+def test_C3_also_over_the_wrap_edge() -> None:
+    shortcuts = Shortcuts(ring_at("111", left=peer("11", "a"), wrap=peer("0", "z")))
+    assert timeout(shortcuts) == [
+        ("a", IntroduceShortcut(peer("0", "z"))),
+        ("z", IntroduceShortcut(peer("11", "a"))),
+    ]
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [
+        {"0": "b", "1": "b"},  # the same node twice
+        {"0": None, "1": "y"},  # unknown
+        {"0": "b", "1": None},
+        {"0": ME, "1": "y"},  # ourselves
+        {"0": "b", "1": SUPERVISOR},
+    ],
+)
+def test_C4_nobody_is_introduced_to_itself_to_us_or_to_somebody_unknown(
+    slots: dict[str, NodeId | None],
+) -> None:
+    assert timeout(quarter(slots)) == []
+
+
+def test_C4_two_nodes_alone_introduce_nobody() -> None:
+    z = peer("1", "z")
+    shortcuts = Shortcuts(ring_at("0", right=z, wrap=z))
+    assert timeout(shortcuts) == []
+
+
+# -- R1: references that do not stay -----------------------------------------------------------
+
+
+def test_R1_a_new_holder_takes_the_slot_and_the_old_one_is_probed() -> None:
+    shortcuts = quarter({"0": "b", "1": None})
+    assert introduce(shortcuts, peer("0", "c")) == probed(peer("0", "b"))
+    assert held(shortcuts) == {"0": "c", "1": None}
+
+
+def test_R1_a_shortcut_for_which_there_is_no_slot_is_probed() -> None:
+    shortcuts = quarter({"0": "b", "1": None})
+    assert introduce(shortcuts, peer("11", "c")) == probed(peer("11", "c"))
+    assert held(shortcuts) == {"0": "b", "1": None}
+
+
+def test_R1_an_open_slot_is_filled_without_a_word_and_a_known_holder_is_no_news() -> None:
+    shortcuts = quarter({"0": "b", "1": None})
+    assert introduce(shortcuts, peer("1", "y")) == []
+    assert introduce(shortcuts, peer("0", "b")) == []
+    assert held(shortcuts) == {"0": "b", "1": "y"}
+
+
+def test_R1_without_the_rule_a_displaced_shortcut_is_filed_under_the_slots_label() -> None:
+    beyond = peer("0", "b")
+    fast = quarter({"0": "b"}, rules=without(Rule.PROBE))
+    assert introduce(fast, peer("0", "c")) == asked("b")
+    paper = quarter({"0001": "b"}, rules=PAPER)
+    introduce(paper, peer("0001", "c"))
+    assert paper._ring.neighbours[0] == A  # farther than our neighbour: passed on
+    near = quarter({"0011": "b"}, rules=PAPER)
+    introduce(near, peer("0011", "c"))
+    assert near._ring.neighbours[0] == peer("0011", "b"), "a label that is not b's"
+    assert introduce(quarter({"0": "b"}), peer("0", "c")) == probed(beyond)
+
+
+@pytest.mark.parametrize("rules", [FAST, FIXED])
+@unhurried
+@given(
+    slots=st.dictionaries(labels(), st.none() | st.sampled_from(NODES), max_size=6),
+    subject=peers(NODES),
+)
+def test_R1_shortcuts_write_nothing_into_the_ring(
+    rules: Rules, slots: dict[Label, NodeId | None], subject: Peer
+) -> None:
+    ring: Ring = ring_at("01", left=A, right=Z, rules=rules)
+    shortcuts = Shortcuts(ring)
+    shortcuts.slots = dict(slots)
+    before = edges(ring)
+    introduce(shortcuts, subject)
+    timeout(shortcuts)
+    assert edges(ring) == before
+
+
+def test_without_a_label_whoever_is_introduced_is_asked_to_forget_us() -> None:
+    shortcuts = Shortcuts(ring_at(None))
+    assert introduce(shortcuts, peer("0", "b")) == [("b", RemoveConnections(ME))]
+    assert shortcuts.slots == {}

@@ -1,0 +1,60 @@
+"""States as values: what is loaded into a machine can be read back from it."""
+
+from hypothesis import given
+
+from skipring.core.labels import Label
+from skipring.core.peers import SUPERVISOR
+from skipring.core.state import SubscriberState, SupervisorState
+from tests.support.machines import ME, loaded_supervisor, subscriber, supervisor, unhurried
+from tests.support.strategies import subscriber_states, supervisor_states
+
+NODES = ("a", "b", ME, "z", SUPERVISOR)
+
+
+@given(subscriber_states(NODES, publications_max=2))
+@unhurried
+def test_a_subscriber_takes_over_any_state_as_it_is(state: SubscriberState) -> None:
+    machine = subscriber(state)
+    assert machine.state() == state
+    shown = (machine.member, machine.label, machine.left, machine.right, machine.ring)
+    assert shown == (state.member, state.label, state.left, state.right, state.ring)
+    assert dict(machine.shortcuts) == state.shortcuts
+
+
+@given(subscriber_states(NODES), subscriber_states(NODES))
+@unhurried
+def test_nothing_of_an_earlier_state_is_left(one: SubscriberState, other: SubscriberState) -> None:
+    machine = subscriber(one)
+    machine.load(other)
+    assert machine.state() == other
+
+
+@given(supervisor_states(NODES))
+@unhurried
+def test_a_supervisor_takes_over_any_state_as_it_is(state: SupervisorState) -> None:
+    assert loaded_supervisor(state).state() == state
+
+
+def test_a_state_that_was_read_does_not_change_with_the_machine() -> None:
+    machine = subscriber(SubscriberState(label=Label(0), shortcuts={Label.nth(1): "a"}))
+    before = machine.state()
+    machine._shortcuts.on_remove_connections("a")
+    machine._digest.heard["a"] = 1
+    assert before == SubscriberState(label=Label(0), shortcuts={Label.nth(1): "a"})
+
+
+def test_a_machine_does_not_change_the_state_it_was_given() -> None:
+    state = SubscriberState(label=Label(0), shortcuts={Label.nth(1): "a"}, digests={"a": 1})
+    machine = subscriber(state)
+    machine._shortcuts.on_remove_connections("a")
+    machine._digest.heard.clear()
+    assert state.shortcuts == {Label.nth(1): "a"}
+    assert state.digests == {"a": 1}
+
+
+def test_a_subscriber_that_has_just_started_knows_nothing() -> None:
+    assert subscriber(SubscriberState()).state() == SubscriberState()
+
+
+def test_a_supervisor_that_has_just_started_has_recorded_nobody() -> None:
+    assert supervisor().state() == SupervisorState()

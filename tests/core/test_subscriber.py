@@ -1,0 +1,435 @@
+"""The subscriber's machine, event by event (Algorithm 4)."""
+
+from __future__ import annotations
+
+from math import prod
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from skipring.core.config import Rule, Rules
+from skipring.core.effects import Left
+from skipring.core.events import (
+    NodeSuspected,
+    Received,
+    SubscribeRequested,
+    Tick,
+    UnsubscribeRequested,
+)
+from skipring.core.labels import Label
+from skipring.core.messages import (
+    MESSAGE_TYPES,
+    UNRECORDED,
+    CheckLabel,
+    Digest,
+    GetConfiguration,
+    Introduce,
+    IntroduceShortcut,
+    Message,
+    RemoveConnections,
+    SetConfiguration,
+    Subscribe,
+    Unsubscribe,
+)
+from skipring.core.peers import SUPERVISOR, Link, Peer
+from skipring.core.state import SilenceState, SubscriberState
+from skipring.core.subscriber import asks_supervisor
+from skipring.core.topology import legitimate_state
+from tests.support.machines import (
+    FAST,
+    ME,
+    Scripted,
+    asked,
+    deliver,
+    give,
+    label,
+    peer,
+    rule_sets,
+    sent,
+    subscriber,
+    tick,
+    unhurried,
+    without,
+)
+from tests.support.strategies import labels, messages, subscriber_states
+
+# The node with label 01 in a ring of eight.
+A, Z = peer("001", "a"), peer("011", "z")
+QUARTER = SubscriberState(
+    label=label("01"), left=A, right=Z, shortcuts={label("0"): "r", label("1"): "s"}
+)
+NOBODY = SubscriberState(member=False)
+SUBSCRIBE, UNSUBSCRIBE = (SUPERVISOR, Subscribe(ME)), (SUPERVISOR, Unsubscribe(ME))
+CONFIGURATION = SetConfiguration(peer("0", "b"), label("01"), peer("1", "y"))
+
+
+def leaving(state: SubscriberState) -> SubscriberState:
+    return replace(state, member=False)
+
+
+def unlabelled(state: SubscriberState) -> SubscriberState:
+    return replace(state, label=None)
+
+
+# -- S2: what the application wants ------------------------------------------------------------
+
+
+def test_S2_who_wants_to_leave_says_so_at_every_timeout() -> None:
+    machine = subscriber(leaving(QUARTER))
+    for _ in range(3):
+        assert UNSUBSCRIBE in tick(machine)
+    assert UNSUBSCRIBE not in tick(subscriber(QUARTER))
+
+
+def test_S2_who_wants_to_leave_answers_a_configuration_by_saying_so() -> None:
+    machine = subscriber(leaving(QUARTER))
+    assert deliver(machine, CONFIGURATION) == [UNSUBSCRIBE]
+    assert machine.state() == leaving(QUARTER)
+
+
+def test_S2_who_wants_to_leave_and_is_let_go_drops_everything() -> None:
+    machine = subscriber(leaving(QUARTER))
+    assert machine.handle(Received(UNRECORDED)) == [Left()]
+    assert machine.state() == NOBODY
+
+
+def test_S2_who_wants_to_stay_and_is_unrecorded_keeps_references_and_subscribes() -> None:
+    machine = subscriber(QUARTER)
+    effects = machine.handle(Received(UNRECORDED))
+    assert sent(effects)[-1] == SUBSCRIBE
+    assert Left() not in effects
+    assert machine.state() == unlabelled(QUARTER)
+    assert deliver(machine, UNRECORDED) == [SUBSCRIBE]
+    assert machine.state() == unlabelled(QUARTER)
+
+
+def test_S2_one_that_left_and_is_still_counted_on_says_so_to_the_supervisor() -> None:
+    message = CheckLabel(A, label("01"), Link.LINE)
+    remove = ("a", RemoveConnections(ME))
+    assert deliver(subscriber(NOBODY), message) == [remove, UNSUBSCRIBE]
+    # One that still has its label says so at its timeouts, one that wants to stay never.
+    assert UNSUBSCRIBE not in deliver(subscriber(leaving(QUARTER)), message)
+    assert deliver(subscriber(SubscriberState()), message) == [remove]
+
+
+def test_S2_asking_to_subscribe_makes_an_unlabelled_node_subscribe_at_once() -> None:
+    machine = subscriber(NOBODY)
+    assert give(machine, SubscribeRequested()) == [SUBSCRIBE]
+    assert machine.wants
+    assert give(subscriber(leaving(QUARTER)), SubscribeRequested()) == []
+
+
+def test_S2_asking_to_leave_says_so_at_once_also_without_a_label() -> None:
+    machine = subscriber(QUARTER)
+    assert give(machine, UnsubscribeRequested()) == [UNSUBSCRIBE]
+    assert machine.state() == leaving(QUARTER)  # until the supervisor lets it go
+    machine = subscriber(unlabelled(QUARTER))
+    assert give(machine, UnsubscribeRequested()) == [UNSUBSCRIBE]
+    assert machine.state() == NOBODY
+
+
+def test_S2_one_that_has_left_is_silent_and_forgets_what_it_may_hold() -> None:
+    machine = subscriber(leaving(unlabelled(QUARTER)))
+    assert tick(machine) == []
+    assert machine.state() == NOBODY
+
+
+# -- labels ------------------------------------------------------------------------------------
+
+
+def test_S8_a_configuration_brings_the_label() -> None:
+    machine = subscriber(SubscriberState())
+    assert deliver(machine, SetConfiguration(None, label("0"), None)) == []
+    assert machine.label == label("0")
+    deliver(machine, CONFIGURATION)
+    assert (machine.label, machine.left, machine.right, machine.ring) == (
+        label("01"),
+        peer("0", "b"),
+        peer("1", "y"),
+        None,
+    )
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MESSAGE_TYPES if kind is not SetConfiguration])
+@given(data=st.data())
+@settings(unhurried, max_examples=25)
+def test_S8_no_other_message_changes_a_label(kind: type[Message], data: st.DataObject) -> None:
+    machine = subscriber(QUARTER)
+    deliver(machine, data.draw(messages(("a", ME, "z", SUPERVISOR), (kind,))))
+    assert machine.label == QUARTER.label
+
+
+def test_B8_without_a_label_one_subscribes_and_does_nothing_else() -> None:
+    machine = subscriber(unlabelled(QUARTER))
+    assert tick(machine) == [SUBSCRIBE]
+    assert machine.state() == unlabelled(QUARTER)
+
+
+def test_B7_without_a_label_who_checks_us_is_asked_to_forget_us() -> None:
+    machine = subscriber(SubscriberState())
+    assert deliver(machine, CheckLabel(A, None, Link.LINE)) == [("a", RemoveConnections(ME))]
+
+
+def test_B9_a_node_is_forgotten_as_neighbour_and_as_shortcut() -> None:
+    machine = subscriber(replace(QUARTER, left=peer("001", "r"), ring=peer("0", "r")))
+    assert deliver(machine, RemoveConnections("r")) == []
+    assert machine.state() == replace(
+        QUARTER, left=None, shortcuts={label("0"): None, label("1"): "s"}
+    )
+
+
+# -- B14: who asks the supervisor, and how often -----------------------------------------------
+
+QUESTION = (SUPERVISOR, GetConfiguration(ME))
+
+
+def odds_of_asking(state: SubscriberState, rules: Rules = FAST) -> int:
+    """One in how many timeouts the machine asks the supervisor by chance."""
+    always = Scripted(0)
+    machine = subscriber(state, rng=always, rules=rules)
+    assert QUESTION in tick(machine)
+    assert QUESTION not in tick(subscriber(state))
+    return prod(always.odds)
+
+
+def test_B14_who_has_no_left_neighbour_asks_every_other_time() -> None:
+    assert odds_of_asking(SubscriberState(label=label("0011"))) == 2
+
+
+def test_B14_wrap_edge_and_shortcuts_are_not_consulted() -> None:
+    smaller = {label("001"): "a", label("0"): "r"}
+    for right, ring in ((None, peer("0", "b")), (Z, peer("111", "y"))):
+        state = SubscriberState(label=label("01"), right=right, ring=ring, shortcuts=smaller)
+        assert odds_of_asking(state) == 2
+
+
+def test_B14_who_has_a_left_neighbour_asks_rarely() -> None:
+    assert odds_of_asking(QUARTER) == 2**3 * 2**2
+
+
+@pytest.mark.parametrize("void", [peer("0", ME), peer("0", SUPERVISOR), peer("1", "z")])
+def test_B14_a_left_neighbour_counts_only_after_it_has_been_put_right(void: Peer) -> None:
+    state = SubscriberState(label=label("01"), left=void)
+    assert odds_of_asking(state) == 2
+
+
+@pytest.mark.parametrize("bits", ["1", "01", "001", "0001", "0" * 59 + "1", "0" * 63 + "1"])
+def test_k_plus_1_is_the_exponent_with_which_a_label_of_length_k_asks(bits: str) -> None:
+    k = len(bits)
+    always = Scripted(0)
+    assert asks_supervisor(label(bits), always, rare=True)
+    assert prod(always.odds) == 2 ** (k + 1) * k**2
+    always = Scripted(0)
+    assert asks_supervisor(label(bits), always, rare=False)
+    assert prod(always.odds) == 2**k * k**2
+
+
+def test_k_plus_1_is_the_exponent_of_the_machine_and_k_without_the_rule() -> None:
+    assert odds_of_asking(QUARTER) == 2 * odds_of_asking(QUARTER, without(Rule.RARE_REQUESTS))
+
+
+# -- R9: silence -------------------------------------------------------------------------------
+
+
+def questions(machine_ticks: int, *heard: Message, rules: Rules = FAST) -> list[int]:
+    """In which timeouts the machine asks while it hears the same messages before each."""
+    machine = subscriber(QUARTER, rules=rules)
+    found = []
+    for count in range(1, machine_ticks + 1):
+        for message in heard:
+            deliver(machine, message)
+        if QUESTION in tick(machine):
+            found.append(count)
+    return found
+
+
+def check_by(sender: Peer) -> CheckLabel:
+    return CheckLabel(sender, label("01"), Link.LINE)
+
+
+def test_R9_a_silent_neighbour_makes_us_ask_for_our_configuration() -> None:
+    assert questions(20) == [8, 16]
+    assert questions(20, check_by(A)) == [8, 16]
+    assert questions(20, rules=without(Rule.SILENCE)) == []
+
+
+def test_R9_nobody_asks_while_both_neighbours_are_heard() -> None:
+    assert questions(200, check_by(A), check_by(Z)) == []
+    assert questions(200, *(Introduce(x, Link.LINE, first_hand=True) for x in (A, Z))) == []
+
+
+def test_R9_the_word_of_others_about_a_neighbour_does_not_count() -> None:
+    assert questions(10, *(Introduce(x, Link.LINE, first_hand=False) for x in (A, Z))) == [8]
+    assert questions(10, *(IntroduceShortcut(x) for x in (A, Z))) == [8]
+
+
+def test_R9_a_configuration_that_still_names_the_neighbour_doubles_the_wait() -> None:
+    machine = subscriber(QUARTER)
+    found = []
+    for count in range(1, 60):
+        if QUESTION in tick(machine):
+            found.append(count)
+            deliver(machine, SetConfiguration(A, label("01"), Z))
+    assert found == [8, 8 + 16, 8 + 16 + 32]
+
+
+def test_R9_the_wrap_edge_is_watched_as_well() -> None:
+    machine = subscriber(SubscriberState(label=label("0"), right=A, ring=peer("111", "z")))
+    for _ in range(8):
+        deliver(machine, CheckLabel(A, label("0"), Link.LINE))
+        tick(machine)
+    assert machine.state().silence["z"] == SilenceState(0, 8, pending=True)
+    assert machine.state().silence["a"].pending is False
+
+
+# -- R11: waking others ------------------------------------------------------------------------
+
+
+def test_R11_one_that_learns_it_is_unrecorded_wakes_all_it_knows_and_then_subscribes() -> None:
+    machine = subscriber(replace(QUARTER, ring=peer("1", "y")))
+    assert deliver(machine, UNRECORDED) == [*asked("a", "z", "y", "r", "s"), SUBSCRIBE]
+
+
+def test_R11_everybody_is_woken_once_and_never_oneself_or_the_supervisor() -> None:
+    shortcuts = {label("0"): "a", label("1"): ME, label("11"): SUPERVISOR, label("111"): None}
+    machine = subscriber(replace(QUARTER, right=None, shortcuts=shortcuts))
+    assert deliver(machine, UNRECORDED) == [*asked("a"), SUBSCRIBE]
+
+
+def test_R11_one_without_a_label_wakes_nobody() -> None:
+    assert deliver(subscriber(unlabelled(QUARTER)), UNRECORDED) == [SUBSCRIBE]
+    assert deliver(subscriber(QUARTER, rules=without(Rule.WAKE)), UNRECORDED) == [SUBSCRIBE]
+
+
+def test_R11_one_that_leaves_wakes_nobody() -> None:
+    assert deliver(subscriber(leaving(QUARTER)), UNRECORDED) == []
+
+
+# -- R14: the digest ---------------------------------------------------------------------------
+
+
+def test_R14_the_digest_goes_to_the_parent_at_every_timeout() -> None:
+    machine = subscriber(QUARTER)
+    for _ in range(3):
+        assert ("r", Digest(ME, peer("01", ME).weight)) in tick(machine)
+    off = subscriber(QUARTER, rules=without(Rule.DIGEST))
+    assert not [message for _, message in tick(off) if type(message) is Digest]
+
+
+def test_R14_label_0_puts_the_digest_into_its_question_and_nobody_else_does() -> None:
+    nodes = [ME, "a", "b", "c"]
+    machine = subscriber(legitimate_state(0, nodes), rng=Scripted(0))
+    for node in nodes[1:]:
+        deliver(machine, Digest(node, 1))
+    root, children = peer("0", ME).weight, 3
+    assert (SUPERVISOR, GetConfiguration(ME, (root + children) % 2**64)) in tick(machine)
+    assert QUESTION in tick(subscriber(QUARTER, rng=Scripted(0)))
+    plain = subscriber(legitimate_state(0, nodes), rng=Scripted(0), rules=without(Rule.DIGEST))
+    assert QUESTION in tick(plain)
+
+
+# -- the border --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("request_type", [Subscribe, Unsubscribe, GetConfiguration])
+def test_requests_that_only_a_supervisor_understands_are_dropped(
+    request_type: type[Message],
+) -> None:
+    machine = subscriber(QUARTER)
+    assert deliver(machine, request_type("a")) == []
+    assert machine.state() == QUARTER
+
+
+def test_a_subscriber_leaves_suspicions_to_the_supervisor() -> None:
+    machine = subscriber(QUARTER)
+    assert give(machine, NodeSuspected("a")) == []
+    assert machine.state() == QUARTER
+
+
+# -- whatever the state, whatever the message --------------------------------------------------
+
+NODES = ("a", "b", ME, "y", "z", SUPERVISOR)
+# What one event can make a subscriber send, counted out by hand for any set of rules: two for a
+# reference that goes to the supervisor with ourselves, one for every other.
+RING_MESSAGE_MAX = 4  # two candidates for the wrap edge that both turn out to belong to the line
+CONFIGURATION_MAX = 7  # three displaced references, two new ones
+TIMEOUT_MAX = 14
+EVENTS = st.one_of(
+    st.just(Tick()),
+    st.builds(Received, messages(NODES), st.none() | st.sampled_from(NODES)),
+    st.sampled_from([SubscribeRequested(), UnsubscribeRequested(), NodeSuspected("a")]),
+)
+
+
+@given(subscriber_states(NODES), st.lists(EVENTS, max_size=8), rule_sets(), st.integers(0, 9))
+@settings(unhurried, max_examples=300)
+def test_no_state_and_no_message_can_break_a_subscriber(
+    state: SubscriberState,
+    events: list[Tick | Received],
+    rules: Rules,
+    seed: int,
+) -> None:
+    machine = subscriber(without_void_edges(state), rules=rules, rng=Random(seed))
+    for event in events:
+        before = machine.state()
+        effects = machine.handle(event)
+        addressed = [to for to, _ in sent(effects)]
+        assert None not in addressed
+        assert ME not in addressed
+        if isinstance(event, Received):
+            assert len(effects) <= bound(event.message, before)
+
+
+def without_void_edges(state: SubscriberState) -> SubscriberState:
+    """The state without ring edges to itself or the supervisor; no message can bring them."""
+    edges = {
+        name: edge if edge is None or edge.node not in (ME, SUPERVISOR) else None
+        for name, edge in (("left", state.left), ("right", state.right), ("ring", state.ring))
+    }
+    return replace(state, **edges)
+
+
+def bound(message: Message, state: SubscriberState) -> int:
+    """How many effects a message may have at most."""
+    match message:
+        case SetConfiguration(label=None):
+            return 3 + len(state.shortcuts) + 1  # R11: whoever is known is woken
+        case SetConfiguration():
+            return CONFIGURATION_MAX
+        case CheckLabel() | Introduce() | IntroduceShortcut():
+            return RING_MESSAGE_MAX
+        case _:
+            return 0
+
+
+@given(subscriber_states(NODES), rule_sets())
+@unhurried
+def test_a_timeout_sends_no_more_than_a_constant_and_two_for_each_shortcut_it_drops(
+    state: SubscriberState, rules: Rules
+) -> None:
+    machine = subscriber(state, rules=rules)
+    assert len(tick(machine)) <= TIMEOUT_MAX + 2 * len(state.shortcuts)
+    held = len(machine.shortcuts)
+    assert len(tick(machine)) <= TIMEOUT_MAX + 2 * held
+
+
+@given(subscriber_states(NODES), st.lists(messages(NODES), max_size=5))
+@unhurried
+def test_S2_no_message_changes_what_the_application_wants(
+    state: SubscriberState, received: list[Message]
+) -> None:
+    machine = subscriber(state)
+    for message in received:
+        deliver(machine, message)
+        tick(machine)
+    assert machine.wants is state.member
+
+
+@given(labels())
+@unhurried
+def test_a_node_alone_with_any_label_sends_at_most_its_question(own: Label) -> None:
+    machine = subscriber(SubscriberState(label=own), rng=Scripted(0))
+    assert [type(message) for _, message in tick(machine)] == [GetConfiguration]
