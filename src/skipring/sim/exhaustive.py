@@ -15,8 +15,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import product
-from random import Random
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -29,6 +28,7 @@ from skipring.core.peers import SUPERVISOR, NodeId, Peer
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
+from skipring.sim.branching import Branching
 from skipring.world.legitimacy import explicit_state, is_legitimate, is_strictly_legitimate
 from skipring.world.snapshot import Parcel, Snapshot
 
@@ -93,49 +93,6 @@ def _states_beside(other: NodeId) -> list[SubscriberState]:
         SubscriberState(label=label, left=left, right=right, ring=ring)
         for label, left, right, ring in product((*labels, None), peers, peers, peers)
     ]
-
-
-# -- chance --------------------------------------------------------------------------------
-
-
-class Branching(Random):
-    """Chance that takes every way in turn; machines ask of a number only whether it is 0."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self._way: list[int] = []
-        self._drawn = 0
-
-    def ways(self) -> Iterator[None]:
-        """Yield once for each way in which what is drawn meanwhile can turn out."""
-        self._way = []
-        while True:
-            self._drawn = 0
-            yield
-            while self._way and self._way[-1] == 1:
-                self._way.pop()
-            if not self._way:
-                return
-            self._way[-1] = 1
-
-    def getrandbits(self, k: int, /) -> int:
-        """0 one way, another number the other way."""
-        return self._draw() if k > 0 else 0
-
-    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """0 one way, another number the other way, if there is one."""
-        assert (stop, step) == (None, 1)
-        return self._draw() if start > 1 else 0
-
-    def random(self) -> NoReturn:
-        """Stop: the ways of a float cannot be counted."""
-        raise AssertionError("a machine drew a float")
-
-    def _draw(self) -> int:
-        if self._drawn == len(self._way):
-            self._way.append(0)
-        self._drawn += 1
-        return self._way[self._drawn - 1]
 
 
 # -- states and steps as integers ----------------------------------------------------------

@@ -1,0 +1,47 @@
+"""Chance that is not left to chance: every way in which it can turn out, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import NoReturn
+
+
+class Branching(Random):
+    """Chance that takes every way in turn; machines ask of a number only whether it is 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._way: list[int] = []
+        self._drawn = 0
+
+    def ways(self) -> Iterator[None]:
+        """Yield once for each way in which what is drawn meanwhile can turn out."""
+        self._way = []
+        while True:
+            self._drawn = 0
+            yield
+            while self._way and self._way[-1] == 1:
+                self._way.pop()
+            if not self._way:
+                return
+            self._way[-1] = 1
+
+    def getrandbits(self, k: int, /) -> int:
+        """0 one way, another number the other way."""
+        return self._draw() if k > 0 else 0
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """0 one way, another number the other way, if there is one."""
+        assert (stop, step) == (None, 1)
+        return self._draw() if start > 1 else 0
+
+    def random(self) -> NoReturn:
+        """Stop: the ways of a float cannot be counted."""
+        raise AssertionError("a machine drew a float")
+
+    def _draw(self) -> int:
+        if self._drawn == len(self._way):
+            self._way.append(0)
+        self._drawn += 1
+        return self._way[self._drawn - 1]

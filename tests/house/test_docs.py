@@ -1,0 +1,385 @@
+"""Docs that must not go stale: what they name exists, links lead somewhere, commands are valid."""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from skipring.cli import skipring
+from skipring.cli.options import given
+from skipring.core.config import MODE_RULES, Rule
+from skipring.errors import InputError
+from skipring.sim.scenario import make_scenario, read_scenario
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "skipring"
+DECISIONS = ROOT / "docs" / "decisions"
+INDEX = DECISIONS / "README.md"
+RECORDS = sorted(DECISIONS.glob("[0-9]*.md"))
+PAPER_MAP = ROOT / "docs" / "paper-map.md"
+PAGES = [
+    page
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")))
+    if page.exists()
+]
+
+# The points of the protocol study that are built; it has no B1, B10 and C1, and its R3 to R7 went
+# into the others. R16 and the T points are about publications.
+POINTS = [
+    *(f"S{number}" for number in range(1, 12)),
+    *(f"B{number}" for number in (*range(2, 10), *range(11, 15))),
+    *(f"C{number}" for number in range(2, 6)),
+    *(f"R{number}" for number in (1, 2, *range(8, 16))),
+]
+SECTIONS = ["Question", "Choice", "Cost", "Evidence"]
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def names_of(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+on_every_page = pytest.mark.parametrize("page", PAGES, ids=names_of(PAGES))
+named_in = pytest.mark.parametrize(
+    "page", [PAPER_MAP, INDEX, *RECORDS], ids=names_of([PAPER_MAP, INDEX, *RECORDS])
+)
+of_every_record = pytest.mark.parametrize("record", RECORDS, ids=names_of(RECORDS))
+
+
+# --- text ------------------------------------------------------------------------------
+
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def code_words(text: str) -> list[str]:
+    """What stands between backticks, in order, outside blocks of code."""
+    return re.findall(r"`([^`\n]+)`", FENCED.sub("", text))
+
+
+def commands(text: str) -> list[str]:
+    """The command lines of our program in blocks of code."""
+    blocks = "\n".join(FENCED.findall(text))
+    return re.findall(r"^\$ (skipring .*)$", blocks, re.MULTILINE)
+
+
+def mentions(text: str, point: str) -> bool:
+    """True if a point is named: S1 is not named by S11, nor by A1S1."""
+    return re.search(rf"(?<!\w){re.escape(point)}(?!\w)", text) is not None
+
+
+# --- modules, names and tests ----------------------------------------------------------
+
+
+@cache
+def definitions(path: Path) -> frozenset[str]:
+    """The names a file defines; those of a class with a dot, what methods assign included."""
+    return frozenset(_definitions(ast.parse(read(path)), ""))
+
+
+def _definitions(scope: ast.AST, prefix: str) -> Iterator[str]:
+    for node in ast.iter_child_nodes(scope):
+        match node:
+            case ast.ClassDef(name=name):
+                yield prefix + name
+                yield from _definitions(node, f"{prefix}{name}.")
+            case ast.FunctionDef(name=name):
+                yield prefix + name
+                yield from (prefix + found for found in _assigned_to_self(node))
+            case ast.Assign(targets=targets):
+                yield from (prefix + target.id for target in targets if _is_name(target))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield prefix + name
+
+
+def _is_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name)
+
+
+def _assigned_to_self(function: ast.FunctionDef) -> Iterator[str]:
+    for node in ast.walk(function):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name
+
+
+FILE = re.compile(r"(?P<path>[\w.-]+(?:/[\w.-]+)*/[\w-]+\.[a-z]+)(?P<rest>.*)")
+TEST = re.compile(r"test_\w+")
+
+
+def missing(text: str) -> list[str]:
+    """The files, names and tests that a page names and that do not exist.
+
+    A file is written below src/skipring or below the root, a name in it after a colon, a test
+    after two. A test without a file is looked for in the test file named last before it.
+    """
+    found = []
+    tests: frozenset[str] = frozenset()
+    for word in code_words(text):
+        if TEST.fullmatch(word):
+            if word not in tests:
+                found.append(word)
+        elif (match := FILE.fullmatch(word)) is not None:
+            path = _file(match["path"])
+            if path is None or not _has(path, match["rest"]):
+                found.append(word)
+            elif path.name.startswith("test_") and not match["rest"]:
+                tests = definitions(path)
+    return found
+
+
+def _file(name: str) -> Path | None:
+    return next((path for path in (PACKAGE / name, ROOT / name) if path.is_file()), None)
+
+
+def _has(path: Path, rest: str) -> bool:
+    """True if a file defines what is named after it: ``:name``, ``::test`` or nothing."""
+    is_test = path.is_relative_to(ROOT / "tests")
+    name = rest.removeprefix("::" if is_test else ":")
+    return not rest or (name != rest and name in definitions(path))
+
+
+@named_in
+def test_every_file_name_and_test_that_is_named_exists(page: Path) -> None:
+    assert missing(read(page)) == []
+
+
+def test_what_there_is_is_not_missed() -> None:
+    text = """
+    `core/ring.py`, `src/skipring/core/ring.py`, `core/ring.py:Ring`, `core/ring.py:Ring.wrap`,
+    `core/roster.py:Roster.repair`, `core/peers.py:NodeId`, `core/messages.py:Introduce.peer`,
+    `scenarios/storm.toml`, `tests/house/test_docs.py`: `test_what_there_is_is_not_missed`,
+    `tests/house/test_house.py::test_imports_point_downwards`, `Ring.flies`, `1/2`
+    ```
+    `core/of_no_concern.py`
+    ```
+    """.replace("\n    ", "\n")
+    assert missing(text) == []
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "core/wheel.py",
+        "src/skipring/core/wheel.py",
+        "core/ring.py:Ring.flies",
+        "core/ring.py:flies",
+        "core/ring.py:Ring.",
+        "core/ring.py::Ring",
+        "core/ring.py and more",
+        "core/peers.py:Side.opposite.name",
+        "scenarios/calm.toml",
+        "tests/house/test_mouse.py",
+        "tests/house/test_docs.py::test_that_does_not_exist",
+        "tests/house/test_docs.py:test_what_there_is_is_not_missed",
+        "test_that_does_not_exist",
+    ],
+)
+def test_what_there_is_not_is_missed(word: str) -> None:
+    text = f"`tests/house/test_docs.py`, `{word}`"
+    assert missing(text) == [word]
+
+
+def test_a_test_is_looked_for_in_the_file_named_last() -> None:
+    name = "test_what_there_is_is_not_missed"
+    assert missing(f"`{name}`") == [name]
+    assert missing(f"`tests/house/test_docs.py`: `{name}`") == []
+    assert missing(f"`tests/house/test_house.py`: `{name}`") == [name]
+    other = "`tests/house/test_house.py::test_imports_point_downwards`"
+    assert missing(f"`tests/house/test_docs.py`: {other}, `{name}`") == []
+
+
+# --- links -----------------------------------------------------------------------------
+
+
+def broken_links(text: str, folder: Path) -> list[str]:
+    """The relative links of a page in ``folder`` that lead nowhere."""
+    targets = re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", FENCED.sub("", text))
+    relative = [target for target in targets if not re.match(r"[a-z]+:|#", target)]
+    return [target for target in relative if not (folder / target.partition("#")[0]).exists()]
+
+
+@on_every_page
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    assert broken_links(read(page), page.parent) == []
+
+
+def test_a_link_that_leads_nowhere_is_noticed() -> None:
+    text = "[a](README.md) [b](../nowhere.md) [c](#here) [d](https://example.org/x) [e](gone.md#f)"
+    assert broken_links(text, DECISIONS) == ["../nowhere.md", "gone.md#f"]
+
+
+# --- commands --------------------------------------------------------------------------
+
+
+def refused(command: str) -> str | None:
+    """Why our program would refuse a command, or None; nothing is run."""
+    words, program = shlex.split(command, comments=True)[1:], skipring
+    try:
+        while isinstance(program, click.Group):
+            name, *words = words or [""]
+            program = program.commands[name]
+        context = program.make_context(name, words)
+        if name == "simulate":
+            _refuse_scenario(dict(context.params))
+    except (click.ClickException, InputError, KeyError, ValueError) as error:
+        return repr(error)
+    return None
+
+
+def _refuse_scenario(options: dict[str, object]) -> None:
+    file, *_ = (options.pop(name) for name in ("scenario", "load", "dump", "dump_start", "as_json"))
+    values = read_scenario(ROOT / file) if isinstance(file, Path) else {}
+    scenario = make_scenario({**values, **given(options)})
+    idle = set(scenario.without) - MODE_RULES[scenario.mode]
+    if idle:
+        raise ValueError(f"{sorted(idle)} cannot be off in mode {scenario.mode}: nothing is shown")
+
+
+COMMANDS = [(page, command) for page in (INDEX, *RECORDS) for command in commands(read(page))]
+
+
+@pytest.mark.parametrize(
+    ("page", "command"), COMMANDS, ids=[f"{page.stem[:4]}: {command}" for page, command in COMMANDS]
+)
+def test_every_command_that_is_shown_is_accepted(page: Path, command: str) -> None:
+    assert refused(command) is None, page.name
+
+
+def test_commands_are_found() -> None:
+    assert len(COMMANDS) > 30
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "skipring imitate",
+        "skipring simulate --adversary A99",
+        "skipring simulate --size 8",
+        "skipring simulate --without R99",
+        "skipring simulate --mode paper --without R1",
+        "skipring simulate scenarios/calm.toml",
+        "skipring bench sim --n 0",
+    ],
+)
+def test_a_command_that_would_be_refused_is_noticed(command: str) -> None:
+    assert refused(command) is not None
+
+
+# --- the records and their index -------------------------------------------------------
+
+ROW = re.compile(r"^\| \[(\d{4})\]\(([^)]+)\) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+
+
+def index() -> dict[str, tuple[str, str, str]]:
+    """The rows of the index: file, then number, title and points."""
+    return {
+        file: (number, title, points) for number, file, title, points in ROW.findall(read(INDEX))
+    }
+
+
+def test_the_index_has_every_record_and_no_other() -> None:
+    assert list(index()) == [record.name for record in RECORDS]
+
+
+def test_the_records_are_numbered_without_gaps() -> None:
+    numbers = [record.name[:4] for record in RECORDS]
+    assert numbers == [f"{number:04d}" for number in range(1, len(RECORDS) + 1)]
+
+
+@of_every_record
+def test_number_and_title_are_those_of_the_index(record: Path) -> None:
+    number, title, _ = index()[record.name]
+    assert read(record).startswith(f"# {number}: {title}\n")
+    assert record.name.startswith(f"{number}-")
+
+
+@of_every_record
+def test_a_record_has_its_four_parts_on_one_page(record: Path) -> None:
+    text = read(record)
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == SECTIONS
+    assert 30 <= len(text.splitlines()) <= 70
+
+
+@of_every_record
+def test_a_record_speaks_of_the_points_the_index_says_it_covers(record: Path) -> None:
+    _, _, points = index()[record.name]
+    text = read(record).partition("## Question")[2]  # the title of a record is no treatment
+    named = [point for point in [*POINTS, *Rule] if mentions(points, point)]
+    assert [point for point in named if not mentions(text, point)] == []
+
+
+@pytest.mark.parametrize("point", [*POINTS, *(rule for rule in Rule if rule not in POINTS)])
+def test_every_point_and_every_rule_has_one_record(point: str) -> None:
+    assert sum(mentions(points, point) for _, _, points in index().values()) == 1
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_every_rule_is_in_the_table_of_rules_with_the_modes_it_is_on_in(rule: Rule) -> None:
+    table = read(next(record for record in RECORDS if record.name.startswith("0002")))
+    (row,) = re.findall(rf"^\| {re.escape(rule)} \|(.*)\|(.*)\|.*\|.*\|$", table, re.MULTILINE)
+    modes = [mode for mode, cell in zip(("fixed", "fast"), row, strict=True) if cell.strip()]
+    assert modes == [mode for mode, rules in MODE_RULES.items() if rule in rules]
+
+
+def test_a_point_is_not_named_by_a_longer_one() -> None:
+    assert mentions("S1, S3", "S1")
+    assert mentions("(B13) and k+1.", "k+1")
+    assert not mentions("S11, S3", "S1")
+
+
+# --- the map ---------------------------------------------------------------------------
+
+# Headings and titles of the paper; the map must have something to say about each.
+IN_THE_PAPER = [
+    *("1.1 Model", "1.2 Related Work", "1.3 Our Contribution"),
+    *("2.1 Skip Ring", "2.2 Self-Stabilizing Ring"),
+    *("3.1 Supervisor Protocol", "3.2 Subscriber Protocol", "3.2.1 Receiving correct Labels"),
+    *("3.2.2 Maintaining Shortcuts", "3.3 Handling Subscriber Failures"),
+    *("4.1 Subscribe/Unsubscribe", "4.2 Publish", "4.3 Flooding"),
+    *("Section 5: Analysis", "Section 6: Conclusion"),
+    *("Definition Self-stabilization", "Definition Skip Ring", "Lemma Node Degree"),
+    *("Lemma: BuildRing", "Theorem: fewer than one request", "Lemma (unsubscribe)"),
+    *("Theorem: constant overhead", "Theorem Network Convergence", "Lemma Supervisor Validity"),
+    *("Lemma Supervisor Convergence", "Lemma Ring Convergence", "Lemma Shortcut Convergence"),
+    *("Theorem Network Closure", "Lemma Supervisor Closure", "Lemma Ring Closure"),
+    *("Lemma Shortcut Closure", "Theorem Publication Convergence", "Corollary: the potential"),
+    *("Lemma: the potential never increases", "Lemma: the potential of an edge"),
+    *("Claim: CheckTrie", "Claim: p", "Theorem Publication Closure"),
+    *("Figure: SR(16)", "Figure: two Patricia tries"),
+    *(f"Algorithm {number}" for number in range(1, 6)),
+]
+
+PROCEDURES = [
+    *("BuildListTimeout", "Check", "Linearize", "BuildRingTimeout", "Introduce"),
+    *("Subscribe", "Unsubscribe", "GetConfiguration", "CheckMultipleCopies", "CheckLabels"),
+    *("Timeout", "SetData", "IntroduceShortcut", "RemoveConnections"),
+    *("PublishTimeout", "Publish", "CheckTrie", "CheckAndPublish", "PublishNew"),
+]
+
+
+@pytest.mark.parametrize("title", IN_THE_PAPER)
+def test_the_map_has_every_section_and_every_statement(title: str) -> None:
+    assert title in read(PAPER_MAP)
+
+
+@pytest.mark.parametrize("procedure", PROCEDURES)
+def test_the_map_has_every_procedure_of_the_pseudocode(procedure: str) -> None:
+    assert mentions(read(PAPER_MAP).partition("## Appendix A")[2], procedure)
+
+
+def test_every_file_of_tests_under_a_section_number_is_in_the_map() -> None:
+    files = names_of(sorted(ROOT.glob("tests/paper/test_*.py")))
+    assert [file for file in files if f"`{file}`" not in read(PAPER_MAP)] == []
+
+
+def test_every_module_of_the_core_is_in_the_map() -> None:
+    modules = [f"core/{path.name}" for path in sorted(PACKAGE.glob("core/[a-z]*.py"))]
+    assert [module for module in modules if f"`{module}" not in read(PAPER_MAP)] == []
