@@ -185,7 +185,7 @@ def test_delay_delivers_the_newest_first() -> None:
     world = Diary(replace(RING, channels=numbered(300)))
     for delivered in passes(world, 20):
         serials = [parcel.serial for parcel in delivered]
-        assert all(one > other for one, other in pairwise(serials))
+        assert all(one >= other for one, other in pairwise(serials))
         numbers = [number_of(parcel) for parcel in delivered if parcel.to == "x"]
         assert numbers == sorted(numbers, reverse=True)
 
@@ -267,11 +267,11 @@ def test_every_message_is_delivered_exactly_once_and_in_the_end(
         for number in range(10)
     )
     world, scheduler = Diary(replace(RING, channels=channels)), make()
-    waiting = {parcel.serial for parcel in world.channels}
+    waiting = {id(parcel) for parcel in channels}
     seen: Counter[int] = Counter()
     for _ in range(300):
-        delivered = [parcel.serial for parcel in deliveries(world.pass_round(scheduler))]
-        seen.update(serial for serial in delivered if serial in waiting)
+        delivered = [id(parcel) for parcel in deliveries(world.pass_round(scheduler))]
+        seen.update(parcel for parcel in delivered if parcel in waiting)
         if waiting <= seen.keys():
             break
     assert seen == dict.fromkeys(waiting, 1)

@@ -18,11 +18,12 @@ from skipring.core.topology import neighbours_of
 class Roster:
     """Who is recorded, and under which label."""
 
-    __slots__ = ("_digest", "_index", "_loaded", "_nodes", "cursor")
+    __slots__ = ("_digest", "_index", "_labels", "_loaded", "_nodes", "cursor")
 
     def __init__(self) -> None:
         self._nodes: list[NodeId] = []
         self._index: dict[NodeId, int] = {}
+        self._labels: list[Label] = []  # l(0), l(1), …: made once, told to many
         self._loaded: tuple[tuple[str, NodeId | None], ...] | None = None
         self.cursor = 0
         self._digest: int | None = None  # worked out when first asked for, then kept up to date
@@ -65,10 +66,20 @@ class Roster:
         if len(self._nodes) == 1:
             return SetConfiguration(None, Label.nth(0), None)  # S7
         before, after = neighbours_of(index, len(self._nodes))
-        return SetConfiguration(self._peer(before), Label.nth(index), self._peer(after))
+        return SetConfiguration(self._peer(before), self._label(index), self._peer(after))
+
+    def label_of(self, node: NodeId) -> Label | None:
+        """The label of a node; None if it is not recorded."""
+        index = self._index.get(node)
+        return self._label(index) if index is not None else None
 
     def _peer(self, index: int) -> Peer:
-        return Peer(Label.nth(index), self._nodes[index])
+        return Peer(self._label(index), self._nodes[index])
+
+    def _label(self, index: int) -> Label:
+        while len(self._labels) <= index:
+            self._labels.append(Label.nth(len(self._labels)))
+        return self._labels[index]
 
     def advance(self) -> NodeId:
         """The next member in round robin; any cursor is taken modulo n (S6)."""

@@ -19,48 +19,50 @@ from skipring.core.state import SilenceState
 class Watch(Struct, gc=False):
     """What we know of one neighbour's silence."""
 
+    node: NodeId
     ticks: int
     threshold: int
     pending: bool
 
 
 class Silence:
-    """The watches over all ring neighbours of one subscriber."""
+    """The watches over all ring neighbours of one subscriber: two or three, so a list will do."""
 
     __slots__ = ("_config", "_watches")
 
     def __init__(self, config: ProtocolConfig) -> None:
         self._config = config
-        self._watches: dict[NodeId, Watch] = {}
+        self._watches: list[Watch] = []
 
     def hear(self, node: NodeId) -> None:
         """The node has spoken for itself."""
-        watch = self._watches.get(node)
-        if watch is not None:
-            watch.ticks = 0
+        for watch in self._watches:
+            if watch.node == node:
+                watch.ticks = 0
 
     def on_tick(self, neighbours: Iterable[Peer]) -> bool:
         """Count one more silent tick for each neighbour; True if one has been silent too long."""
-        watches, config = self._watches, self._config
-        nodes = {peer.node: None for peer in neighbours}
+        watches = [self._watch_over(node) for node in {peer.node: None for peer in neighbours}]
+        self._watches = watches
         alarm = False
-        for node in nodes:
-            watch = watches.get(node)
-            if watch is None:
-                watch = watches[node] = Watch(0, config.silence_ticks_min, False)
+        for watch in watches:
             watch.ticks = max(watch.ticks, 0) + 1  # memory may be corrupted
             if watch.ticks >= self._patience(watch):
                 watch.ticks = 0
                 watch.pending = alarm = True
-        if len(watches) > len(nodes):
-            self._watches = {node: watches[node] for node in nodes}
         return alarm
+
+    def _watch_over(self, node: NodeId) -> Watch:
+        for watch in self._watches:
+            if watch.node == node:
+                return watch
+        return Watch(node, 0, self._config.silence_ticks_min, False)
 
     def confirm(self, nodes: Iterable[NodeId]) -> None:
         """A configuration has come; it answers what is pending about the nodes it still names."""
-        for node in nodes:
-            watch = self._watches.get(node)
-            if watch is not None and watch.pending:
+        named = tuple(nodes)
+        for watch in self._watches:
+            if watch.pending and watch.node in named:
                 watch.pending = False
                 watch.threshold = self._clamped(2 * self._clamped(watch.threshold))
 
@@ -74,14 +76,14 @@ class Silence:
 
     def load(self, states: Mapping[NodeId, SilenceState]) -> None:
         """Take over counters, whatever they say."""
-        self._watches = {
-            node: Watch(state.ticks, state.threshold, state.pending)
+        self._watches = [
+            Watch(node, state.ticks, state.threshold, state.pending)
             for node, state in states.items()
-        }
+        ]
 
     def states(self) -> dict[NodeId, SilenceState]:
         """The counters as values."""
         return {
-            node: SilenceState(watch.ticks, watch.threshold, watch.pending)
-            for node, watch in self._watches.items()
+            watch.node: SilenceState(watch.ticks, watch.threshold, watch.pending)
+            for watch in self._watches
         }

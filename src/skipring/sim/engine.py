@@ -58,11 +58,8 @@ class World:
         for node in sorted(start.subscribers):  # a world file's order must not decide the run
             self.add(node, take(node))
         self.crashed: dict[NodeId, int] = dict.fromkeys(start.crashed, 0)  # and in which round
-        self.channels: list[Parcel] = [
-            Parcel(parcel.to, parcel.message, parcel.sender, serial)
-            for serial, parcel in enumerate(start.channels)
-        ]
-        self.next_serial = len(self.channels)
+        self.channels: list[Parcel] = list(start.channels)
+        self.next_serial = 0
         self._held: dict[int, list[Parcel]] = {}  # by the round in which they are let go
         self._faults = tuple(faults)
 

@@ -126,14 +126,15 @@ class SwizzleClog:
     def run_round(self, world: World) -> None:
         """Move the clog on; deliver what is free to move, then all Timeouts."""
         self._move_on(world)
-        present = list(world.channels)
-        world.channels.clear()
-        world.rng.shuffle(present)
-        for parcel in present:
-            if parcel.to in self._clogged or parcel.sender in self._clogged:
-                world.channels.append(parcel)
-            else:
-                world.deliver(parcel)
+        held: list[Parcel] = []
+        free: list[Parcel] = []
+        for parcel in world.channels:
+            is_held = parcel.to in self._clogged or parcel.sender in self._clogged
+            (held if is_held else free).append(parcel)
+        world.channels[:] = held
+        world.rng.shuffle(free)
+        for parcel in free:
+            world.deliver(parcel)
         for node in world.processes():
             world.tick(node)
 

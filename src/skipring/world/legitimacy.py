@@ -57,13 +57,10 @@ def violations(view: View) -> Iterator[Violation]:
     """
     yield from _database_violations(view)
     roster = _repaired(view.roster)
-    members = [(node, seen) for node, seen in view.subscribers.items() if seen.member]
-    for node, seen in members:
-        yield from _label_violations(node, seen, roster)
-    for node, seen in members:
-        yield from _ring_violations(node, seen, roster)
-    for node, seen in members:
-        yield from _shortcut_violations(node, seen, roster)
+    for judge in (_label_violations, _ring_violations, _shortcut_violations):
+        for node, seen in view.subscribers.items():
+            if seen.member:
+                yield from judge(node, seen, roster)
     for node, seen in view.subscribers.items():
         if not seen.member:
             yield from _leaver_violations(node, seen)
@@ -72,12 +69,10 @@ def violations(view: View) -> Iterator[Violation]:
 def channel_violations(view: View) -> Iterator[Violation]:
     """What in flight could disturb an explicitly legitimate state (LEGIT_STRICT)."""
     roster = _repaired(view.roster)
-    labels = {node: Label.nth(index) for index, node in enumerate(roster.nodes)}
-    members = {node for node, seen in view.subscribers.items() if seen.member}
     for parcel in view.in_flight():
         if parcel.to in view.crashed:
             continue  # invokes no action (section 3.3)
-        fault = _disturbance(parcel, roster, labels, members)
+        fault = _disturbance(parcel, roster, view)
         if fault is not None:
             yield Violation(Layer.CHANNELS, f"in the channel of {parcel.to}: {fault}")
 
@@ -163,7 +158,7 @@ def _database(text: str) -> Violation:
 
 def _label_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Iterator[Violation]:
     """L1: the label is the one in the database."""
-    should = roster.configuration_of(node).label
+    should = roster.label_of(node)
     if should is None:
         yield Violation(Layer.LABELS, f"{node} has label {_text(seen.label)} and is not recorded")
     elif seen.label != should:
@@ -228,9 +223,7 @@ def _leaver_violations(node: NodeId, seen: SubscriberView) -> Iterator[Violation
         yield Violation(Layer.LEAVERS, f"{node} is no member and still has references")
 
 
-def _disturbance(
-    parcel: Parcel, roster: Roster, labels: dict[NodeId, Label], members: set[NodeId]
-) -> str | None:
+def _disturbance(parcel: Parcel, roster: Roster, view: View) -> str | None:
     """What is wrong with a message in flight, or None."""
     message, name = parcel.message, type(parcel.message).__name__
     match message:
@@ -239,13 +232,17 @@ def _disturbance(
             return None if is_current else "an outdated SetConfiguration"
         case RemoveConnections() | Unsubscribe():
             return f"{name} of {message.node}"
-        case Subscribe(node=node) if node is not None and node not in members:
+        case Subscribe(node=node) if node is not None and not _is_member(node, view):
             # It would be recorded and have to leave again: closure would be broken.
             return f"Subscribe of {node}, which is no member"
-        case CheckLabel(believed=believed) if labels.get(parcel.to) != believed:
+        case CheckLabel(believed=believed) if roster.label_of(parcel.to) != believed:
             return f"CheckLabel that takes the receiver for {_text(believed)}"
-    wrong = [peer for peer in peers_in(message) if labels.get(peer.node) != peer.label]
+    wrong = [peer for peer in peers_in(message) if roster.label_of(peer.node) != peer.label]
     return f"{name} with the wrong pair {_text(wrong[0])}" if wrong else None
+
+
+def _is_member(node: NodeId, view: View) -> bool:
+    return node in view.subscribers and view.subscribers[node].member
 
 
 def _text(value: Label | Peer | None) -> str:

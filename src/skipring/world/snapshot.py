@@ -26,7 +26,7 @@ class Parcel(Struct, frozen=True, gc=False):
     to: NodeId
     message: Message
     sender: NodeId | None = None
-    serial: int = -1
+    serial: int = -1  # it has been there from the start
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
