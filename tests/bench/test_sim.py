@@ -10,6 +10,7 @@ from skipring.bench import sim
 from skipring.bench.memory import peak_bytes, resident_bytes
 from skipring.bench.sim import MESSAGES_PER_TICK, measure
 from skipring.core.messages import CheckLabel
+from skipring.sim.schedulers import RandomOrder, run_rounds
 
 N, RING_N = 6, 9
 
@@ -46,13 +47,16 @@ def test_events_are_measured_several_times(rows: list[dict[str, Any]]) -> None:
 
 
 def test_ratios_are_to_what_is_wanted_and_to_the_skeleton(rows: list[dict[str, Any]]) -> None:
-    memory, _, real, skeleton, last = rows
+    memory, healing, real, skeleton, last = rows
     assert last["ratios"] == pytest.approx(
         {
             "events_per_s_over_wanted": real["events_per_s"] / sim.EVENTS_PER_S,
             "events_per_s_over_skeleton": real["events_per_s"] / skeleton["events_per_s"],
             "bytes_per_subscriber_over_wanted": (
                 memory["bytes_per_subscriber"] / sim.BYTES_PER_SUBSCRIBER
+            ),
+            "peak_bytes_per_subscriber_over_wanted": (
+                healing["peak_bytes_per_subscriber"] / sim.BYTES_PER_SUBSCRIBER
             ),
         },
         abs=0.01,
@@ -71,7 +75,7 @@ def test_the_skeleton_sends_as_much_as_a_subscriber_and_thinks_nothing_of_it() -
     rounds, n = 3, 64
     skeleton, real = sim._skeleton_world(n, 1), sim._world(n, 1)
     for world in (skeleton, real):
-        sim._run(world, rounds)
+        run_rounds(world, RandomOrder(), rounds)
     assert skeleton.sent[CheckLabel] == rounds * n * MESSAGES_PER_TICK
     assert real.messages / (rounds * n) == pytest.approx(MESSAGES_PER_TICK, abs=0.5)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skipring.core.config import Rule, Rules
+from skipring.core.config import ProtocolConfig, Rule, Rules
 from skipring.core.events import (
     Event,
     NodeSuspected,
@@ -443,6 +443,12 @@ def test_R15_nothing_is_ever_dropped() -> None:
     found = [node for _ in range(12) for node in told(machine, tick(machine))]
     assert set(found) == set(subjects)
     assert {node for node in found if found.count(node) > 1} <= set(members(12))  # round robin
+
+
+def test_R15_names_without_end_do_not_fill_the_memory() -> None:
+    machine = Supervisor(config=ProtocolConfig(waiting_max=100))
+    ask_about(machine, strangers(500))
+    assert machine.state().queue == tuple(strangers(500)[:100])
 
 
 def test_R15_without_the_rule_every_request_is_answered_at_once() -> None:

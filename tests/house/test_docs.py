@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from skipring.cli import skipring
 from skipring.cli.options import given
@@ -383,3 +384,11 @@ def test_every_file_of_tests_under_a_section_number_is_in_the_map() -> None:
 def test_every_module_of_the_core_is_in_the_map() -> None:
     modules = [f"core/{path.name}" for path in sorted(PACKAGE.glob("core/[a-z]*.py"))]
     assert [module for module in modules if f"`{module}" not in read(PAPER_MAP)] == []
+
+
+def test_the_first_look_of_the_readme_is_what_one_gets() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("$ skipring simulate --n 64"))
+    command = lines[at].removeprefix("$ skipring ").split()
+    got = CliRunner().invoke(skipring, command)
+    assert got.output.strip() == lines[at + 1]

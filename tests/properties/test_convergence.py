@@ -47,7 +47,8 @@ CONDITIONS: dict[str, dict[str, Any]] = {
 @given(start=snapshots(nodes_max=12), seed=st.integers(0, 2**32))
 def test_any_state_becomes_legitimate_and_stays_so(start: Snapshot, seed: int) -> None:
     report = Simulation(make_scenario({"seed": seed, "max_rounds": 200}), start).run()
-    assert report.is_good, f"seed {seed}\n{report.violations}\n{render_world(start)}"
+    how = f"skipring simulate --load FAILED.json --seed {seed} --max-rounds 200"
+    assert report.is_good, f"replay: {how}, with this\n{render_world(start)}{report.violations}"
 
 
 @pytest.mark.heavy
@@ -127,19 +128,17 @@ def test_churn_heals_once_it_is_over() -> None:
 @pytest.mark.heavy
 def test_a_partition_heals_once_it_is_over() -> None:
     cut = {"share": 0.4, "from_round": 2, "to_round": 30}
-    report = run(n=64, adversary="A00", partition=cut, seed=1, max_rounds=200)
-    assert report.is_good, report.violations
+    assert_heals(200, n=64, adversary="A00", partition=cut, seed=1)
 
 
 @pytest.mark.heavy
 def test_wrong_suspicions_and_held_messages_do_no_lasting_harm() -> None:
     for seed in range(3):
-        report = run(
+        assert_heals(
+            300,
             n=64,
             adversary="A15",
             seed=seed,
             wrong_suspicion={"rounds": 30, "share": 0.02},
             delay={"share": 0.3, "rounds_max": 5},
-            max_rounds=300,
         )
-        assert report.is_good, report.violations

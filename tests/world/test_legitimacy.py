@@ -1,4 +1,4 @@
-"""Every way to be illegitimate is found, in its layer and in words (PROTOCOL 8)."""
+"""Every way to be illegitimate is found, in its layer and in words."""
 
 from collections import Counter
 from collections.abc import Iterator

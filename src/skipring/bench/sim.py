@@ -25,11 +25,11 @@ from skipring.core.peers import Link, NodeId, Peer
 from skipring.sim.engine import World
 from skipring.sim.run import Simulation
 from skipring.sim.scenario import make_scenario
-from skipring.sim.schedulers import RandomOrder
+from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.adversaries import legitimate_world
 
 EVENTS_PER_S: Final = 100_000  # the least we want on one core at n = 1000
-BYTES_PER_SUBSCRIBER: Final = 3_000  # the most we want at n = 100,000
+BYTES_PER_SUBSCRIBER: Final = 3 * 1024  # the most we want at n = 100,000
 WARM_UP_ROUNDS: Final = 5
 ROUNDS: Final = 20
 REPEATS: Final = 7
@@ -40,7 +40,8 @@ def measure(n: int, ring_n: int, *, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Yield one row a measurement, the ratios last."""
     memory = _alone(_measure_memory, ring_n, seed)
     yield memory
-    yield _alone(_measure_healing, ring_n, seed)
+    healing = _alone(_measure_healing, ring_n, seed)
+    yield healing
     speeds = _measure_speed(n, seed)
     yield from speeds
     real, skeleton = (row["events_per_s"] for row in speeds)
@@ -50,6 +51,9 @@ def measure(n: int, ring_n: int, *, seed: int = 0) -> Iterator[dict[str, Any]]:
             "events_per_s_over_skeleton": round(real / skeleton, 2),
             "bytes_per_subscriber_over_wanted": round(
                 memory["bytes_per_subscriber"] / BYTES_PER_SUBSCRIBER, 2
+            ),
+            "peak_bytes_per_subscriber_over_wanted": round(
+                healing["peak_bytes_per_subscriber"] / BYTES_PER_SUBSCRIBER, 2
             ),
         }
     }
@@ -65,7 +69,7 @@ def _measure_memory(n: int, seed: int) -> dict[str, Any]:
     """Resident memory a subscriber adds in a legitimate state, the supervisor's included."""
     baseline = resident_bytes()
     world = _world(n, seed)
-    _run(world, 1)
+    run_rounds(world, RandomOrder(), 1)
     gc.collect()
     used = resident_bytes() - baseline
     return {
@@ -81,11 +85,11 @@ def _measure_speed(n: int, seed: int) -> list[dict[str, Any]]:
     worlds = {"skipring": _world(n, seed), "skeleton": _skeleton_world(n, seed)}
     speeds: dict[str, list[float]] = {name: [] for name in worlds}
     for world in worlds.values():
-        _run(world, WARM_UP_ROUNDS)
+        run_rounds(world, RandomOrder(), WARM_UP_ROUNDS)
     for _ in range(REPEATS):
         for name, world in worlds.items():
             before, begin = world.events, process_time()
-            _run(world, ROUNDS)
+            run_rounds(world, RandomOrder(), ROUNDS)
             speeds[name].append((world.events - before) / (process_time() - begin))
     return [
         {
@@ -126,14 +130,6 @@ def _measure_healing(n: int, seed: int) -> dict[str, Any]:
 
 def _world(n: int, seed: int) -> World:
     return World(legitimate_world(n, Random(seed)), seed=seed, config=ProtocolConfig())
-
-
-def _run(world: World, rounds: int) -> None:
-    scheduler = RandomOrder()
-    for _ in range(rounds):
-        world.begin_round()
-        scheduler.run_round(world)
-        world.end_round()
 
 
 def _skeleton_world(n: int, seed: int) -> World:

@@ -8,12 +8,14 @@ from random import Random
 from statistics import median, stdev
 from typing import Any, Final
 
+from msgspec import Struct
+
 from skipring.core.config import ProtocolConfig
-from skipring.core.messages import GetConfiguration
+from skipring.core.messages import GetConfiguration, Message
 from skipring.sim.engine import World
 from skipring.sim.run import Report, Simulation
 from skipring.sim.scenario import make_scenario
-from skipring.sim.schedulers import RandomOrder
+from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.adversaries import ADVERSARIES, legitimate_world
 from skipring.world.legitimacy import explicit_state
 
@@ -61,7 +63,7 @@ def _healing_tables() -> Iterator[str]:
         for n in SIZES:
             runs = [_run(n=n, adversary=adversary, seed=seed) for seed in range(SEEDS)]
             cells[adversary, n] = runs
-    yield f"Rounds to strict legitimacy, worst of {SEEDS} seeds / messages per node / "
+    yield f"Rounds to strict legitimacy, worst of {SEEDS} seeds / messages per node /"
     yield "supervisor requests per node (medians), mode `fast`:"
     yield ""
     yield from _header("adversary", [f"n = {n}" for n in SIZES])
@@ -100,27 +102,48 @@ def _weather_table() -> Iterator[str]:
         yield _row(name, [share, f"{median(rounds):.0f}", str(tenth), str(worst), adversary])
 
 
-def _legitimate_table() -> Iterator[str]:
-    """What a legitimate state costs, and that it does not change."""
-    world = World(legitimate_world(LEGITIMATE_SIZE, Random(1)), seed=1, config=ProtocolConfig())
+class Costs(Struct, frozen=True):
+    """What a legitimate state has cost over some rounds."""
+
+    changes: int  # of the explicit state
+    requests: list[int]  # in each round
+    sent: Mapping[type[Message], int]
+
+    @property
+    def requests_mean(self) -> float:
+        """Requests per round."""
+        return sum(self.requests) / len(self.requests)
+
+    @property
+    def requests_error(self) -> float:
+        """The standard error of that mean."""
+        return stdev(self.requests) / sqrt(len(self.requests))
+
+
+def legitimate_costs(n: int, rounds: int, *, seed: int) -> Costs:
+    """Watch a legitimate ring for some rounds."""
+    world = World(legitimate_world(n, Random(seed)), seed=seed, config=ProtocolConfig())
     scheduler, before = RandomOrder(), explicit_state(world)
     requests: list[int] = []
     changes = 0
-    for _ in range(LEGITIMATE_ROUNDS):
+    for _ in range(rounds):
         asked = world.sent[GetConfiguration]
-        world.begin_round()
-        scheduler.run_round(world)
-        world.end_round()
+        run_rounds(world, scheduler, 1)
         requests.append(world.sent[GetConfiguration] - asked)
         changes += explicit_state(world) != before
-    error = stdev(requests) / sqrt(LEGITIMATE_ROUNDS)
-    mean = sum(requests) / LEGITIMATE_ROUNDS
-    yield f"Legitimate state, n = {LEGITIMATE_SIZE}, {LEGITIMATE_ROUNDS} rounds: "
-    yield f"{changes} changes of state, {mean:.3f} ± {error:.3f} requests per round."
+    return Costs(changes, requests, world.sent)
+
+
+def _legitimate_table() -> Iterator[str]:
+    """What a legitimate state costs, and that it does not change."""
+    n, rounds = LEGITIMATE_SIZE, LEGITIMATE_ROUNDS
+    costs = legitimate_costs(n, rounds, seed=1)
+    yield f"Legitimate state, n = {n}, {rounds} rounds: {costs.changes} changes of state,"
+    yield f"{costs.requests_mean:.3f} ± {costs.requests_error:.3f} requests per round."
     yield ""
     yield from _header("message", ["per node and round"])
-    for kind, count in sorted(world.sent.items(), key=lambda item: -item[1]):
-        yield _row(kind.__name__, [f"{count / LEGITIMATE_SIZE / LEGITIMATE_ROUNDS:.4f}"])
+    for kind, count in sorted(costs.sent.items(), key=lambda item: -item[1]):
+        yield _row(kind.__name__, [f"{count / n / rounds:.4f}"])
 
 
 def _header(first: str, others: Sequence[str]) -> Iterator[str]:

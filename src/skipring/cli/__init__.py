@@ -52,4 +52,7 @@ def _run() -> int:
         return Exit.INTERRUPTED
     except BrokenPipeError:
         return Exit.NO  # the reader has gone; there is nobody to tell
+    except OSError as error:
+        click.echo(f"Error: {error.strerror or error}", err=True)
+        return Exit.NO
     return status if isinstance(status, int) else Exit.YES

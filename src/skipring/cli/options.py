@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from skipring.errors import WorldFormatError
+from skipring.errors import InputError, ScenarioError, WorldFormatError
 
 if TYPE_CHECKING:
+    from skipring.sim.scenario import Scenario
     from skipring.world.snapshot import Snapshot
 
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -56,11 +58,28 @@ def replay(words: list[str], found: dict[str, object]) -> str:
     return shlex.join(command)
 
 
-def require_folder(path: Path | None) -> None:
+def require_writable(path: Path | None) -> None:
     """Refuse, before anything runs, a file that could not be written at the end."""
-    if path is not None and not path.parent.is_dir():
-        message = f"cannot write {path}: there is no folder {path.parent}"
-        raise click.UsageError(message)
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"cannot write {path}: no permission")
+
+
+def read_settings(path: Path | None, found: dict[str, object]) -> Scenario:
+    """Make a scenario of a file, if there is one, and of options, which overrule it."""
+    from skipring.sim.scenario import make_scenario, read_scenario
+
+    if path is None:
+        return make_scenario(found)
+    values = read_scenario(path)
+    try:
+        make_scenario(values)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    return make_scenario({**values, **found})
 
 
 def read_world(path: Path) -> Snapshot:
@@ -86,5 +105,4 @@ def write_world(path: Path | None, snapshot: Snapshot) -> None:
     try:
         path.write_text(render_world(snapshot), encoding="utf-8")
     except OSError as error:
-        message = f"cannot write {path}: {error.strerror}"
-        raise click.UsageError(message) from None
+        raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -27,6 +27,10 @@ _NAMES: Final[Mapping[Layer, str]] = {
 }
 
 
+_SIGNS: Final = ("✓", "✗")
+_PLAIN_SIGNS: Final = ("+", "-")
+
+
 def run_with_progress(simulation: Simulation) -> Report:
     """Run a simulation while its layers are shown, then print the outcome."""
     console = Console()
@@ -36,23 +40,32 @@ def run_with_progress(simulation: Simulation) -> Report:
         def observe(world: World) -> None:
             nonlocal painted
             if monotonic() - painted >= REPAINT_S:
-                live.update(_frame(simulation, world), refresh=True)
+                live.update(_frame(console, simulation, world), refresh=True)
                 painted = monotonic()
 
         report = simulation.run(observe)
-    console.print(_frame(simulation, simulation.world))
+    console.print(_frame(console, simulation, simulation.world))
     console.print(_outcome(report))
     for violation in report.violations:
         console.print(f"  {violation}", style="red", highlight=False)
     return report
 
 
-def _frame(simulation: Simulation, world: World) -> Group:
+def _can_show(console: Console, signs: str) -> bool:
+    try:
+        signs.encode(console.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _frame(console: Console, simulation: Simulation, world: World) -> Group:
     wrong = census(world)
+    yes, no = _SIGNS if _can_show(console, "".join(_SIGNS)) else _PLAIN_SIGNS
     table = Table.grid(padding=(0, 2))
     for layer in Layer:
         count = wrong[layer]
-        light = Text("✓ right", "green") if count == 0 else Text(f"✗ {count} wrong", "red")
+        light = Text(f"{yes} right", "green") if count == 0 else Text(f"{no} {count} wrong", "red")
         table.add_row(str(layer), _NAMES[layer], light)
     scenario = simulation.scenario
     title = f"round {world.round}   {len(world.subscribers)} subscribers   mode {scenario.mode}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,9 +11,10 @@ import click
 from skipring.cli.options import (
     FILE,
     given,
+    read_settings,
     read_world,
     replay,
-    require_folder,
+    require_writable,
     run_options,
     write_world,
 )
@@ -26,6 +28,8 @@ DOES_NOT_FAIL: Final = 1
 @click.command()
 @click.argument("world", type=FILE)
 @click.option("--out", type=FILE, metavar="SMALL", required=True, help="Where to write the rest.")
+@click.option("--scenario", type=FILE, metavar="F", help="A scenario file with more settings.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 @run_options
 @click.option(
     "--attempts",
@@ -34,36 +38,42 @@ DOES_NOT_FAIL: Final = 1
     show_default=True,
     help="Stop after so many runs.",
 )
-def shrink(world: Path, out: Path, attempts: int, **options: object) -> int:
+def shrink(
+    world: Path, out: Path, scenario: Path | None, attempts: int, as_json: bool, **options: object
+) -> int:
     """Make a WORLD that fails under these options smaller while it still fails.
 
     Exit status: 0 written, 1 it does not fail, 2 bad input.
     """
-    from skipring.sim.scenario import make_scenario
     from skipring.sim.shrinking import fails_to_converge
     from skipring.sim.shrinking import shrink as shrink_world
 
     found = given(options)
-    fails = fails_to_converge(make_scenario(found))
-    require_folder(out)
+    fails = fails_to_converge(read_settings(scenario, found))
+    require_writable(out)
     start = read_world(world)
     if not fails(start):
         click.echo(f"{world} does not fail under these options", err=True)
         return DOES_NOT_FAIL
     small = shrink_world(start, fails, attempts_max=attempts)
     write_world(out, small)
-    click.echo(f"{_comparison(start, small)}; {replay(['--load', str(out)], found)}")
+    words = [*([str(scenario)] if scenario is not None else []), "--load", str(out)]
+    command, before, after = replay(words, found), _counts(start), _counts(small)
+    if as_json:
+        click.echo(json.dumps({"before": before, "after": after, "replay": command}))
+    else:
+        counts = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in before)
+        click.echo(f"{counts}; {command}")
     return 0
 
 
-def _comparison(before: Snapshot, after: Snapshot) -> str:
-    """What has become of the world, in numbers."""
-    counts = (
-        ("subscribers", len(before.subscribers), len(after.subscribers)),
-        ("messages", len(before.channels), len(after.channels)),
-        ("references", _references(before), _references(after)),
-    )
-    return ", ".join(f"{name} {was} -> {now}" for name, was, now in counts)
+def _counts(world: Snapshot) -> dict[str, int]:
+    """How large a world is."""
+    return {
+        "subscribers": len(world.subscribers),
+        "messages": len(world.channels),
+        "references": _references(world),
+    }
 
 
 def _references(world: Snapshot) -> int:

@@ -12,12 +12,14 @@ import click
 from skipring.cli.options import (
     FILE,
     given,
+    read_settings,
     read_world,
     replay,
-    require_folder,
+    require_writable,
     run_options,
     write_world,
 )
+from skipring.errors import InputError
 
 if TYPE_CHECKING:
     from skipring.sim.run import Report, Simulation
@@ -50,7 +52,7 @@ def simulate(
     """
     simulation = _prepare(scenario, load, given(options))
     for path in (dump, dump_start):
-        require_folder(path)
+        require_writable(path)
     write_world(dump_start, simulation.world.snapshot())
     report = _run(simulation, as_json=as_json or not sys.stdout.isatty())
     write_world(dump, simulation.world.snapshot())
@@ -65,14 +67,12 @@ def simulate(
 def _prepare(scenario: Path | None, load: Path | None, found: dict[str, object]) -> Simulation:
     """Put file, options and world together; what the world decides cannot be given as well."""
     from skipring.sim.run import Simulation
-    from skipring.sim.scenario import make_scenario, read_scenario
 
-    values = {**(read_scenario(scenario) if scenario is not None else {}), **found}
     for name in ("n", "adversary"):
-        if load is not None and name in values:
-            message = f"--load already says which subscribers there are; leave out --{name}"
-            raise click.UsageError(message)
-    return Simulation(make_scenario(values), read_world(load) if load is not None else None)
+        if load is not None and name in found:
+            raise InputError(f"--load already says who is there; leave out --{name}")
+    start = read_world(load) if load is not None else None
+    return Simulation(read_settings(scenario, found), start)
 
 
 def _run(simulation: Simulation, *, as_json: bool) -> Report:

@@ -25,7 +25,8 @@ class Chains(Struct, frozen=True, gc=False):
     pred: Label | None
     succ: Label | None
     slots: tuple[Label, ...]
-    ends: tuple[Label, Label] | None
+    left_end: Label | None
+    right_end: Label | None
     children: tuple[Label, ...]
     parent: Label | None
 
@@ -52,13 +53,13 @@ def chains_around(own: Label, pred: Label | None, succ: Label | None) -> Chains:
     right = chain(own, succ, RIGHT) if succ is not None else ()
     slots = dict.fromkeys(left[1:] + right[1:])
     slots.pop(own, None)
-    ends = (left[-1], right[-1]) if left and right else None
     return Chains(
         own=own,
         pred=pred,
         succ=succ,
         slots=tuple(slots),
-        ends=ends,
+        left_end=left[-1] if left else None,
+        right_end=right[-1] if right else None,
         children=_children(own, left, right),
         parent=_parent(own, left, right),
     )

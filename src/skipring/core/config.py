@@ -84,6 +84,7 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     # members can be told once in 8 ticks, so whoever was told less than 8 ticks ago comes last.
     answers_min: int = 64
     answers_share: int = 8
+    waiting_max: int = 1 << 20  # Limit of ours: names that a supervisor keeps in mind.
     # R14, measured: the sum needs a tick per tree level to settle after a change, up and down.
     digest_settle_ticks: int = 4  # added to 2 ceil(log2 n)
     digest_mismatches: int = 2

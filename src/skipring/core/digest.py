@@ -21,14 +21,13 @@ from skipring.core.shortcuts import Shortcuts
 class TreeDigest:
     """The digest of the subtree below one subscriber."""
 
-    __slots__ = ("_config", "_own", "_weight", "heard", "total")
+    __slots__ = ("_config", "_own", "_weight", "heard")
 
     def __init__(self, config: ProtocolConfig) -> None:
         self._config = config
         self._own: Peer | None = None
         self._weight = 0
         self.heard: dict[NodeId, int] = {}
-        self.total = 0
 
     def on_tick(
         self,
@@ -38,8 +37,8 @@ class TreeDigest:
         pred: Peer | None,
         succ: Peer | None,
         out: Outbox,
-    ) -> None:
-        """Add up what the children said and tell the parent."""
+    ) -> int:
+        """Add up what the children said, tell the parent, and return the sum."""
         if me != self._own:
             self._own, self._weight = me, me.weight
         total, heard = self._weight, self.heard
@@ -50,11 +49,12 @@ class TreeDigest:
                 if child is not None and child in heard and child not in self.heard:
                     self.heard[child] = heard[child]
                     total += heard[child]
-        self.total = total % CIRCLE
+        total %= CIRCLE
         if chains.parent is not None:
             parent = shortcuts.holder(chains.parent, pred, succ)
             if parent is not None and parent != me.node:
-                out.send(parent, Digest(me.node, self.total))
+                out.send(parent, Digest(me.node, total))
+        return total
 
     def on_digest(self, message: Digest) -> None:
         """Remember what a node said; whether it is a child shows at the next tick."""

@@ -74,9 +74,9 @@ class Shortcuts:
         self, me: Peer, chains: Chains, pred: Peer | None, succ: Peer | None, out: Outbox
     ) -> None:
         """Introduce the last elements of both chains: neighbours in the ring of our level (C3)."""
-        if chains.ends is None:
+        left, right = chains.left_end, chains.right_end
+        if left is None or right is None:
             return
-        left, right = chains.ends
         left_node = self.holder(left, pred, succ)
         right_node = self.holder(right, succ, pred)
         if left_node is None or right_node is None or left_node == right_node:

@@ -100,11 +100,12 @@ class Subscriber:
         ring.on_tick(me, out)
         pred, succ = ring.pred, ring.succ
         chains = self._shortcuts.on_tick(me, pred, succ, out)
+        digest = None
         if rules.digest:
-            self._digest.on_tick(me, chains, self._shortcuts, pred, succ, out)
+            total = self._digest.on_tick(me, chains, self._shortcuts, pred, succ, out)
+            digest = total if me.label.position == 0 else None  # R14: only the root's goes up
         alarmed = rules.silence and self._silence.on_tick(ring.peers())
         if self._asks_by_chance(me.label) or alarmed:
-            digest = self._digest.total if rules.digest and me.label.position == 0 else None
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
 
     def _on_tick_unlabelled(self, out: Outbox) -> None:

@@ -126,7 +126,7 @@ class Supervisor:
         """Tell a node its configuration, in its turn (R15) or at once."""
         if not self._config.rules.queue:
             out.send(node, self.roster.configuration_of(node))
-        else:
+        elif len(self._queue) < self._config.waiting_max:
             self._queue.setdefault(node)
 
     def _note_change(self, changed: Iterable[NodeId], out: Outbox) -> None:

@@ -78,13 +78,25 @@ def legitimate_state(index: int, nodes: Sequence[NodeId]) -> SubscriberState:
         return SubscriberState(label=own.label)
     before, after = neighbours_of(index, len(nodes))
     pred, succ = Peer(Label.nth(before), nodes[before]), Peer(Label.nth(after), nodes[after])
+    left, right, ring = line_and_wrap(own, pred, succ)
     slots = chains_around(own.label, pred.label, succ.label).slots
     return SubscriberState(
         label=own.label,
-        left=pred if pred < own else None,
-        right=succ if succ > own else None,
-        ring=pred if pred > own else succ if succ < own else None,
+        left=left,
+        right=right,
+        ring=ring,
         shortcuts={label: nodes[label.index] for label in slots},
+    )
+
+
+def line_and_wrap(
+    own: Peer, pred: Peer, succ: Peer
+) -> tuple[Peer | None, Peer | None, Peer | None]:
+    """Which of left, right and ring hold the neighbours on the circle: ring at the ends (B13)."""
+    return (
+        pred if pred < own else None,
+        succ if succ > own else None,
+        pred if pred > own else succ if succ < own else None,
     )
 
 

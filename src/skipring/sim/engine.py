@@ -59,6 +59,7 @@ class World:
             self.add(node, take(node))
         self.crashed: dict[NodeId, int] = dict.fromkeys(start.crashed, 0)  # and in which round
         self.channels: list[Parcel] = list(start.channels)
+        assert all(parcel.serial < 0 for parcel in self.channels)
         self.next_serial = 0
         self._held: dict[int, list[Parcel]] = {}  # by the round in which they are let go
         self._faults = tuple(faults)

@@ -48,10 +48,7 @@ class CrashWave(Struct, frozen=True):
 
 
 class Churn(Struct, frozen=True):
-    """In each round every member goes, and a newcomer joins, with some probability per member.
-
-    Half of those who go crash without a word, half unsubscribe.
-    """
+    """In each round every member crashes, and a newcomer joins, with some probability a member."""
 
     rate: float
     rounds: int = 100
@@ -62,16 +59,13 @@ class Churn(Struct, frozen=True):
         return self.rounds - 1 if self.rate > 0 else -1
 
     def strike(self, world: World) -> None:
-        """Let members go and newcomers join."""
+        """Let members crash and newcomers join."""
         if world.round > self.last_round:
             return
         members = sorted(node for node, machine in world.subscribers.items() if machine.wants)
         for node in members[1:]:  # one is always left
-            chance = world.rng.random()
-            if chance < self.rate / 2:
+            if world.rng.random() < self.rate:
                 world.crash(node)
-            elif chance < self.rate:
-                world.unsubscribe(node)
         joiners = sum(world.rng.random() < self.rate for _ in members)
         for node in islice(_new_names(world), joiners):
             world.subscribe(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain, islice
 
 from msgspec import Struct
 
@@ -108,7 +109,10 @@ class Simulation:
         explicit, strict = self._converge(observe)
         spent = Counters.of(self.world).since(before)
         reasons = [] if strict is not None else self._reasons()
-        closure_ok = self._is_closed() if strict is not None and self.scenario.closure else None
+        changed = self._first_change() if strict is not None else None
+        if changed is not None:
+            reasons = [f"closure: the explicit state changed in round {changed} of the closure"]
+        is_judged = strict is not None and self.scenario.closure > 0
         equal = self._has_equal_publications()
         return Report(
             n=self._n,
@@ -119,7 +123,7 @@ class Simulation:
             rounds_strict=strict,
             rounds_publications=0 if equal else None,
             converged=strict is not None,
-            closure_ok=closure_ok,
+            closure_ok=changed is None if is_judged else None,
             messages=spent.messages,
             events=spent.events,
             supervisor_requests=spent.supervisor_requests,
@@ -145,22 +149,22 @@ class Simulation:
                 return explicit, None  # legitimate perhaps, but with more to come
             self.run_round()
 
-    def _is_closed(self) -> bool:
-        """True if the explicit state stays the same in every round of the closure."""
+    def _first_change(self) -> int | None:
+        """The first round of the closure in which the explicit state does not stay the same."""
         before = explicit_state(self.world)
-        for _ in range(self.scenario.closure):
+        for number in range(1, self.scenario.closure + 1):
             self.run_round()
             if explicit_state(self.world) != before:
-                return False
-        return True
+                return number
+        return None
 
     def _reasons(self) -> list[str]:
         """The first of what is wrong, in words."""
-        found: list[str] = []
-        for violation in (*violations(self.world), *channel_violations(self.world)):
-            found.append(str(violation))
-            if len(found) == VIOLATIONS_REPORTED:
-                break
+        wrong = chain(violations(self.world), channel_violations(self.world))
+        found = [str(violation) for violation in islice(wrong, VIOLATIONS_REPORTED)]
+        last = self.scenario.last_disturbed_round
+        if self.world.round <= last:
+            found.append(f"the run ended in round {self.world.round}, with more to come in {last}")
         return found
 
     def _has_equal_publications(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Final
@@ -158,10 +159,12 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def make_scenario(values: Mapping[str, Any]) -> Scenario:
     """Turn plain values, from a file or the command line, into a scenario."""
+    for key in values:
+        _require_key(key)
     try:
         return msgspec.convert(dict(values), Scenario)
     except msgspec.ValidationError as error:
-        raise ScenarioError(_sentence(str(error))) from None
+        raise ScenarioError(_sentence(str(error), values)) from None
 
 
 def read_scenario(path: Path) -> dict[str, Any]:
@@ -189,16 +192,41 @@ def _require(name: str, value: str, choices: Mapping[str, object] | tuple[str, .
 _ENUMS: Final[Mapping[str, type[Mode] | type[Rule]]] = {"mode": Mode, "without": Rule}
 
 
-def _sentence(text: str) -> str:
-    """Turn msgspec's report into a sentence that starts with the place."""
+def _require_key(key: str) -> None:
+    """Refuse a key we do not know, and name one that it may stand for."""
+    known = Scenario.__struct_fields__
+    if key not in known:
+        close = get_close_matches(key[:40], known, n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ScenarioError(_short(f"unknown key {key[:40]!r}{hint}"))
+
+
+_WORDS: Final = {"int": "a whole number", "float": "a number", "str": "a text", "array": "a list"}
+
+
+def _sentence(text: str, values: Mapping[str, Any]) -> str:
+    """Turn msgspec's report into a sentence that starts with the place and says what is there."""
     report, _, place = text.partition(" - at ")
     name = place.strip("`").removeprefix("$.").removeprefix("$")
-    report = report[:1].lower() + report[1:].replace("`", "")
+    report = report[:1].lower() + report[1:]
+    for word, words in _WORDS.items():
+        report = report.replace(f"`{word}`", words)
+    report = report.replace("`", "")
     choices = _ENUMS.get(name.partition("[")[0])
     if choices is not None and report.startswith("invalid enum value"):
-        report += f"; it is none of {', '.join(choices)}"
+        report = f"expected one of {', '.join(choices)}"
+    if report.startswith("expected "):
+        report = f"{report.partition(', got ')[0]}, got {_value_at(values, name)!r:.40}"
     report = re.sub(r"^object contains unknown field ", "unknown key ", report)
     return _short(f"{name}: {report}" if name else report)
+
+
+def _value_at(values: Mapping[str, Any], place: str) -> object:
+    """What stands at a place such as ``crash.rounds[0]``."""
+    value: Any = values
+    for step in re.findall(r"\w+", place):
+        value = value[int(step)] if isinstance(value, list | tuple) else value[step]
+    return value
 
 
 def _short(text: str) -> str:

@@ -23,6 +23,14 @@ class Scheduler(Protocol):
         """Let one timeout interval pass."""
 
 
+def run_rounds(world: World, scheduler: Scheduler, rounds: int) -> None:
+    """Let timeout intervals pass in which nothing else happens."""
+    for _ in range(rounds):
+        world.begin_round()
+        scheduler.run_round(world)
+        world.end_round()
+
+
 class RandomOrder:
     """All messages present and one Timeout of everybody, in uniformly random order.
 

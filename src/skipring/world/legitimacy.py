@@ -25,6 +25,7 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import NodeId, Peer
 from skipring.core.roster import Roster, index_of
+from skipring.core.topology import line_and_wrap
 from skipring.world.snapshot import Parcel, SubscriberView, View, peers_in
 
 
@@ -170,26 +171,15 @@ def _label_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Ite
 def _ring_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Iterator[Violation]:
     """L2: left, right and ring are the sorted neighbours, in label and id."""
     should = roster.configuration_of(node)
-    left, right, ring = _edges(node, should)
+    left, right, ring = None, None, None
+    if should.label is not None and should.pred is not None and should.succ is not None:
+        left, right, ring = line_and_wrap(Peer(should.label, node), should.pred, should.succ)
     if seen.left != left:
         yield _wrong_edge(node, "left", seen.left, left)
     if seen.right != right:
         yield _wrong_edge(node, "right", seen.right, right)
     if seen.ring != ring:
         yield _wrong_edge(node, "ring", seen.ring, ring)
-
-
-def _edges(node: NodeId, should: SetConfiguration) -> tuple[Peer | None, Peer | None, Peer | None]:
-    """Where a configuration puts its neighbours (B13)."""
-    pred, succ = should.pred, should.succ
-    if should.label is None or pred is None or succ is None:
-        return None, None, None
-    own = Peer(should.label, node)
-    return (
-        pred if pred < own else None,
-        succ if succ > own else None,
-        pred if pred > own else succ if succ < own else None,
-    )
 
 
 def _wrong_edge(node: NodeId, name: str, has: Peer | None, should: Peer | None) -> Violation:

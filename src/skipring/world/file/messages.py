@@ -1,4 +1,4 @@
-"""The messages of a world file: which fields each has, and of which kind (DESIGN 1.2)."""
+"""The messages of a world file: which fields each has, and of which kind."""
 
 from __future__ import annotations
 

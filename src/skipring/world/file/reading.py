@@ -112,7 +112,7 @@ class _Reader:
         fields = _SUPERVISOR.fields(value, place)
         return SupervisorState(
             database=tuple_of(self._record, fields["database"], f"{place}.database"),
-            next=count(fields["next"], f"{place}.next"),
+            next=integer(fields["next"], f"{place}.next"),
             queue=tuple_of(self._references.node, fields.get("queue", []), f"{place}.queue"),
         )
 

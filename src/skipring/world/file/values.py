@@ -23,12 +23,12 @@ from skipring.world.file.document import OversizedNumber, RepeatedKey
 
 Parser: TypeAlias = Callable[[object, str], Any]
 
-LABEL_CHARACTERS_MAX: Final = 4096  # Limit of ours (DESIGN 1.2): also a corrupted label has an end.
-TOPIC_BYTES_MAX: Final = 255  # Limit of ours (DESIGN 1.3).
+LABEL_CHARACTERS_MAX: Final = 4096  # Limit of ours: also a corrupted label has an end.
+TOPIC_BYTES_MAX: Final = 255  # Limit of ours.
 SHOWN_CHARACTERS_MAX: Final = 40  # Our guess: enough to recognise a value in a sentence.
 SHOWN_KEYS_MAX: Final = 3  # As above.
 
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # NodeId, DESIGN 1.5
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a NodeId
 _ID: Final = re.compile(r"[0-9A-Fa-f]{64}")
 
 
