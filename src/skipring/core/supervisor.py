@@ -97,24 +97,31 @@ class Supervisor:
         self._answer_queue(out)
 
     def _answer_queue(self, out: Outbox) -> None:
-        """Answer those who have waited longest with what is true now (R15).
+        """Answer those who have waited longest with what is true now (R15)."""
+        for node in self._next_in_turn():
+            del self._queue[node]
+            if node != SUPERVISOR and node not in self._suspects:
+                self._tell(node, out)
+
+    def _next_in_turn(self) -> list[NodeId]:
+        """Who of the queue is answered in this tick.
 
         Members and strangers have a budget each: after a lost database everybody has to be woken
-        before anybody's place is final, and neither must wait for the other.
+        before anybody's place is final, and neither must wait for the other. Under load most
+        requests are about members that were told already, so these come last.
         """
         strangers = sum(node not in self.roster for node in self._queue)
         known = len(self.roster) + strangers
         budget = max(self._config.answers_min, known // self._config.answers_share)
         left = {True: budget, False: budget}
-        # Under load most requests are about members that were told already, so these come last;
-        # the sort is stable, hence first come first served on either side.
-        for node in sorted(self._queue, key=self._told.__contains__):
-            is_member = node in self.roster
-            if left[is_member] > 0:
-                del self._queue[node]
-                if node != SUPERVISOR and node not in self._suspects:
+        chosen: list[NodeId] = []
+        for was_told in (False, True):
+            for node in self._queue:
+                is_member = node in self.roster
+                if (node in self._told) is was_told and left[is_member] > 0:
                     left[is_member] -= 1
-                    self._tell(node, out)
+                    chosen.append(node)
+        return chosen
 
     def _tell(self, node: NodeId, out: Outbox) -> None:
         if node in self.roster:
