@@ -74,6 +74,7 @@ class Arbitrary:
         self.label_bits = label_bits or len(nodes).bit_length() + 2
         self.labels = labels
         self.truth = truth
+        self._drawn: dict[int, Label] = {}  # short labels come up often: one object each
 
     def chance(self, probability: float) -> bool:
         """True with the given probability."""
@@ -91,7 +92,8 @@ class Arbitrary:
     def label(self) -> Label:
         """Any label; all lengths are about equally likely."""
         bits = self.bits()
-        return Label(int(bits, 2) << (LABEL_BITS - len(bits)))
+        position = int(bits, 2) << (LABEL_BITS - len(bits))
+        return self._drawn.setdefault(position, Label(position))
 
     def node(self) -> NodeId:
         """Any node."""
