@@ -391,6 +391,10 @@ def test_B12_an_old_neighbour_at_the_same_distance_is_shown_to_the_supervisor() 
     assert see_home("0", peer("11", "o"), peer("11", "z"), peer("001", "a")) == asked("o")
 
 
+def test_B12_so_is_one_on_the_right() -> None:
+    assert see_home("0", peer("001", "o"), peer("11", "z"), peer("001", "a")) == asked("o")
+
+
 def test_B12_one_that_the_configuration_names_is_not_whatever_its_label_was() -> None:
     assert see_home("0", peer("111", "z"), peer("11", "z"), peer("001", "a")) == []
 
