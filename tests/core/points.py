@@ -1,8 +1,8 @@
 """The protocol's points, and for each the tests that were seen to fail without it.
 
 The numbers are those of the rules and repairs in ``docs/decisions``; those that went into others
-have no test of their own. Every test here failed when its point was taken out of the code, one
-sabotage at a time; more tests carry a point's number than are listed.
+have no test of their own. Every test here failed when its point was taken out of the code by
+hand, one sabotage at a time; more tests carry a point's number than are listed.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from skipring.demo.picture import glyphs_for
 from skipring.sim.engine import World
 from skipring.sim.run import Report, Simulation
 from skipring.world.legitimacy import Layer, census
@@ -25,10 +26,6 @@ _NAMES: Final[Mapping[Layer, str]] = {
     Layer.LEAVERS: "leavers",
     Layer.CHANNELS: "in flight",
 }
-
-
-_SIGNS: Final = ("✓", "✗")
-_PLAIN_SIGNS: Final = ("+", "-")
 
 
 def run_with_progress(simulation: Simulation) -> Report:
@@ -51,21 +48,17 @@ def run_with_progress(simulation: Simulation) -> Report:
     return report
 
 
-def _can_show(console: Console, signs: str) -> bool:
-    try:
-        signs.encode(console.encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _frame(console: Console, simulation: Simulation, world: World) -> Group:
     wrong = census(world)
-    yes, no = _SIGNS if _can_show(console, "".join(_SIGNS)) else _PLAIN_SIGNS
+    glyphs = glyphs_for(console.encoding)
     table = Table.grid(padding=(0, 2))
     for layer in Layer:
         count = wrong[layer]
-        light = Text(f"{yes} right", "green") if count == 0 else Text(f"{no} {count} wrong", "red")
+        light = (
+            Text(f"{glyphs.right} right", "green")
+            if count == 0
+            else Text(f"{glyphs.wrong} {count} wrong", "red")
+        )
         table.add_row(str(layer), _NAMES[layer], light)
     scenario = simulation.scenario
     title = f"round {world.round}   {len(world.subscribers)} subscribers   mode {scenario.mode}"

@@ -104,6 +104,12 @@ ASCII: Final = Glyphs(
     wrong="X",
 )
 
+
+def glyphs_for(encoding: str) -> Glyphs:
+    """The glyphs that an output in this encoding can show."""
+    return UNICODE if "utf" in encoding.lower() else ASCII
+
+
 STYLES: Final[Mapping[Mark, str]] = {
     Mark.RIGHT: "green",
     Mark.EDGES: "yellow",

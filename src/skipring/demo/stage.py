@@ -12,7 +12,7 @@ from rich.live import Live
 
 from skipring.demo import page
 from skipring.demo.page import Page
-from skipring.demo.picture import ASCII, UNICODE
+from skipring.demo.picture import glyphs_for
 from skipring.demo.story import (
     Chapter,
     Comparison,
@@ -70,9 +70,8 @@ class PlainStage:
     @property
     def page(self) -> Page:
         """The room there is."""
-        is_unicode = "utf" in self.console.encoding.lower()
         columns = min(max(self.console.width, page.COLUMNS_MIN), page.COLUMNS_MAX)
-        return Page(columns, self._rows(), UNICODE if is_unicode else ASCII)
+        return Page(columns, self._rows(), glyphs_for(self.console.encoding))
 
     def _rows(self) -> int:
         return page.ROWS_PLAIN
