@@ -194,7 +194,7 @@ def step(state: Snapshot, node: NodeId, message: Message | None, bit: int) -> Sn
     supervisor.load(state.supervisor)
     machines: dict[NodeId, Subscriber] = {}
     for name, variables in state.subscribers.items():
-        machines[name] = Subscriber(name, rng=chance, config=CHECKED)
+        machines[name] = Subscriber(name, topic="news", rng=chance, config=CHECKED)
         machines[name].load(variables)
     actor = supervisor if node == SUPERVISOR else machines[node]
     effects = actor.handle(Tick() if message is None else Received(message))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
+from skipring.core.archive import MemoryArchive
 from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
 from skipring.core.effects import Effect, Outbox, Send
 from skipring.core.events import Event, Received, Tick
@@ -37,6 +38,7 @@ Sent: TypeAlias = list[tuple[NodeId, Message]]
 Edges: TypeAlias = tuple[Peer | None, Peer | None, Peer | None]
 
 ME = "m"
+TOPIC = "news"
 # A busy machine must not make a property fail that holds.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PAPER, FIXED, FAST = (Rules.of(mode) for mode in Mode)
@@ -184,7 +186,13 @@ def subscriber(
 ) -> Subscriber:
     """A subscriber in a given state, by default one that never asks by chance."""
     chance = rng if rng is not None else Scripted(1)
-    machine = Subscriber(node, rng=chance, config=ProtocolConfig(rules=rules))
+    machine = Subscriber(
+        node,
+        topic=TOPIC,
+        rng=chance,
+        config=ProtocolConfig(rules=rules),
+        archive=MemoryArchive(state.publications),
+    )
     machine.load(state)
     return machine
 

@@ -27,9 +27,16 @@ class Rule(StrEnum):
     NO_WRAP_FORWARDING = "R13"  # candidates for the wrap edge are never passed on
     DIGEST = "R14"  # a sum over the tree shows the supervisor what round robin finds too late
     QUEUE = "R15"  # the supervisor answers each subject once, and only so many an interval
+    REPAIR_OVER_SHORTCUTS = "R16"  # tries are compared over shortcuts too, not only in the ring
     PUSH = "S11"  # a change of the roster is told to exactly those it concerns
     OVERWRITE = "B13"  # a configuration replaces the neighbours instead of joining them
     RARE_REQUESTS = "k+1"  # ask with 1/(2^(k+1) k^2), since two labels have length 1
+    COMPLEMENT = "T3"  # CheckAndPublish brings all that is missing, not the first sibling only
+    COVER = "T4"  # who says what it holds under a prefix is sent what it lacks there
+    NO_NOISE = "T6"  # no empty Publish, and leaves without digests
+    ONE_SESSION = "T8"  # no new comparison while one's own last one goes on
+    SCRUB = "T10"  # digests and ids are derived from the publications again, slice by slice
+    BATCH = "batch"  # all open tuples in one message, several levels at a time
 
 
 class Mode(StrEnum):
@@ -41,12 +48,32 @@ class Mode(StrEnum):
 
 
 _FIXED: Final = frozenset(
-    {Rule.PROBE, Rule.FIRST_HAND, Rule.SILENCE, Rule.OVERWRITE, Rule.RARE_REQUESTS}
+    {
+        Rule.PROBE,
+        Rule.FIRST_HAND,
+        Rule.SILENCE,
+        Rule.OVERWRITE,
+        Rule.RARE_REQUESTS,
+        Rule.COMPLEMENT,
+        Rule.COVER,
+        Rule.NO_NOISE,
+        Rule.ONE_SESSION,
+        Rule.SCRUB,
+        Rule.BATCH,
+    }
 )
 
 MODE_RULES: Final[Mapping[Mode, frozenset[Rule]]] = MappingProxyType(
     {Mode.PAPER: frozenset(), Mode.FIXED: _FIXED, Mode.FAST: frozenset(Rule)}
 )
+
+
+class Spread(StrEnum):
+    """How a new publication goes round (section 4.3)."""
+
+    ADAPTIVE = "adaptive"  # over the tree, and over all edges while one's view is young
+    TREE = "tree"
+    FLOOD = "flood"  # the paper's
 
 
 class Rules(Struct, frozen=True, gc=False):
@@ -62,9 +89,16 @@ class Rules(Struct, frozen=True, gc=False):
     no_wrap_forwarding: bool
     digest: bool
     queue: bool
+    repair_over_shortcuts: bool
     push: bool
     overwrite: bool
     rare_requests: bool
+    complement: bool
+    cover: bool
+    no_noise: bool
+    one_session: bool
+    scrub: bool
+    batch: bool
 
     @classmethod
     def of(cls, mode: Mode = Mode.FAST, without: Iterable[Rule] = ()) -> Self:
@@ -94,3 +128,24 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     suspicion_ticks: int = 64
     # R14, our guess: twice the tree's largest number of children at 2^64 nodes.
     digest_senders_max: int = 128
+    spread: Spread = Spread.ADAPTIVE
+    repairs: bool = True  # PublishTimeout; off where spreading alone is looked at
+    # Measured at 10^6 publications: 4 levels a message and lists of up to 32 ids need 8 messages.
+    batch_levels: int = 4
+    listed_ids_max: int = 32
+    # T14, our guesses: what a slow link carries in a tick, and enough of it to fill a fast one.
+    chunk_bytes: int = 256 * 1024
+    answer_chunks: int = 4  # sent in answer to one message
+    credit_chunks: int = 64  # sent to one partner in a tick
+    # T8, our guess: as many silent ticks and nobody waits for an answer any more.
+    session_ticks: int = 3
+    # T18: while nothing differs a node compares ever more rarely; 1 means at every tick.
+    quiet_ticks_max: int = 1
+    # Measured: 1.5 microseconds an id, so nothing stands still for longer than 10 ms.
+    hashed_ids: int = 4096
+    # T10, our guess: 10^6 publications in 17 hours at a tick a second, for 50 microseconds a tick.
+    scrubbed_ids: int = 16
+    # The tree is for calm weather: this many ticks, and one for each level, without a change.
+    calm_ticks: int = 4
+    # Our guess: announcements are for what is new; the rest is left to the tries.
+    announced_max: int = 1024

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from skipring.core.messages import GetConfiguration, Message
 from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.publications import Publication
 
 
 class Send(Struct, frozen=True, gc=False):
@@ -21,7 +23,44 @@ class Left(Struct, frozen=True, gc=False):
     """The supervisor has let this node go: the topic's machine may be removed (section 4)."""
 
 
-Effect: TypeAlias = Send | Left
+class Origin(StrEnum):
+    """How a publication has come to a node."""
+
+    OWN = "own"
+    SPREAD = "spread"  # as new, over the tree or a flood (section 4.3)
+    REPAIR = "repair"  # because tries were compared (section 4.2)
+
+
+class Store(Struct, frozen=True, gc=False):
+    """Keep a publication at an offset of the archive, before anything that follows is sent."""
+
+    offset: int
+    publication: Publication
+
+
+class Discard(Struct, frozen=True, gc=False):
+    """What is stored at an offset is not what was stored there: put it aside (T12)."""
+
+    offset: int
+
+
+class Deliver(Struct, frozen=True, gc=False):
+    """Hand a publication, stored at an offset, to the application."""
+
+    publication: Publication
+    offset: int
+    origin: Origin
+    hops: int
+
+
+class Confirmed(Struct, frozen=True, gc=False):
+    """A ring neighbour has all that we have: its root is ours (T19)."""
+
+    node: NodeId
+    root: bytes
+
+
+Effect: TypeAlias = Send | Left | Store | Discard | Deliver | Confirmed
 
 
 class Outbox:

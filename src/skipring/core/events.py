@@ -35,4 +35,32 @@ class NodeSuspected(Struct, frozen=True, gc=False):
     node: NodeId
 
 
-Event: TypeAlias = Tick | Received | SubscribeRequested | UnsubscribeRequested | NodeSuspected
+class PublishRequested(Struct, frozen=True, kw_only=True, gc=False):
+    """The application publishes; who writes for others names the publisher and its number."""
+
+    payload: bytes
+    time: int = 0
+    key: bytes | None = None
+    headers: dict[str, str] = {}
+    publisher: NodeId | None = None
+    seq: int | None = None
+
+
+class Flush(Struct, frozen=True, gc=False):
+    """Say what was put off: the ids for lazy edges; more often than a tick, less than at once."""
+
+
+class ConfirmRequested(Struct, frozen=True, gc=False):
+    """The application wants to know whether the ring neighbours have all that we have (T19)."""
+
+
+Event: TypeAlias = (
+    Tick
+    | Received
+    | SubscribeRequested
+    | UnsubscribeRequested
+    | NodeSuspected
+    | PublishRequested
+    | Flush
+    | ConfirmRequested
+)

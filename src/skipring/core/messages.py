@@ -1,4 +1,4 @@
-"""What processes say to each other; a closed set (Algorithms 1 to 4).
+"""What processes say to each other; a closed set (Algorithms 1 to 5).
 
 Each message is an array-like tagged struct, so the value a machine handles is what the codec
 reads and writes. The tags are part of the wire format: never reuse one.
@@ -10,8 +10,11 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from skipring.core.claims import SHORT_BYTES, Claim
 from skipring.core.labels import Label
 from skipring.core.peers import Link, NodeId, Peer
+from skipring.core.publications import Publication
+from skipring.core.trie import DIGEST_BYTES
 
 
 class Subscribe(Struct, frozen=True, array_like=True, gc=False, tag=1):
@@ -82,6 +85,91 @@ class Digest(Struct, frozen=True, array_like=True, gc=False, tag=9):
     digest: int
 
 
+class CheckTrie(Struct, frozen=True, array_like=True, gc=False, tag=10):
+    """Compare your trie with what ``sender`` claims of its own (Algorithm 5).
+
+    A session is all that follows from one question; ``confirm`` asks for an answer also if the
+    tries are equal (T19).
+    """
+
+    sender: NodeId
+    claims: tuple[Claim, ...]
+    session: int = 0
+    confirm: bool = False
+
+
+class CheckAndPublish(Struct, frozen=True, array_like=True, gc=False, tag=11):
+    """CheckTrie, and send what is ``wanted`` (Algorithm 5).
+
+    That is everything under a cover, or of it the publications with the given short ids.
+    """
+
+    sender: NodeId
+    claims: tuple[Claim, ...]
+    session: int = 0
+    wanted: tuple[Claim, ...] = ()
+
+
+class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
+    """Publications that the receiver was found to lack: the paper's Publish (Algorithm 5)."""
+
+    publications: tuple[Publication, ...]
+    session: int = 0
+
+
+class TrieEqual(Struct, frozen=True, array_like=True, gc=False, tag=13):
+    """The trie of ``sender`` has this root too (T19)."""
+
+    sender: NodeId
+    root: bytes
+
+    def __post_init__(self) -> None:
+        """Refuse what is no digest."""
+        if len(self.root) != DIGEST_BYTES:
+            message = f"no digest: {len(self.root)} bytes"
+            raise ValueError(message)
+
+
+class PublishNew(Struct, frozen=True, array_like=True, gc=False, tag=14):
+    """A new publication on its way (section 4.3), and how many hops it has come."""
+
+    publication: Publication
+    hops: int = 0
+
+
+class _ShortIds(Struct, frozen=True, array_like=True, gc=False):
+    """What is said about publications by the beginnings of their ids.
+
+    With each goes the number of hops it had come to whoever has it: who is asked for it need not
+    remember.
+    """
+
+    sender: NodeId
+    ids: bytes
+    hops: bytes
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be cut into short ids, each with its hops."""
+        if len(self.ids) != SHORT_BYTES * len(self.hops):
+            message = f"{len(self.ids)} bytes of short ids with {len(self.hops)} hops"
+            raise ValueError(message)
+
+    def short_ids(self) -> list[tuple[bytes, int]]:
+        """The beginnings, one by one, with their hops."""
+        return [
+            (self.ids[place * SHORT_BYTES : (place + 1) * SHORT_BYTES], hops)
+            for place, hops in enumerate(self.hops)
+        ]
+
+
+class IHave(_ShortIds, frozen=True, array_like=True, gc=False, tag=15):
+    """``sender`` has these publications, in case that they have not come by another way."""
+
+
+class Want(_ShortIds, frozen=True, array_like=True, gc=False, tag=16):
+    """``sender`` lacks these publications that the receiver said it has."""
+
+
 Message: TypeAlias = (
     Subscribe
     | Unsubscribe
@@ -92,6 +180,13 @@ Message: TypeAlias = (
     | IntroduceShortcut
     | RemoveConnections
     | Digest
+    | CheckTrie
+    | CheckAndPublish
+    | Publications
+    | TrieEqual
+    | PublishNew
+    | IHave
+    | Want
 )
 
 MESSAGE_TYPES: Final[tuple[type[Message], ...]] = (
@@ -104,6 +199,13 @@ MESSAGE_TYPES: Final[tuple[type[Message], ...]] = (
     IntroduceShortcut,
     RemoveConnections,
     Digest,
+    CheckTrie,
+    CheckAndPublish,
+    Publications,
+    TrieEqual,
+    PublishNew,
+    IHave,
+    Want,
 )
 
 UNRECORDED: Final = SetConfiguration(None, None, None)

@@ -42,11 +42,7 @@ class Shortcuts:
 
     def on_tick(self, me: Peer, pred: Peer | None, succ: Peer | None, out: Outbox) -> Chains:
         """Hold exactly the chain labels and introduce our level neighbours to each other."""
-        chains = self._chains_from(
-            me.label,
-            pred.label if pred is not None else None,
-            succ.label if succ is not None else None,
-        )
+        chains = self.chains(me, pred, succ)
         if tuple(self.slots) != chains.slots:
             self._hold(chains.slots, out)
         for label, node in self.slots.items():
@@ -55,11 +51,13 @@ class Shortcuts:
         self._introduce_ends(me, chains, pred, succ, out)
         return chains
 
-    def _chains_from(self, own: Label, pred: Label | None, succ: Label | None) -> Chains:
-        """The chains of these labels, worked out again only when a label has changed."""
+    def chains(self, me: Peer, pred: Peer | None, succ: Peer | None) -> Chains:
+        """The chains around us, worked out again only when a label has changed."""
+        before = pred.label if pred is not None else None
+        after = succ.label if succ is not None else None
         known = self._chains
-        if known is None or known.own != own or known.pred != pred or known.succ != succ:
-            known = self._chains = chains_around(own, pred, succ)
+        if known is None or known.own != me.label or known.pred != before or known.succ != after:
+            known = self._chains = chains_around(me.label, before, after)
         return known
 
     def _hold(self, labels: tuple[Label, ...], out: Outbox) -> None:

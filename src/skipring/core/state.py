@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId, Peer
+from skipring.core.prefixes import Prefix
 from skipring.core.publications import Publication
+from skipring.core.trie import PublicationTrie
 
 
 class SilenceState(Struct, frozen=True, array_like=True, gc=False):
@@ -32,6 +34,17 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
     silence: dict[NodeId, SilenceState] = {}
     digests: dict[NodeId, int] = {}
     publications: tuple[Publication, ...] = ()
+    hashes: dict[Prefix, bytes] = {}  # of the trie, where they are not what they should be
+
+    @property
+    def trie(self) -> PublicationTrie:
+        """v.T: the trie of the publications, with the hashes that are wrong."""
+        trie = PublicationTrie()
+        trie.add_many(
+            (publication.id, place) for place, publication in enumerate(self.publications)
+        )
+        trie.corrupt(self.hashes)
+        return trie
 
 
 class SupervisorState(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The subscriber's machine for one topic (Algorithm 4)."""
+"""The subscriber's machine for one topic (Algorithms 4 and 5)."""
 
 from __future__ import annotations
 
@@ -7,35 +7,50 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, ClassVar, assert_never
 
+from skipring.core.antientropy import AntiEntropy
+from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.config import ProtocolConfig
 from skipring.core.digest import TreeDigest
 from skipring.core.effects import Effect, Left, Outbox
 from skipring.core.events import (
+    ConfirmRequested,
     Event,
+    Flush,
     NodeSuspected,
+    PublishRequested,
     Received,
     SubscribeRequested,
     Tick,
     UnsubscribeRequested,
 )
+from skipring.core.holdings import Holdings
 from skipring.core.labels import Label
 from skipring.core.messages import (
+    CheckAndPublish,
     CheckLabel,
+    CheckTrie,
     Digest,
     GetConfiguration,
+    IHave,
     Introduce,
     IntroduceShortcut,
+    Publications,
+    PublishNew,
     RemoveConnections,
     SetConfiguration,
     Subscribe,
+    TrieEqual,
     Unsubscribe,
+    Want,
 )
-from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, NodeId, Peer
+from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, NodeId, Peer, TopicId
 from skipring.core.publications import Publication
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.silence import Silence
+from skipring.core.spreading import Spreading
 from skipring.core.state import SubscriberState
+from skipring.core.trie import PublicationTrie
 
 
 class Subscriber:
@@ -44,17 +59,26 @@ class Subscriber:
     __slots__ = (
         "_config",
         "_digest",
+        "_holdings",
+        "_repair",
         "_ring",
         "_rng",
         "_shortcuts",
         "_silence",
+        "_spreading",
         "node",
-        "publications",
         "wants",
     )
 
     def __init__(
-        self, node: NodeId, *, rng: Random, config: ProtocolConfig, wants: bool = True
+        self,
+        node: NodeId,
+        *,
+        topic: TopicId,
+        rng: Random,
+        config: ProtocolConfig,
+        archive: Archive | None = None,
+        wants: bool = True,
     ) -> None:
         self.node = node
         self.wants = wants  # S2: what the application wants is input, not protocol state
@@ -64,27 +88,42 @@ class Subscriber:
         self._shortcuts = Shortcuts(self._ring)
         self._silence = Silence(config)
         self._digest = TreeDigest(config)
-        self.publications: tuple[Publication, ...] = ()
+        self._holdings = Holdings(topic, archive if archive is not None else MemoryArchive())
+        self._repair = AntiEntropy(node, self._holdings, config)
+        self._spreading = Spreading(self._ring, self._shortcuts, self._holdings, config)
 
     def handle(self, event: Event) -> list[Effect]:
         """React to one event."""
         out = Outbox()
         match event:
             case Received():
-                handler = self._HANDLERS.get(type(event.message))
-                if handler is not None:  # a request that only a supervisor understands: drop it
-                    handler(self, event.message, out)
+                self._on_received(event, out)
             case Tick():
                 self._on_tick(out)
             case SubscribeRequested():
                 self._on_subscribe_requested(out)
             case UnsubscribeRequested():
                 self._on_unsubscribe_requested(out)
+            case PublishRequested():
+                self._spreading.publish(event, out)
+                self._repair.note_difference()
+            case Flush():
+                self._spreading.on_flush(out)
+            case ConfirmRequested():
+                self._repair.ask_to_confirm(self._ring_nodes(), out)
             case NodeSuspected():
                 pass  # section 3.3: one failure detector, at the supervisor, is enough
             case _:
                 assert_never(event)
         return out.effects
+
+    def _on_received(self, event: Received, out: Outbox) -> None:
+        if type(event.message) is PublishNew:  # the only one whose way matters
+            self._on_publish_new(event.message, event.sender, out)
+            return
+        handler = self._HANDLERS.get(type(event.message))
+        if handler is not None:  # a request that only a supervisor understands: drop it
+            handler(self, event.message, out)
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -107,6 +146,17 @@ class Subscriber:
         alarmed = rules.silence and self._silence.on_tick(ring.peers())
         if self._asks_by_chance(me.label) or alarmed:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
+        self._spreading.on_tick()
+        if self._config.repairs:
+            partners = (
+                self._spreading.neighbours() if rules.repair_over_shortcuts else self._ring_nodes()
+            )
+            self._repair.on_tick(partners, self._rng, out)  # R16
+
+    def _ring_nodes(self) -> list[NodeId]:
+        """The distinct ring neighbours (T16)."""
+        nodes = {peer.node: None for peer in self._ring.peers()}
+        return [node for node in nodes if node not in (self.node, SUPERVISOR)]
 
     def _on_tick_unlabelled(self, out: Outbox) -> None:
         """Without a label there is nothing to do but to ask for one (action i, B8)."""
@@ -190,6 +240,41 @@ class Subscriber:
         if self._config.rules.digest:
             self._digest.on_digest(message)
 
+    # -- publications ------------------------------------------------------------------------
+
+    @property
+    def _takes_part(self) -> bool:
+        """True until we have left: one without a label may be about to get one."""
+        return self.wants or self._ring.me is not None
+
+    def _on_check(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
+        if self._takes_part:
+            self._repair.on_check(message, out)
+        elif message.sender not in (self.node, SUPERVISOR):
+            out.send(message.sender, RemoveConnections(self.node))  # as B7
+
+    def _on_publications(self, message: Publications, out: Outbox) -> None:
+        if self._takes_part:
+            self._repair.on_publications(message, out)
+
+    def _on_trie_equal(self, message: TrieEqual, out: Outbox) -> None:
+        self._repair.on_trie_equal(message, out)
+
+    def _on_publish_new(self, message: PublishNew, sender: NodeId | None, out: Outbox) -> None:
+        if self._takes_part:
+            self._spreading.on_publish_new(message, sender, out)
+            if out.effects:
+                self._repair.note_difference()
+
+    def _on_ihave(self, message: IHave, out: Outbox) -> None:
+        del out
+        if self._takes_part:
+            self._spreading.on_ihave(message)
+
+    def _on_want(self, message: Want, out: Outbox) -> None:
+        if self._takes_part:
+            self._spreading.on_want(message, out)
+
     # The hot path: one look-up from the type of a message to its method.
     _HANDLERS: ClassVar[Mapping[type, Callable[[Subscriber, Any, Outbox], None]]] = (
         MappingProxyType(
@@ -200,6 +285,12 @@ class Subscriber:
                 IntroduceShortcut: _on_introduce_shortcut,
                 RemoveConnections: _on_remove_connections,
                 Digest: _on_digest,
+                CheckTrie: _on_check,
+                CheckAndPublish: _on_check,
+                Publications: _on_publications,
+                TrieEqual: _on_trie_equal,
+                IHave: _on_ihave,
+                Want: _on_want,
             }
         )
     )
@@ -240,6 +331,30 @@ class Subscriber:
         """v.shortcuts."""
         return self._shortcuts.slots
 
+    @property
+    def trie(self) -> PublicationTrie:
+        """v.T."""
+        return self._holdings.trie
+
+    @property
+    def publications(self) -> tuple[Publication, ...]:
+        """What is stored, in the order in which it came."""
+        return tuple(self.archive.publications())
+
+    @property
+    def archive(self) -> Archive:
+        """Where the publications lie."""
+        return self._holdings.archive
+
+    @property
+    def has_to_flush(self) -> bool:
+        """True if a Flush would do something."""
+        return self._spreading.has_to_flush
+
+    def recover(self) -> None:
+        """Index what lies in the archive."""
+        self._holdings.recover({})
+
     def state(self) -> SubscriberState:
         """The machine's variables as a value."""
         return SubscriberState(
@@ -252,10 +367,11 @@ class Subscriber:
             silence=self._silence.states(),
             digests=dict(self._digest.heard),
             publications=self.publications,
+            hashes=self.trie.wrong_digests(),
         )
 
     def load(self, state: SubscriberState) -> None:
-        """Take over any state, however wrong."""
+        """Take over any state, however wrong; its publications are those of the archive."""
         self.wants = state.member
         self._ring.me = Peer(state.label, self.node) if state.label is not None else None
         self._ring.neighbours = [state.left, state.right]
@@ -264,7 +380,7 @@ class Subscriber:
         self._shortcuts.slots = dict(sorted(state.shortcuts.items()))
         self._silence.load(state.silence)
         self._digest.load(state.digests)
-        self.publications = state.publications
+        self._holdings.recover(state.hashes)
 
 
 def asks_supervisor(label: Label, rng: Random, *, rare: bool) -> bool:

@@ -10,22 +10,30 @@ from typing import Any, ClassVar, assert_never
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Outbox
 from skipring.core.events import (
+    ConfirmRequested,
     Event,
+    Flush,
     NodeSuspected,
+    PublishRequested,
     Received,
     SubscribeRequested,
     Tick,
     UnsubscribeRequested,
 )
 from skipring.core.messages import (
+    CheckAndPublish,
     CheckLabel,
+    CheckTrie,
     Digest,
     GetConfiguration,
+    IHave,
     Introduce,
     IntroduceShortcut,
     RemoveConnections,
     Subscribe,
+    TrieEqual,
     Unsubscribe,
+    Want,
 )
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.roster import Roster
@@ -70,7 +78,13 @@ class Supervisor:
                 self._on_tick(out)
             case NodeSuspected():
                 self._on_node_suspected(event.node, out)
-            case SubscribeRequested() | UnsubscribeRequested():
+            case (
+                SubscribeRequested()
+                | UnsubscribeRequested()
+                | PublishRequested()
+                | Flush()
+                | ConfirmRequested()
+            ):
                 pass  # the supervisor is no member of any topic
             case _:
                 assert_never(event)
@@ -260,5 +274,7 @@ def _subject(message: object) -> NodeId | None:
             return peer.node
         case Digest(node=node):
             return node
+        case CheckTrie() | CheckAndPublish() | TrieEqual() | IHave() | Want():
+            return message.sender
         case _:
             return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
+from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Left
-from skipring.core.events import Event, Received, SubscribeRequested, Tick
+from skipring.core.events import Event, PublishRequested, Received, SubscribeRequested, Tick
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
@@ -15,10 +17,18 @@ from skipring.core.supervisor import Supervisor
 class SubscriberTopics:
     """All topics of one node; each runs its own BuildSR protocol."""
 
-    def __init__(self, node: NodeId, *, rng: Random, config: ProtocolConfig) -> None:
+    def __init__(
+        self,
+        node: NodeId,
+        *,
+        rng: Random,
+        config: ProtocolConfig,
+        open_archive: Callable[[TopicId], Archive] = lambda _: MemoryArchive(),
+    ) -> None:
         self._node = node
         self._rng = rng
         self._config = config
+        self._open_archive = open_archive
         self._machines: dict[TopicId, Subscriber] = {}
 
     def __contains__(self, topic: TopicId) -> bool:
@@ -30,13 +40,26 @@ class SubscriberTopics:
         if machine is None:
             # Whoever is not in a topic answers like one that wants nothing of it: references to
             # it are removed, and a configuration is given back.
-            machine = Subscriber(self._node, rng=self._rng, config=self._config, wants=False)
-            if isinstance(event, SubscribeRequested):
-                self._machines[topic] = machine
+            assert not isinstance(event, PublishRequested), f"not subscribed to {topic}"
+            machine = self._make(topic, joins=isinstance(event, SubscribeRequested))
         effects = machine.handle(event)
         if Left() in effects:
             self._machines.pop(topic, None)
         return effects
+
+    def _make(self, topic: TopicId, *, joins: bool) -> Subscriber:
+        machine = Subscriber(
+            self._node,
+            topic=topic,
+            rng=self._rng,
+            config=self._config,
+            archive=self._open_archive(topic) if joins else None,
+            wants=False,
+        )
+        if joins:
+            machine.recover()
+            self._machines[topic] = machine
+        return machine
 
     def tick(self) -> list[tuple[TopicId, list[Effect]]]:
         """Run the periodic actions of every topic."""

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from skipring.core.archive import MemoryArchive
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Effect, Send
+from skipring.core.effects import Confirmed, Deliver, Discard, Effect, Left, Send, Store
 from skipring.core.events import (
     Event,
+    Flush,
     NodeSuspected,
+    PublishRequested,
     Received,
     SubscribeRequested,
     Tick,
@@ -22,10 +25,12 @@ from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
+from skipring.sim.deliveries import Deliveries
 from skipring.sim.faults import DELIVERED, Fault
-from skipring.world.snapshot import Parcel, Snapshot
+from skipring.world.snapshot import CARRIERS, Parcel, Snapshot
 
 _TICK = Tick()
+_FLUSH = Flush()
 
 
 class World:
@@ -50,6 +55,8 @@ class World:
         self.round = 0
         self.events = 0
         self.sent: Counter[type[Message]] = Counter()
+        self.deliveries = Deliveries()
+        self.confirmed: list[tuple[NodeId, NodeId]] = []  # by whom, that its trie is equal (T19)
         self.supervisor = Supervisor(config=config)
         self.supervisor.load(start.supervisor)
         self.subscribers: dict[NodeId, Subscriber] = {}
@@ -110,13 +117,23 @@ class World:
         self.round += 1
 
     def tick(self, node: NodeId) -> None:
-        """Run a process's Timeout."""
+        """Run a process's Timeout, and let it say what it has put off."""
         self.events += 1
         self._give(node, _TICK)
+        machine = self.subscribers.get(node)
+        if machine is not None and machine.has_to_flush:
+            self.flush(node)
+
+    def flush(self, node: NodeId) -> None:
+        """Let a subscriber say what it has put off."""
+        self.events += 1
+        self._give(node, _FLUSH)
 
     def deliver(self, parcel: Parcel) -> None:
         """Let the receiver process a message; the dead do nothing."""
         self.events += 1
+        if type(parcel.message) in CARRIERS and parcel.to in self.subscribers:
+            self.deliveries.note_receipt(parcel.message)
         self._give(parcel.to, Received(parcel.message, parcel.sender))
 
     def subscribe(self, node: NodeId) -> None:
@@ -129,6 +146,10 @@ class World:
     def unsubscribe(self, node: NodeId) -> None:
         """Let the application at a node ask to leave."""
         self._give(node, UnsubscribeRequested())
+
+    def publish(self, node: NodeId, payload: bytes) -> None:
+        """Let the application at a node publish."""
+        self._give(node, PublishRequested(payload=payload))
 
     def suspect(self, node: NodeId) -> None:
         """Let the supervisor's failure detector hold a node for crashed."""
@@ -153,7 +174,28 @@ class World:
                     self._post(parcel)
                 else:
                     self.channels.append(parcel)
+            else:
+                self._keep(sender, effect)
         self.next_serial = serial
+
+    def _keep(self, node: NodeId, effect: Effect) -> None:
+        """Carry out what concerns a subscriber's own publications."""
+        match effect:
+            case Store(offset=offset, publication=publication):
+                self._archive_of(node).write(offset, publication)
+            case Discard(offset=offset):
+                self._archive_of(node).discard(offset)
+            case Deliver():
+                self.deliveries.note(effect)
+            case Confirmed():
+                self.confirmed.append((node, effect.node))
+            case Left() | Send():
+                pass
+
+    def _archive_of(self, node: NodeId) -> MemoryArchive:
+        archive = self.subscribers[node].archive
+        assert isinstance(archive, MemoryArchive)
+        return archive
 
     def _post(self, parcel: Parcel) -> None:
         """Let the faults decide what becomes of a message: its copies, each with its delay."""
@@ -174,7 +216,10 @@ class World:
 
     def add(self, node: NodeId, state: SubscriberState) -> None:
         """Start a subscriber in a given state."""
-        machine = Subscriber(node, rng=self.rng, config=self.config)
+        archive = MemoryArchive(state.publications)
+        machine = Subscriber(
+            node, topic=self.topic, rng=self.rng, config=self.config, archive=archive
+        )
         machine.load(state)
         self.subscribers[node] = machine
 

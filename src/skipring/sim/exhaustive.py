@@ -35,10 +35,12 @@ from skipring.world.snapshot import Parcel, Snapshot
 STATES_MAX: Final = 6_000_000  # Limit of ours: about 1.2 GB.
 PROCESS_BITS: Final = 20  # Limit of ours: of two nodes, each has about a hundred states.
 
-# R9 counts ticks, which would multiply the states; R14 and R15 are for crowds.
+# R9 counts ticks, which would multiply the states; R14 and R15 are for crowds. Nothing is
+# published, so tries that are compared would only multiply the states too.
 CHECKED: Final = ProtocolConfig(
-    rules=Rules.of(Mode.FAST, without=(Rule.SILENCE, Rule.DIGEST, Rule.QUEUE))
+    rules=Rules.of(Mode.FAST, without=(Rule.SILENCE, Rule.DIGEST, Rule.QUEUE)), repairs=False
 )
+TOPIC: Final = "news"
 
 State: TypeAlias = SubscriberState | SupervisorState
 Step: TypeAlias = tuple[int, int]  # what it adds to a global state; what it puts into channels
@@ -176,7 +178,7 @@ class _Process:
             supervisor = Supervisor(config=self._config)
             supervisor.load(state)
             return supervisor
-        subscriber = Subscriber(self.node, rng=self._chance, config=self._config)
+        subscriber = Subscriber(self.node, topic=TOPIC, rng=self._chance, config=self._config)
         subscriber.load(state)
         return subscriber
 

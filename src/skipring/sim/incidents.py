@@ -114,6 +114,26 @@ class WrongSuspicion(Struct, frozen=True):
                     world.suspect(node)
 
 
+class Publishing(Struct, frozen=True):
+    """In each of the first rounds some members publish."""
+
+    rounds: int
+    per_round: int
+
+    @property
+    def last_round(self) -> int:
+        """The last round in which it strikes."""
+        return self.rounds - 1
+
+    def strike(self, world: World) -> None:
+        """Let random members publish something of their own."""
+        if world.round > self.last_round:
+            return
+        members = sorted(node for node, machine in world.subscribers.items() if machine.wants)
+        for number in range(self.per_round if members else 0):
+            world.publish(world.rng.choice(members), f"round {world.round} {number}".encode())
+
+
 class Detector(Struct, frozen=True):
     """The supervisor's failure detector: the dead are suspected some rounds after their crash."""
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
+from skipring.core.config import Mode, ProtocolConfig, Rule, Rules, Spread
 from skipring.core.peers import NodeId
 from skipring.errors import ScenarioError
 from skipring.sim.faults import Delay, Duplication, Fault, Loss, Partition
@@ -22,17 +22,18 @@ from skipring.sim.incidents import (
     CrashWave,
     Detector,
     Incident,
+    Publishing,
     SupervisorRestart,
     WrongSuspicion,
 )
 from skipring.sim.schedulers import SCHEDULERS
-from skipring.world.adversaries import ADVERSARIES
+from skipring.world.adversaries import ADVERSARIES, scatter
 from skipring.world.snapshot import Snapshot
 
 N_MAX: Final = 1_000_000  # Limit of ours: what one process can hold.
 CRASH_SHARE: Final = 1 / 16  # of the members, in each of an adversary's crash rounds
 SENTENCE_MAX: Final = 200  # characters; our guess of what is still a sentence
-SPREADS: Final = ("adaptive", "tree", "flood")
+PUBLICATIONS_MAX: Final = 100_000  # Limit of ours: every subscriber holds all of them.
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Chance = Annotated[float, Meta(ge=0, lt=1)]  # below 1: a message must have a way through
@@ -78,6 +79,13 @@ class SuspicionSpan(Struct, frozen=True, forbid_unknown_fields=True):
     share: Share
 
 
+class PublishSpan(Struct, frozen=True, forbid_unknown_fields=True):
+    """In each of the first rounds, so many publications by random members."""
+
+    rounds: Rounds
+    per_round: Annotated[int, Meta(ge=1, le=1000)] = 1
+
+
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to simulate: the options of ``skipring simulate``, and more that only files can say."""
 
@@ -89,7 +97,8 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     loss: Chance = 0.0
     duplicate: Share = 0.0
     churn: Share = 0.0
-    spread: str = "adaptive"
+    spread: Spread = Spread.ADAPTIVE
+    publications: Annotated[int, Meta(ge=0, le=PUBLICATIONS_MAX)] = 0
     seed: int = 0
     max_rounds: Rounds = 2000
     closure: Rounds = 20
@@ -101,17 +110,17 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     partition: PartitionSpan | None = None
     crash: CrashSpan | None = None
     wrong_suspicion: SuspicionSpan | None = None
+    publish: PublishSpan | None = None
 
     def __post_init__(self) -> None:
         """Refuse names that mean nothing to us."""
         _require("adversary", self.adversary, ADVERSARIES)
         _require("scheduler", self.scheduler, SCHEDULERS)
-        _require("spread", self.spread, SPREADS)
 
     @property
     def config(self) -> ProtocolConfig:
         """The protocol's configuration in this scenario."""
-        return ProtocolConfig(rules=Rules.of(self.mode, self.without))
+        return ProtocolConfig(rules=Rules.of(self.mode, self.without), spread=self.spread)
 
     @property
     def warm_up_rounds(self) -> int:
@@ -125,8 +134,9 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return max(partition_end, *(incident.last_round for incident in self.incidents()))
 
     def start(self) -> Snapshot:
-        """The state that the adversary prepares."""
-        return ADVERSARIES[self.adversary].build(self.n, Random(f"{self.adversary}/{self.seed}"))
+        """The state that the adversary prepares, with publications scattered over it."""
+        start = ADVERSARIES[self.adversary].build(self.n, Random(f"{self.adversary}/{self.seed}"))
+        return scatter(start, self.publications, Random(f"publications/{self.seed}"))
 
     def faults(self, nodes: list[NodeId]) -> tuple[Fault, ...]:
         """What can happen to messages between these subscribers."""
@@ -152,6 +162,8 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             found.append(CrashWave(ADVERSARIES[self.adversary].crash_rounds, CRASH_SHARE))
         if self.wrong_suspicion is not None:
             found.append(WrongSuspicion(self.wrong_suspicion.share, self.wrong_suspicion.rounds))
+        if self.publish is not None:
+            found.append(Publishing(self.publish.rounds, self.publish.per_round))
         if self.supervisor_restarts:
             found.append(SupervisorRestart(self.supervisor_restarts))
         return (*found, Detector(self.detector_delay))
@@ -189,7 +201,11 @@ def _require(name: str, value: str, choices: Mapping[str, object] | tuple[str, .
         raise ScenarioError(message)
 
 
-_ENUMS: Final[Mapping[str, type[Mode] | type[Rule]]] = {"mode": Mode, "without": Rule}
+_ENUMS: Final[Mapping[str, type[Mode] | type[Rule] | type[Spread]]] = {
+    "mode": Mode,
+    "without": Rule,
+    "spread": Spread,
+}
 
 
 def _require_key(key: str) -> None:

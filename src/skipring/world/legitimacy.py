@@ -2,7 +2,8 @@
 
 Legitimacy comes in layers, each resting on those before it: the database, the labels, the ring,
 the shortcuts, those who leave. A state in which all hold is explicitly legitimate; it is
-strictly so if nothing in flight can disturb it. Violations are generated lazily, lowest layer
+strictly so if nothing in flight can disturb it. Whether all members have all publications is a
+question of its own. Violations are generated lazily, lowest layer
 first: whoever only wants to know *whether* pays for the first one.
 """
 
@@ -23,10 +24,17 @@ from skipring.core.messages import (
     Subscribe,
     Unsubscribe,
 )
-from skipring.core.peers import NodeId, Peer
+from skipring.core.peers import NodeId, Peer, TopicId
 from skipring.core.roster import Roster, index_of
 from skipring.core.topology import line_and_wrap
-from skipring.world.snapshot import Parcel, SubscriberView, View, peers_in
+from skipring.world.snapshot import (
+    CARRIERS,
+    Parcel,
+    SubscriberView,
+    View,
+    peers_in,
+    publications_in,
+)
 
 
 class Layer(StrEnum):
@@ -38,6 +46,7 @@ class Layer(StrEnum):
     SHORTCUTS = "L3"
     LEAVERS = "L4"
     CHANNELS = "strict"
+    PUBLICATIONS = "PUB"
 
 
 class Violation(Struct, frozen=True):
@@ -78,11 +87,55 @@ def channel_violations(view: View) -> Iterator[Violation]:
             yield Violation(Layer.CHANNELS, f"in the channel of {parcel.to}: {fault}")
 
 
+def publication_violations(view: View) -> Iterator[Violation]:
+    """What keeps the members from holding all publications, in tries that are right (PUB)."""
+    members = {node: seen for node, seen in view.subscribers.items() if seen.member}
+    tries = {node: seen.trie for node, seen in members.items()}
+    # Equal roots are taken for equal tries here: where a stored hash is wrong, that is found below.
+    keys_by_root = {trie.root: frozenset(trie.keys()) for trie in tries.values()}
+    known = frozenset().union(*keys_by_root.values(), _ids_in_flight(view))
+    is_complete = True
+    for node, trie in tries.items():
+        lacking = len(known) - len(keys_by_root[trie.root])
+        if lacking:
+            is_complete = False
+            yield _publications(f"{node} lacks {lacking} of {len(known)} publications")
+    if is_complete and known:
+        for node, seen in members.items():
+            yield from _stored_violations(node, seen, view.topic)
+
+
+def _ids_in_flight(view: View) -> frozenset[bytes]:
+    """The ids of the publications on their way to a member."""
+    return frozenset(
+        publication.settled(view.topic).id
+        for parcel in view.in_flight()
+        if type(parcel.message) in CARRIERS and _is_member(parcel.to, view)
+        for publication in publications_in(parcel.message)
+    )
+
+
+def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> Iterator[Violation]:
+    """Ids and hashes that do not follow from the publications they are about (T10 to T12)."""
+    for prefix in seen.trie.wrong_digests():
+        yield _publications(f"{node} has a wrong hash at {prefix}")
+    for publication in seen.publications:
+        if not publication.is_genuine(topic):
+            name = f"{publication.publisher}'s publication {publication.seq}"
+            yield _publications(f"{node} has {name} under a wrong id")
+
+
+def _publications(text: str) -> Violation:
+    return Violation(Layer.PUBLICATIONS, text)
+
+
 def census(view: View) -> Counter[Layer]:
     """How many things are wrong in each layer."""
-    found = Counter(violation.layer for violation in violations(view))
-    found.update(violation.layer for violation in channel_violations(view))
-    return found
+    return Counter(
+        violation.layer
+        for judge in (violations, channel_violations, publication_violations)
+        for violation in judge(view)
+    )
 
 
 def is_legitimate(view: View) -> bool:
@@ -93,6 +146,11 @@ def is_legitimate(view: View) -> bool:
 def is_strictly_legitimate(view: View) -> bool:
     """True if the state is legitimate and nothing in flight can disturb it."""
     return is_legitimate(view) and next(channel_violations(view), None) is None
+
+
+def has_all_publications(view: View) -> bool:
+    """True if every member holds every publication, in a trie that is right (PUB)."""
+    return next(publication_violations(view), None) is None
 
 
 def explicit_state(view: View) -> Hashable:

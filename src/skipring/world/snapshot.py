@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -13,11 +13,15 @@ from skipring.core.messages import (
     Introduce,
     IntroduceShortcut,
     Message,
+    Publications,
+    PublishNew,
     SetConfiguration,
 )
-from skipring.core.peers import NodeId, Peer
+from skipring.core.peers import NodeId, Peer, TopicId
+from skipring.core.publications import Publication
 from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.trie import PublicationTrie
 
 
 class Parcel(Struct, frozen=True, gc=False):
@@ -32,7 +36,7 @@ class Parcel(Struct, frozen=True, gc=False):
 class Snapshot(Struct, frozen=True, kw_only=True):
     """A system state: what a world file holds."""
 
-    topic: str = "news"
+    topic: TopicId = "news"
     supervisor: SupervisorState = SupervisorState()
     subscribers: dict[NodeId, SubscriberState]
     crashed: tuple[NodeId, ...] = ()
@@ -81,11 +85,17 @@ class SubscriberView(Protocol):
     def ring(self) -> Peer | None: ...
     @property
     def shortcuts(self) -> Mapping[Label, NodeId | None]: ...
+    @property
+    def publications(self) -> tuple[Publication, ...]: ...
+    @property
+    def trie(self) -> PublicationTrie: ...
 
 
 class View(Protocol):
     """What can be seen of a whole topic: a running world shows it, and so does a snapshot."""
 
+    @property
+    def topic(self) -> TopicId: ...
     @property
     def roster(self) -> Roster: ...
     @property
@@ -102,5 +112,19 @@ def peers_in(message: Message) -> tuple[Peer, ...]:
             return (peer,)
         case SetConfiguration(pred=pred, succ=succ):
             return tuple(peer for peer in (pred, succ) if peer is not None)
+        case _:
+            return ()
+
+
+CARRIERS: Final = frozenset({PublishNew, Publications})  # messages that bring publications
+
+
+def publications_in(message: Message) -> tuple[Publication, ...]:
+    """Every publication that a message carries."""
+    match message:
+        case PublishNew(publication=publication):
+            return (publication,)
+        case Publications(publications=publications):
+            return publications
         case _:
             return ()

@@ -7,5 +7,6 @@ state.
 
 from skipring.world.adversaries.building import legitimate_world
 from skipring.world.adversaries.catalogue import ADVERSARIES, Adversary
+from skipring.world.adversaries.scattering import scatter
 
-__all__ = ["ADVERSARIES", "Adversary", "legitimate_world"]
+__all__ = ["ADVERSARIES", "Adversary", "legitimate_world", "scatter"]

@@ -13,29 +13,39 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from skipring.core.claims import SHORT_BYTES, Claim, Summary
 from skipring.core.labels import LABEL_BITS, Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
+    CheckAndPublish,
     CheckLabel,
+    CheckTrie,
     Digest,
     GetConfiguration,
+    IHave,
     Introduce,
     IntroduceShortcut,
     Message,
+    Publications,
+    PublishNew,
     RemoveConnections,
     SetConfiguration,
     Subscribe,
+    TrieEqual,
     Unsubscribe,
+    Want,
 )
 from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
+from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.core.trie import DIGEST_BYTES
 from skipring.world.adversaries.building import (
     Database,
     legitimate_world,
+    made_publications,
     node_names,
     share,
-    with_states,
 )
 from skipring.world.snapshot import Parcel, Snapshot
 
@@ -43,7 +53,8 @@ T = TypeVar("T")
 
 # Our guesses, all of them: enough to matter at every node, few enough not to drown it.
 _ENTRIES_MAX: Final = 5  # of each map of a subscriber
-_PUBLICATIONS: Final = 40
+_PUBLICATIONS: Final = 8  # of those who forge messages
+_PREFIX_BITS: Final = 12
 _COUNTER_MAX: Final = 1024  # beyond every threshold that R9 believes
 _MESSAGES_PER_NODE: Final = 4
 _FORGED_PER_NODE: Final = 6  # where they are all that is wrong
@@ -67,6 +78,7 @@ class Arbitrary:
         label_bits: int | None = None,
         labels: Mapping[NodeId, Label | None] = MappingProxyType({}),
         truth: float = 0.5,
+        publications: Sequence[Publication] = (),
     ) -> None:
         self.rng = rng
         self.nodes = nodes
@@ -74,6 +86,7 @@ class Arbitrary:
         self.label_bits = label_bits or len(nodes).bit_length() + 2
         self.labels = labels
         self.truth = truth
+        self.publications = publications
         self._drawn: dict[int, Label] = {}  # short labels come up often: one object each
 
     def chance(self, probability: float) -> bool:
@@ -160,9 +173,41 @@ class Arbitrary:
             queue=tuple(self.rng.choices(self.nodes, k=self.rng.randint(0, len(self.nodes)))),
         )
 
+    def prefix(self, cover: Prefix = ALL) -> Prefix:
+        """A prefix that begins with another one."""
+        bits = self.rng.randint(1, _PREFIX_BITS)
+        return cover.extended(Prefix(bits, self.rng.getrandbits(bits)))
+
+    def claim(self) -> Claim:
+        """Any claim about a trie."""
+        cover = self.maybe(0.7, self.prefix) or ALL
+        nodes = self.few(lambda: Summary(self.prefix(cover), self.rng.randbytes(DIGEST_BYTES)))
+        return Claim.make(cover, nodes, self.few(self.short_id))
+
+    def claims(self) -> tuple[Claim, ...]:
+        """A few claims, or none."""
+        return tuple(self.some(self.claim))
+
+    def short_id(self) -> bytes:
+        """Any part of an id, as often as not of a publication that there is."""
+        if self.publications and self.chance(0.5):
+            return self.rng.choice(self.publications).id[:SHORT_BYTES]
+        return self.rng.randbytes(SHORT_BYTES)
+
+    def short_ids(self) -> tuple[bytes, bytes]:
+        """A few of them with their hops, as messages carry them."""
+        ids = self.some(self.short_id)
+        return b"".join(ids), self.rng.randbytes(len(ids))
+
+    def session(self) -> int:
+        """The number of any session."""
+        return self.rng.getrandbits(16)
+
     def parcels(self, count: int, receivers: Sequence[NodeId]) -> tuple[Parcel, ...]:
         """Messages of every type, in turn: where there are few, none should be left out."""
-        kinds = (MESSAGE_TYPES[number % len(MESSAGE_TYPES)] for number in range(count))
+        # A publication in flight is one that all must get, so it takes one to forge.
+        known = [kind for kind in MESSAGE_TYPES if kind is not PublishNew or self.publications]
+        kinds = (known[number % len(known)] for number in range(count))
         return tuple(
             Parcel(self._receiver(kind, receivers), MESSAGES[kind](self)) for kind in kinds
         )
@@ -189,6 +234,21 @@ MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], Message]]] = Mappin
         IntroduceShortcut: lambda draw: IntroduceShortcut(draw.peer()),
         RemoveConnections: lambda draw: RemoveConnections(draw.node()),
         Digest: lambda draw: Digest(draw.node(), draw.digest()),
+        CheckTrie: lambda draw: CheckTrie(
+            draw.node(), draw.claims(), draw.session(), draw.chance(0.5)
+        ),
+        CheckAndPublish: lambda draw: CheckAndPublish(
+            draw.node(), draw.claims(), draw.session(), draw.claims()
+        ),
+        Publications: lambda draw: Publications(
+            tuple(draw.rng.sample(draw.publications, len(draw.publications) // 2)), draw.session()
+        ),
+        TrieEqual: lambda draw: TrieEqual(draw.node(), draw.rng.randbytes(DIGEST_BYTES)),
+        PublishNew: lambda draw: PublishNew(
+            draw.rng.choice(draw.publications), draw.rng.getrandbits(10)
+        ),
+        IHave: lambda draw: IHave(draw.node(), *draw.short_ids()),
+        Want: lambda draw: Want(draw.node(), *draw.short_ids()),
     }
 )
 
@@ -201,7 +261,8 @@ def corrupted_messages(n: int, rng: Random) -> Snapshot:
     world = legitimate_world(n, rng)
     nodes = list(world.subscribers)
     labels = {node: state.label for node, state in world.subscribers.items()}
-    draw = Arbitrary(rng, nodes, labels=labels)
+    forged = made_publications(world.topic, _PUBLICATIONS, nodes, rng)
+    draw = Arbitrary(rng, nodes, labels=labels, publications=forged)
     return replace(world, channels=draw.parcels(_FORGED_PER_NODE * n, nodes))
 
 
@@ -241,20 +302,4 @@ def _arbitrary(
         subscribers={node: draw.state(labels[node]) for node in live},
         crashed=tuple(crashed),
         channels=draw.parcels(_MESSAGES_PER_NODE * len(live), live),
-    )
-
-
-def scattered_publications(n: int, rng: Random) -> Snapshot:
-    """A legitimate state in which everybody holds some other publications."""
-    world = legitimate_world(n, rng)
-    nodes = list(world.subscribers)
-    publications = [
-        Publication(publisher=rng.choice(nodes), seq=seq, payload=f"news {seq}".encode())
-        for seq in range(_PUBLICATIONS)
-    ]
-    return with_states(
-        world,
-        lambda _, state: replace(
-            state, publications=tuple(rng.sample(publications, rng.randint(0, _PUBLICATIONS)))
-        ),
     )

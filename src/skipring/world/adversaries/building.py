@@ -12,7 +12,8 @@ from typing import TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from skipring.core.labels import Label
-from skipring.core.peers import NodeId, Peer
+from skipring.core.peers import NodeId, Peer, TopicId
+from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.topology import legitimate_states
 from skipring.world.snapshot import Snapshot
@@ -105,3 +106,15 @@ def sorted_ring(peers: Iterable[Peer]) -> dict[NodeId, SubscriberState]:
         )
         for place, own in enumerate(line)
     }
+
+
+def made_publications(
+    topic: TopicId, count: int, publishers: Sequence[NodeId], rng: Random
+) -> list[Publication]:
+    """So many publications by any of the publishers."""
+    return [
+        Publication(
+            publisher=rng.choice(publishers), seq=seq, payload=f"news {seq}".encode()
+        ).settled(topic)
+        for seq in range(count)
+    ]

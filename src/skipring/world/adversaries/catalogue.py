@@ -14,7 +14,14 @@ from typing import Final
 from msgspec import Struct
 
 from skipring.core.labels import LABEL_BITS
-from skipring.world.adversaries import arbitrary, building, databases, departures, rings
+from skipring.world.adversaries import (
+    arbitrary,
+    building,
+    databases,
+    departures,
+    rings,
+    scattering,
+)
 from skipring.world.snapshot import Snapshot
 
 
@@ -82,7 +89,7 @@ _ALL: Final = (
         partial(departures.dead_left_neighbours, threshold=1024),
     ),
     Adversary(
-        "A19", "Publications are scattered over a sound ring", arbitrary.scattered_publications
+        "A19", "Publications are scattered over a sound ring", scattering.scattered_publications
     ),
     Adversary("A20", "Left and right are exchanged", rings.reversed_list),
     Adversary(
@@ -127,8 +134,8 @@ _ALL: Final = (
     ),
     Adversary(
         "A47",
-        "Publications are scattered, as in A19; caches to corrupt come with the tries",
-        arbitrary.scattered_publications,
+        "As A19, with stored hashes and ids that are wrong and all roots alike",
+        scattering.corrupted_caches,
     ),
 )
 

@@ -83,7 +83,7 @@ def _publication(publication: Publication) -> dict[str, Any]:
     maybe = {
         "payload": publication.payload,  # an empty payload is a payload
         "key": publication.key,
-        "id": publication.id.hex() if publication.id is not None else None,
+        "id": publication.id.hex() or None,
     }
     fields |= {name: value for name, value in maybe.items() if value is not None}
     return fields | _unless_empty(time=publication.time, headers=publication.headers)

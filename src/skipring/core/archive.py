@@ -1,0 +1,79 @@
+"""Where publications lie: read by the machines, written by their host (effects Store, Discard).
+
+As the offsets only grow, an archive is a log; the index over it is the trie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from skipring.core.peers import NodeId
+from skipring.core.publications import Publication
+
+
+class Archive(Protocol):
+    """The publications of one topic that a subscriber has stored."""
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+
+    def read(self, offset: int) -> Publication | None:
+        """The publication at an offset, or None if it cannot be read."""
+
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """The id of each publication, as it was stored, and its offset."""
+
+    def publications(self) -> Iterator[Publication]:
+        """All publications that can be read, in the order in which they came."""
+
+    def next_seq(self, publisher: NodeId) -> int:
+        """A number that no stored publication of this publisher has, nor any later one."""
+
+
+class MemoryArchive:
+    """An archive in memory: for simulations and for nodes without a disk."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, publications: Iterable[Publication] = ()) -> None:
+        self._rows: list[Publication | None] | None = list(publications) or None
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return len(self._rows) if self._rows is not None else 0
+
+    def read(self, offset: int) -> Publication | None:
+        """The publication at an offset, or None if there is none."""
+        return self._rows[offset] if self._rows is not None and offset < len(self._rows) else None
+
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """The id of each publication, as it was stored, and its offset."""
+        for offset, publication in enumerate(self._rows or ()):
+            if publication is not None:
+                yield publication.id, offset
+
+    def publications(self) -> Iterator[Publication]:
+        """All publications, in the order in which they came."""
+        for publication in self._rows or ():
+            if publication is not None:
+                yield publication
+
+    def next_seq(self, publisher: NodeId) -> int:
+        """A number that no stored publication of this publisher has, nor any later one."""
+        numbers = (p.seq for p in self.publications() if p.publisher == publisher)
+        return max(numbers, default=-1) + 1
+
+    def write(self, offset: int, publication: Publication) -> None:
+        """Carry out a Store: offsets come in order."""
+        if self._rows is None:
+            self._rows = []
+        assert offset == len(self._rows), f"offset {offset} after {len(self._rows)} rows"
+        self._rows.append(publication)
+
+    def discard(self, offset: int) -> None:
+        """Carry out a Discard."""
+        if self._rows is not None and offset < len(self._rows):
+            self._rows[offset] = None

@@ -1,0 +1,112 @@
+"""Prefixes of ids: the labels of the nodes of a Patricia trie (section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Self
+
+from msgspec import Struct
+
+from skipring.core.publications import ID_BITS
+
+PACKED_BYTES_MAX: Final = ID_BITS // 8 + 1
+
+
+class Prefix(Struct, frozen=True, order=True, gc=False):
+    """The first bits of ids: how many, and the number they spell."""
+
+    length: int
+    value: int
+
+    def __post_init__(self) -> None:
+        """Refuse what no id can begin with (T9)."""
+        if not 0 <= self.length <= ID_BITS or self.value >> self.length:
+            message = f"no prefix of an id: {self.length} bits"
+            raise ValueError(message)
+
+    @classmethod
+    def of_id(cls, key: bytes, length: int = ID_BITS) -> Self:
+        """The first bits of an id."""
+        return cls(length, int.from_bytes(key, "big") >> (ID_BITS - length))
+
+    @classmethod
+    def parse(cls, bits: str) -> Self:
+        """The prefix written as 0 and 1."""
+        if bits.strip("01"):
+            message = f"no prefix: {bits[:40]!r}"
+            raise ValueError(message)
+        return cls(len(bits), int(bits or "0", 2))
+
+    @property
+    def bits(self) -> str:
+        """The prefix as 0 and 1."""
+        return format(self.value, f"0{self.length}b") if self.length else ""
+
+    def covers(self, other: Prefix) -> bool:
+        """True if the other one begins with this one."""
+        extra = other.length - self.length
+        return extra >= 0 and other.value >> extra == self.value
+
+    def child(self, bit: int) -> Prefix:
+        """This prefix and one bit more."""
+        return Prefix(self.length + 1, self.value << 1 | bit)
+
+    @property
+    def sibling(self) -> Prefix:
+        """The prefix that differs in the last bit only."""
+        return Prefix(self.length, self.value ^ 1)
+
+    @property
+    def parent(self) -> Prefix:
+        """This prefix without its last bit."""
+        return Prefix(self.length - 1, self.value >> 1)
+
+    def beyond(self, other: Prefix) -> Prefix:
+        """The bits that the other one adds to this one."""
+        extra = other.length - self.length
+        return Prefix(extra, other.value & ((1 << extra) - 1))
+
+    def extended(self, more: Prefix) -> Prefix:
+        """This prefix and then those bits."""
+        return Prefix(self.length + more.length, self.value << more.length | more.value)
+
+    def __str__(self) -> str:
+        """Write the prefix for a person."""
+        return self.bits or "(all)"
+
+    # On the wire: the bits, a 1 that says where they end, and zeros up to a whole byte.
+
+    def pack(self) -> bytes:
+        """The prefix as bytes."""
+        size = self.length // 8 + 1
+        return (((self.value << 1) | 1) << (8 * size - self.length - 1)).to_bytes(size, "big")
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Read a prefix; ValueError if it is none, or has too many bits."""
+        if not data or not data[-1] or len(data) > PACKED_BYTES_MAX:
+            message = f"no prefix of an id: {len(data)} bytes"
+            raise ValueError(message)
+        number = int.from_bytes(data, "big")
+        padding = (number & -number).bit_length() - 1
+        return cls(8 * len(data) - padding - 1, number >> (padding + 1))
+
+
+ALL: Final = Prefix(0, 0)
+
+
+def complement(cover: Prefix, labels: Iterable[Prefix]) -> Iterator[Prefix]:
+    """The largest prefixes under the cover that share nothing with the labels, in order."""
+    waiting = [(cover, _overlapping(cover, labels))]
+    while waiting:
+        prefix, inside = waiting.pop()
+        if not inside:
+            yield prefix
+        elif not any(label.covers(prefix) for label in inside):
+            for bit in (1, 0):
+                child = prefix.child(bit)
+                waiting.append((child, _overlapping(child, inside)))
+
+
+def _overlapping(prefix: Prefix, labels: Iterable[Prefix]) -> list[Prefix]:
+    return [label for label in labels if prefix.covers(label) or label.covers(prefix)]

@@ -1,0 +1,170 @@
+"""What one subscriber makes of another's claims: what differs, who lacks what (section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.core.claims import Claim, Lens, Summary
+from skipring.core.config import ProtocolConfig
+from skipring.core.prefixes import ALL, Prefix, complement
+from skipring.core.publications import ID_BITS
+from skipring.core.trie import EMPTY_ROOT, PublicationTrie, TrieNode
+
+SCANNED_IDS_MAX: Final = 256  # Our guess: more than any honest list, soon read.
+
+
+class Doubt(Struct, frozen=True):
+    """A claim about a prefix where the partner has something that we lack (case iii)."""
+
+    claim: Claim
+    wanted: tuple[Claim, ...]  # the first sibling, where nothing else says what is missing (T3)
+
+
+class Region(Struct, frozen=True):
+    """Where to look for what the partner lacks: under a prefix, with or without some ids."""
+
+    prefix: Prefix
+    short_ids: frozenset[bytes]
+    is_chosen: bool  # only those ids; otherwise all but those
+
+    def entries(self, trie: PublicationTrie, lens: Lens) -> Iterator[tuple[bytes, int]]:
+        """The ids to send, in order, with their offsets."""
+        for key, offset in trie.entries(self.prefix):
+            if (lens.short_id(key) in self.short_ids) is self.is_chosen:
+                yield key, offset
+
+
+class Answer:
+    """What is to be said and sent in answer to the claims of one message."""
+
+    def __init__(self, trie: PublicationTrie, config: ProtocolConfig, session: int) -> None:
+        self._trie = trie
+        self._config = config
+        self._lens = Lens(session)
+        self.claims: list[Claim] = []
+        self.doubts: list[Doubt] = []
+        self.wanted: list[Claim] = []
+        self.regions: list[Region] = []
+
+    @property
+    def is_open(self) -> bool:
+        """True if something remains to be found out."""
+        return bool(self.claims or self.doubts or self.wanted)
+
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """What the partner lacks: ids with their offsets."""
+        for region in self.regions:
+            yield from region.entries(self._trie, self._lens)
+
+    # -- reading claims ----------------------------------------------------------------------
+
+    def compare(self, claim: Claim, *, is_pushed: bool) -> None:
+        """Find what differs from a claim; what the partner lacks is sent if it is pushed (T4)."""
+        cover, summaries = claim.prefix, claim.summaries()
+        if claim.leaves or is_pushed:
+            gaps = list(complement(cover, (summary.prefix for summary in summaries)))
+            if claim.leaves and not self._can_scan(gaps):
+                self._describe(cover)
+                return
+            short_ids = claim.short_ids()
+            if is_pushed:
+                without = frozenset(short_ids)
+                self.regions += [Region(gap, without, is_chosen=False) for gap in gaps]
+            self._want_missing(cover, gaps, short_ids)
+        for summary in summaries:
+            self._compare_node(summary)
+
+    def fetch(self, wanted: Claim) -> None:
+        """Send what the partner asks for: all under a prefix, or some of it."""
+        cover, chosen = wanted.prefix, frozenset(wanted.short_ids())
+        if not chosen or self._can_scan([cover]):
+            self.regions.append(Region(cover, chosen, is_chosen=bool(chosen)))
+
+    def _can_scan(self, prefixes: Iterable[Prefix]) -> bool:
+        """True if so few ids lie there that each can be looked at."""
+        return all(self._trie.has_at_most(SCANNED_IDS_MAX, prefix) for prefix in prefixes)
+
+    def _want_missing(self, cover: Prefix, gaps: list[Prefix], short_ids: list[bytes]) -> None:
+        """Ask for leaves of the partner that we do not have."""
+        if not short_ids:
+            return
+        own = {self._lens.short_id(key) for gap in gaps for key in self._trie.keys(gap)}
+        missing = [short for short in short_ids if short not in own]
+        if missing:
+            self.wanted.append(Claim.make(cover, leaves=missing))
+
+    def _compare_node(self, summary: Summary) -> None:
+        """The three cases of section 4.2: equal, different, not there."""
+        label = summary.prefix
+        own = self._trie.node(label)
+        if own is None:
+            if summary.digest != EMPTY_ROOT or label != ALL:  # T2: two empty tries are equal
+                self.wanted.append(Claim.make(label))
+        elif not self._lens.is_equal(own.digest, summary.digest):
+            self._describe(label)
+
+    # -- making claims -----------------------------------------------------------------------
+
+    def _describe(self, label: Prefix) -> None:
+        """Say what we hold under a label: its nodes are longer, so this comes to an end (T9)."""
+        own = self._trie.node(label)
+        if own is None or own.prefix.length == label.length == ID_BITS:
+            return
+        claim = self._claim_below(label, own)
+        if own.prefix.length == label.length:
+            self.claims.append(claim)
+            return
+        rules = self._config.rules
+        sibling = Prefix.of_id(_first_key(own), label.length + 1).sibling
+        is_covered = rules.cover or rules.complement
+        self.doubts.append(Doubt(claim, () if is_covered else (Claim.make(sibling),)))
+
+    def _claim_below(self, label: Prefix, own: TrieNode) -> Claim:
+        config, lens = self._config, self._lens
+        if config.rules.batch and self._trie.has_at_most(config.listed_ids_max, label):
+            return Claim.make(label, leaves=map(lens.short_id, self._trie.keys(label)))
+        summaries: list[Summary] = []
+        leaves: list[bytes] = []
+        for node in self._nodes_below(label, own):
+            if node.is_leaf and config.rules.no_noise:
+                leaves.append(lens.short_id(node.key))
+            else:
+                digest = lens.short_digest(node.digest) if config.rules.batch else node.digest
+                summaries.append(Summary(node.prefix, digest))
+        return Claim.make(label, summaries, leaves)
+
+    def _nodes_below(self, label: Prefix, own: TrieNode) -> list[TrieNode]:
+        """The nodes below a label that hold everything there, some levels down."""
+        is_below = own.prefix.length > label.length
+        nodes = [own] if is_below else list(self._trie.children(own))
+        levels = self._config.batch_levels if self._config.rules.batch else 1
+        for _ in range(levels - 1):
+            nodes = [
+                below
+                for node in nodes
+                for below in ([node] if node.is_leaf else self._trie.children(node))
+            ]
+        return nodes
+
+    def put_off(self, last: bytes) -> None:
+        """Describe what is to be sent after an id instead of sending it (T14)."""
+        number = int.from_bytes(last, "big")
+        passed = False
+        for region in self.regions:
+            if passed:
+                self._describe(region.prefix)
+            elif region.prefix.covers(Prefix.of_id(last)):
+                passed = True
+                for length in range(ID_BITS, region.prefix.length, -1):
+                    branch = Prefix(length, number >> (ID_BITS - length))
+                    if not branch.value & 1:
+                        self._describe(branch.sibling)
+
+
+def _first_key(node: TrieNode) -> bytes:
+    """Some id under a node's label, as far as the label tells."""
+    value = node.prefix.value << (ID_BITS - node.prefix.length)
+    return value.to_bytes(ID_BITS // 8, "big")
