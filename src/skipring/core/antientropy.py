@@ -24,15 +24,20 @@ from skipring.core.publications import Publication
 from skipring.core.reconciliation import Answer
 from skipring.core.trie import EMPTY_ROOT
 
-SESSIONS: Final = 1 << 16  # are told apart, by chance: nobody numbers them for all
+# Our guess: enough to tell one's own session from another that happens to cross it, mostly; a
+# mistake costs a tick or two.
+SESSIONS: Final = 1 << 8
 
-_NOTHING: Final = Claim(ALL.pack())
+# T2: an empty trie asks like all others.
+_NOTHING: Final = (Claim.make(ALL),)
+_VIRTUAL_ROOT: Final = (Claim.make(ALL, [Summary(ALL, EMPTY_ROOT)]),)
 
 
 class AntiEntropy:
     """One subscriber's part in making all tries equal."""
 
     __slots__ = (
+        "_claims",
         "_config",
         "_holdings",
         "_node",
@@ -51,6 +56,7 @@ class AntiEntropy:
         self._open_ticks = 0  # for which we still wait for an answer (T8)
         self._quiet_ticks = 0  # until we ask again (T18)
         self._period = 1
+        self._claims: tuple[Claim, ...] = ()  # of the root
         self._spent: dict[NodeId, int] | None = None  # chunks sent since the last tick (T14)
 
     # -- periodic actions ------------------------------------------------------------------
@@ -74,11 +80,11 @@ class AntiEntropy:
         self._quiet_ticks = self._period - 1
         self._period = min(2 * self._period, config.quiet_ticks_max)
         partner = partners[int(rng.random() * len(partners))]
-        out.send(partner, CheckTrie(self._node, (self._root_claim(),), self._session))
+        out.send(partner, CheckTrie(self._node, self._root_claims(), self._session))
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
         """Ask whether the partners' tries are equal to ours, and to be told if they are (T19)."""
-        claims = (self._root_claim(),)
+        claims = self._root_claims()
         for partner in partners:
             out.send(partner, CheckTrie(self._node, claims, self._session, confirm=True))
 
@@ -87,13 +93,16 @@ class AntiEntropy:
         self._period = 1
         self._quiet_ticks = 0
 
-    def _root_claim(self) -> Claim:
-        root = self._holdings.trie.node()
-        if root is not None:
-            return Claim.make(ALL, [Summary(root.prefix, root.digest)])
-        if self._config.rules.cover:
-            return _NOTHING
-        return Claim.make(ALL, [Summary(ALL, EMPTY_ROOT)])  # T2: the virtual root asks too
+    def _root_claims(self) -> tuple[Claim, ...]:
+        """What the root says of all that we hold, made anew only when it has changed."""
+        trie = self._holdings.trie
+        if not len(trie):
+            return _NOTHING if self._config.rules.cover else _VIRTUAL_ROOT
+        if not self._claims or self._claims[0].digests != trie.root:
+            root = trie.node()
+            assert root is not None, "there is something in the trie"
+            self._claims = (Claim.make(ALL, [Summary(root.prefix, root.digest)]),)
+        return self._claims
 
     # -- messages --------------------------------------------------------------------------
 
@@ -103,6 +112,9 @@ class AntiEntropy:
             return
         if not self._holdings.trie.freshen(self._config.hashed_ids):
             return  # too much has come at once; there will be another session
+        if message.claims == self._root_claims():
+            self._on_equal(message, out)
+            return
         answer = Answer(self._holdings.trie, self._config, message.session)
         is_pushed = self._config.rules.cover or (
             self._config.rules.complement and type(message) is CheckAndPublish
@@ -116,11 +128,14 @@ class AntiEntropy:
         self._reply(message, answer, out)
         if answer.is_open or has_sent:
             self.note_difference()
-        elif type(message) is CheckTrie and message.confirm:
-            out.send(message.sender, TrieEqual(self._node, self._holdings.trie.root))
         if message.session == self._session and self._config.rules.one_session:
             # T8: an answer to our own question. Wait for the next one, or ask somebody else.
             self._open_ticks = self._config.session_ticks if answer.is_open else 0
+
+    def _on_equal(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
+        """Case (i) at the root: silence, unless the sender wants to know (T19)."""
+        if type(message) is CheckTrie and message.confirm:
+            out.send(message.sender, TrieEqual(self._node, self._holdings.trie.root))
 
     def on_publications(self, message: Publications, out: Outbox) -> None:
         """Publish(P): take in what we lacked."""

@@ -3,34 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from skipring.core.archive import Archive
+from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.effects import Deliver, Discard, Origin, Outbox, Store
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefixes import Prefix
 from skipring.core.publications import Publication
 from skipring.core.trie import PublicationTrie
 
+# Most tries of a large simulated ring are empty: they share one, which nobody changes.
+_NO_PUBLICATIONS: Final = PublicationTrie()
+
 
 class Holdings:
     """The publications of one subscriber; they only become more (section 4.2)."""
 
-    __slots__ = ("_end", "_next_seq", "archive", "topic", "trie")
+    __slots__ = ("_archive", "_end", "_next_seq", "topic", "trie")
 
-    def __init__(self, topic: TopicId, archive: Archive) -> None:
+    def __init__(self, topic: TopicId, archive: Archive | None) -> None:
         self.topic = topic
-        self.archive = archive
-        self.trie = PublicationTrie()
+        self._archive = archive
+        self.trie = _NO_PUBLICATIONS
         self._end = 0
         self._next_seq: int | None = None  # not looked up yet
 
+    @property
+    def archive(self) -> Archive:
+        """Where the publications lie; in memory, if no place was given."""
+        if self._archive is None:
+            self._archive = MemoryArchive()
+        return self._archive
+
     def recover(self, wrong_digests: Mapping[Prefix, bytes]) -> None:
         """Index what is in the archive; digests are worked out again, save corrupted ones."""
-        self.trie = PublicationTrie()
-        self.trie.add_many(self.archive.entries())
-        self._end = self.archive.end
+        self.trie = _NO_PUBLICATIONS
+        self._end = 0
         self._next_seq = None
-        if wrong_digests:
+        if self._archive is not None or wrong_digests:
+            self.trie = PublicationTrie()
+            self.trie.add_many(self.archive.entries())
+            self._end = self.archive.end
             self.trie.corrupt(wrong_digests)
 
     def next_seq(self, publisher: NodeId) -> int:
@@ -46,6 +59,8 @@ class Holdings:
         """Keep a publication, under the id that its fields give (T10); None if it is known."""
         if publication.id and publication.id in self.trie:
             return None
+        if self.trie is _NO_PUBLICATIONS:
+            self.trie = PublicationTrie()
         genuine = publication.settled(self.topic)
         if not self.trie.add(genuine.id, self._end):
             return None

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, assert_never
 
 from skipring.core.antientropy import AntiEntropy
-from skipring.core.archive import Archive, MemoryArchive
+from skipring.core.archive import Archive
 from skipring.core.config import ProtocolConfig
 from skipring.core.digest import TreeDigest
 from skipring.core.effects import Effect, Left, Outbox
@@ -88,7 +88,7 @@ class Subscriber:
         self._shortcuts = Shortcuts(self._ring)
         self._silence = Silence(config)
         self._digest = TreeDigest(config)
-        self._holdings = Holdings(topic, archive if archive is not None else MemoryArchive())
+        self._holdings = Holdings(topic, archive)
         self._repair = AntiEntropy(node, self._holdings, config)
         self._spreading = Spreading(self._ring, self._shortcuts, self._holdings, config)
 

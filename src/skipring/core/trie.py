@@ -106,7 +106,7 @@ class PublicationTrie:
         # places; the others hold None.
         self._buckets: list[bytes | None] = [b""]
         # Of every prefix of up to ``_bits`` bits, in the order of a heap; None: not known.
-        self._digests: list[bytes | None] = [None, None]
+        self._digests: list[bytes | None] = [None, EMPTY]
         self._count = 0
         self._scrubbed = 0  # the place where the scrub goes on
 
@@ -312,6 +312,8 @@ class PublicationTrie:
 
     def freshen(self, keys_max: int) -> bool:
         """Work out unknown digests over about so many ids; True once the root is known."""
+        if self.is_fresh:
+            return True
         left = keys_max
         waiting = [(1, 0)]
         while waiting and left > 0:

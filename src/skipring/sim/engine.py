@@ -216,7 +216,7 @@ class World:
 
     def add(self, node: NodeId, state: SubscriberState) -> None:
         """Start a subscriber in a given state."""
-        archive = MemoryArchive(state.publications)
+        archive = MemoryArchive(state.publications) if state.publications else None
         machine = Subscriber(
             node, topic=self.topic, rng=self.rng, config=self.config, archive=archive
         )

@@ -89,20 +89,27 @@ def channel_violations(view: View) -> Iterator[Violation]:
 
 def publication_violations(view: View) -> Iterator[Violation]:
     """What keeps the members from holding all publications, in tries that are right (PUB)."""
-    members = {node: seen for node, seen in view.subscribers.items() if seen.member}
-    tries = {node: seen.trie for node, seen in members.items()}
     # Equal roots are taken for equal tries here: where a stored hash is wrong, that is found below.
-    keys_by_root = {trie.root: frozenset(trie.keys()) for trie in tries.values()}
-    known = frozenset().union(*keys_by_root.values(), _ids_in_flight(view))
+    keys_by_root = {
+        trie.root: frozenset(trie.keys())
+        for trie in (seen.trie for seen in view.subscribers.values() if seen.member)
+        if len(trie)
+    }
+    known = frozenset[bytes]().union(*keys_by_root.values(), _ids_in_flight(view))
+    if not known:
+        return
     is_complete = True
-    for node, trie in tries.items():
-        lacking = len(known) - len(keys_by_root[trie.root])
+    for node, seen in view.subscribers.items():
+        if not seen.member:
+            continue
+        lacking = len(known) - len(keys_by_root.get(seen.trie.root, ()))
         if lacking:
             is_complete = False
             yield _publications(f"{node} lacks {lacking} of {len(known)} publications")
-    if is_complete and known:
-        for node, seen in members.items():
-            yield from _stored_violations(node, seen, view.topic)
+    if is_complete:
+        for node, seen in view.subscribers.items():
+            if seen.member:
+                yield from _stored_violations(node, seen, view.topic)
 
 
 def _ids_in_flight(view: View) -> frozenset[bytes]:
