@@ -26,7 +26,8 @@ Run: TypeAlias = Callable[..., tuple[int, str, str]]
 
 ROOT = Path(__file__).parents[2]
 KEYS = [
-    *("adversary", "closure_ok", "converged", "events", "messages", "mode", "n"),
+    *("adversary", "closure_ok", "converged", "delivered_by_repair", "delivered_by_spreading"),
+    *("duplicates", "events", "hops_max", "hops_mean", "messages", "mode", "n", "published"),
     *("rounds_explicit", "rounds_publications", "rounds_strict", "seed"),
     *("supervisor_requests", "violations"),
 ]
@@ -193,7 +194,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
         "Error: mode: expected one of paper, fixed, fast, got 'slow'",
     ),
     "no such rule": (["--without", "R9,R99"], "Error: without[1]: expected one of R1, R2,"),
-    "no such spread": (["--spread", "x"], "Error: spread: 'x' is none of adaptive,"),
+    "no such spread": (["--spread", "x"], "Error: spread: expected one of adaptive,"),
     "no such option": (["--nodes", "3"], "Error: No such option '--nodes'"),
     "no value": (["--n"], "Error: Option '--n' requires an argument"),
     "two scenarios": (["good.toml", "good.toml"], "Error: Got unexpected extra argument"),
@@ -382,12 +383,20 @@ def test_on_a_terminal_one_sees_round_and_layers_and_then_the_outcome() -> None:
     with terminal("--n", "64", "--adversary", "A15") as shown:
         assert shown.read_all() == 0
     assert "round 0" in shown.text
-    for words in ("database", "labels", "edges", "shortcuts", "leavers", "in flight", "L0", "L4"):
+    for words in (
+        "database",
+        "labels",
+        "edges",
+        "shortcuts",
+        "leavers",
+        "in flight",
+        "publications",
+    ):
         assert words in shown.text
     assert "wrong" in shown.text
     assert_cursor_is_back(shown.text)
     outcome = shown.text[shown.text.rindex(SHOW_CURSOR) :]
-    assert outcome.count("right") == 6
+    assert outcome.count("right") == 7  # of the layers
     assert "converged: explicit after " in outcome
     assert "{" not in shown.text
 

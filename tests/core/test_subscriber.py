@@ -13,7 +13,11 @@ from msgspec.structs import replace
 from skipring.core.config import Rule, Rules
 from skipring.core.effects import Left
 from skipring.core.events import (
+    ConfirmRequested,
+    Event,
+    Flush,
     NodeSuspected,
+    PublishRequested,
     Received,
     SubscribeRequested,
     Tick,
@@ -23,16 +27,22 @@ from skipring.core.labels import Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
     UNRECORDED,
+    CheckAndPublish,
     CheckLabel,
+    CheckTrie,
     Digest,
     GetConfiguration,
     Introduce,
     IntroduceShortcut,
     Message,
+    Publications,
+    PublishNew,
     RemoveConnections,
     SetConfiguration,
     Subscribe,
+    TrieEqual,
     Unsubscribe,
+    Want,
 )
 from skipring.core.peers import SUPERVISOR, Link, Peer
 from skipring.core.state import SilenceState, SubscriberState
@@ -45,6 +55,7 @@ from tests.support.machines import (
     asked,
     deliver,
     give,
+    kept,
     label,
     peer,
     rule_sets,
@@ -356,26 +367,31 @@ NODES = ("a", "b", ME, "y", "z", SUPERVISOR)
 # reference that goes to the supervisor with ourselves, one for every other.
 RING_MESSAGE_MAX = 4  # two candidates for the wrap edge that both turn out to belong to the line
 CONFIGURATION_MAX = 7  # three displaced references, two new ones
-TIMEOUT_MAX = 14
+TIMEOUT_MAX = 15
 EVENTS = st.one_of(
-    st.just(Tick()),
+    st.sampled_from([Tick(), Flush(), ConfirmRequested(), PublishRequested(payload=b"news")]),
     st.builds(Received, messages(NODES), st.none() | st.sampled_from(NODES)),
     st.sampled_from([SubscribeRequested(), UnsubscribeRequested(), NodeSuspected("a")]),
 )
 
 
-@given(subscriber_states(NODES), st.lists(EVENTS, max_size=8), rule_sets(), st.integers(0, 9))
+@given(
+    subscriber_states(NODES, publications_max=3),
+    st.lists(EVENTS, max_size=8),
+    rule_sets(),
+    st.integers(0, 9),
+)
 @settings(unhurried, max_examples=300)
 def test_no_state_and_no_message_can_break_a_subscriber(
     state: SubscriberState,
-    events: list[Tick | Received],
+    events: list[Event],
     rules: Rules,
     seed: int,
 ) -> None:
     machine = subscriber(without_void_edges(state), rules=rules, rng=Random(seed))
     for event in events:
         before = machine.state()
-        effects = machine.handle(event)
+        effects = kept(machine, machine.handle(event))
         addressed = [to for to, _ in sent(effects)]
         assert None not in addressed
         assert ME not in addressed
@@ -401,6 +417,27 @@ def bound(message: Message, state: SubscriberState) -> int:
             return CONFIGURATION_MAX
         case CheckLabel() | Introduce() | IntroduceShortcut():
             return RING_MESSAGE_MAX
+        case _:
+            return bound_about_publications(message, state)
+
+
+def bound_about_publications(message: Message, state: SubscriberState) -> int:
+    """As above; whatever is looked up may turn out to be gone."""
+    held, edges = len(state.publications), 3 + len(state.shortcuts)
+    match message:
+        case CheckTrie() | CheckAndPublish():
+            wanted = message.wanted if isinstance(message, CheckAndPublish) else ()
+            said = sum(2 + len(claim.summaries()) for claim in (*message.claims, *wanted))
+            # Without T7 each question goes alone; what is sent goes in one chunk, or is put off.
+            return said + 1 + held
+        case Publications(publications):
+            return 2 * len(publications)  # Store and Deliver
+        case PublishNew():
+            return 2 + edges
+        case Want():
+            return len(message.hops)
+        case TrieEqual():
+            return 1
         case _:
             return 0
 

@@ -15,19 +15,27 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
+from skipring.core.config import Mode, ProtocolConfig, Rule, Rules, Spread
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
+from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.sim.engine import World
 from skipring.world.legitimacy import Layer, census
 from skipring.world.snapshot import Parcel, Snapshot
-from tests.support.conversations import peer_or_none, sentence, standing_ring, text_of
+from tests.support.conversations import (
+    peer_or_none,
+    publication_text,
+    sentence,
+    standing_ring,
+    text_of,
+)
 from tests.support.machines import Scripted
 
 EDGES: Final = ("left", "right", "ring")
 NOBODY: Final = Snapshot(subscribers={})
 DASHES: Final = "----"
+CALM_ROUNDS: Final = 12  # more than log n + 4 in a ring of sixteen
 
 ASK, REFRAIN = 0, 1  # what chance has to say for a node to ask the supervisor, and to let it be
 
@@ -107,6 +115,30 @@ class Stage:
         machine.load(state)
         yield from ()
 
+    def spread(self, way: str) -> Iterator[str]:
+        """``spread tree``: how the ring that follows spreads what is new."""
+        settings = replace(self._world.config, spread=Spread(way))
+        self._world = self._world_of(NOBODY, settings)
+        yield from ()
+
+    def hold(self, node: NodeId, *texts: str) -> Iterator[str]:
+        """``hold a red blue``: a node has these publications of its own, and nobody else."""
+        publications = tuple(
+            Publication(publisher=node, seq=seq, payload=text.encode()).settled(self._world.topic)
+            for seq, text in enumerate(texts)
+        )
+        state = self._world.subscribers[node].state()
+        self._world.add(node, replace(state, publications=publications))
+        yield from ()
+
+    def calm(self) -> Iterator[str]:
+        """``calm``: so many quiet Timeouts go by that everybody trusts its view; none is heard."""
+        for _ in range(CALM_ROUNDS):
+            for node in self._world.processes():
+                self._world.tick(node)
+            self._world.channels.clear()
+        yield from ()
+
     def scramble(self, seed: str) -> Iterator[str]:
         """``scramble 7``: every subscriber's label and edges become arbitrary."""
         rng, subscribers = Random(f"scramble/{seed}"), self._world.subscribers
@@ -129,6 +161,10 @@ class Stage:
         """``unsubscribe a b``: the applications ask to leave."""
         for node in nodes:
             yield from self._heard_from(lambda node=node: self._world.unsubscribe(node))
+
+    def publish(self, node: NodeId, text: str) -> Iterator[str]:
+        """``publish a red``: the application at a node publishes."""
+        yield from self._heard_from(lambda: self._world.publish(node, text.encode()))
 
     def tick(self, node: NodeId, *asking: str) -> Iterator[str]:
         """``tick a``, ``tick a asking``: a Timeout, without and with the luck to ask."""
@@ -198,7 +234,8 @@ class Stage:
         seen = self._world.subscribers[node]
         edges = " ".join(f"{name}={text_of(getattr(seen, name))}" for name in EDGES)
         slots = "".join(f" {slot}={who or '-'}" for slot, who in sorted(seen.shortcuts.items()))
-        return f"label={text_of(seen.label)} {edges}{slots}"
+        held = "".join(f" {publication_text(each)}" for each in seen.publications)
+        return f"label={text_of(seen.label)} {edges}{slots}{' holds' if held else ''}{held}"
 
 
 def _any_label(rng: Random) -> Label:
@@ -212,7 +249,8 @@ def _line(parcel: Parcel) -> str:
 COMMANDS: Final[Mapping[str, Callable[..., Iterator[str]]]] = {
     act.__name__: act
     for act in (
-        *(Stage.mode, Stage.ring, Stage.database, Stage.set, Stage.scramble),
+        *(Stage.mode, Stage.spread, Stage.ring, Stage.database, Stage.set, Stage.scramble),
+        *(Stage.hold, Stage.calm, Stage.publish),
         *(Stage.subscribe, Stage.unsubscribe, Stage.tick, Stage.crash, Stage.suspect),
         *(Stage.deliver, Stage.rounds, Stage.show),
     )

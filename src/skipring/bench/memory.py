@@ -1,13 +1,25 @@
-"""How much memory this process has, as the operating system counts it."""
+"""How much memory this process has, as the operating system counts it; and a process for it."""
 
 from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 _STATM: Final = Path("/proc/self/statm")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def alone(job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Run a job in a new process, whose memory is all its own."""
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(job, *args, **kwargs).result()
 
 
 def resident_bytes() -> int:

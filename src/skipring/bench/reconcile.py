@@ -192,7 +192,7 @@ class _Party:
             case _:
                 raise AssertionError(f"not part of a comparison: {message}")
 
-    def _timed(self, action: Callable[[Outbox], None]) -> list[Message]:
+    def _timed(self, action: Callable[[Outbox], object]) -> list[Message]:
         out = Outbox()
         begin = process_time()
         action(out)
@@ -213,7 +213,7 @@ class _Table:
         middle = (len(differences) + 1) // 2
         self._parties = {}
         for node, own in ((_LEFT, differences[:middle]), (_RIGHT, differences[middle:])):
-            trie = common.copy()
+            trie = common.snapshot()
             trie.add_many((_id_of(number, seed), number) for number in own)
             self._parties[node] = _Party(node, trie, _Ids(seed, differences.stop, {}), config)
         self._ticks = self._sessions = self._messages = self._hops = 0

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import gc
 import platform
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Iterator
 from random import Random
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any, Final
 
-from skipring.bench.memory import peak_bytes, resident_bytes
+from skipring.bench.memory import alone, peak_bytes, resident_bytes
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Send
 from skipring.core.events import Event, Tick
@@ -33,14 +31,15 @@ BYTES_PER_SUBSCRIBER: Final = 3 * 1024  # the most we want at n = 100,000
 WARM_UP_ROUNDS: Final = 5
 ROUNDS: Final = 20
 REPEATS: Final = 7
-MESSAGES_PER_TICK: Final = 5  # of a subscriber: 2 CheckLabel, 2 IntroduceShortcut, 1 Digest
+# Of a subscriber: 2 CheckLabel, 2 IntroduceShortcut, 1 Digest, 1 CheckTrie.
+MESSAGES_PER_TICK: Final = 6
 
 
 def measure(n: int, ring_n: int, *, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Yield one row a measurement, the ratios last."""
-    memory = _alone(_measure_memory, ring_n, seed)
+    memory = alone(_measure_memory, ring_n, seed)
     yield memory
-    healing = _alone(_measure_healing, ring_n, seed)
+    healing = alone(_measure_healing, ring_n, seed)
     yield healing
     speeds = _measure_speed(n, seed)
     yield from speeds
@@ -57,12 +56,6 @@ def measure(n: int, ring_n: int, *, seed: int = 0) -> Iterator[dict[str, Any]]:
             ),
         }
     }
-
-
-def _alone(job: Callable[[int, int], dict[str, Any]], n: int, seed: int) -> dict[str, Any]:
-    """Run a job in a new process, whose memory is all its own."""
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(job, n, seed).result()
 
 
 def _measure_memory(n: int, seed: int) -> dict[str, Any]:
@@ -148,6 +141,7 @@ class _Skeleton:
     """A machine that sends as much as a subscriber and ignores what it gets."""
 
     __slots__ = ("_me", "_others")
+    has_to_flush = False
 
     def __init__(self, me: Peer, others: list[NodeId]) -> None:
         self._me = me

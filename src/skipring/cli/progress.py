@@ -25,6 +25,7 @@ _NAMES: Final[Mapping[Layer, str]] = {
     Layer.SHORTCUTS: "shortcuts",
     Layer.LEAVERS: "leavers",
     Layer.CHANNELS: "in flight",
+    Layer.PUBLICATIONS: "publications",
 }
 
 
@@ -68,7 +69,10 @@ def _frame(console: Console, simulation: Simulation, world: World) -> Group:
 def _outcome(report: Report) -> Text:
     if not report.converged:
         return Text("not converged", "bold red")
-    rounds = f"explicit after {report.rounds_explicit} rounds, strict after {report.rounds_strict}"
+    rounds = (
+        f"explicit after {report.rounds_explicit} rounds, strict after {report.rounds_strict}, "
+        f"everybody has everything after {report.rounds_publications}"
+    )
     cost = f"{report.messages} messages, {report.supervisor_requests} supervisor requests"
     if report.closure_ok is False:
         return Text(f"converged ({rounds}) but did not stay so", "bold red")

@@ -32,6 +32,8 @@ SESSIONS: Final = 1 << 8
 _NOTHING: Final = (Claim.make(ALL),)
 _VIRTUAL_ROOT: Final = (Claim.make(ALL, [Summary(ALL, EMPTY_ROOT)]),)
 
+SIZE_TOLERANCE: Final = 2  # Our guess: of what others may put into a message.
+
 
 class AntiEntropy:
     """One subscriber's part in making all tries equal."""
@@ -84,9 +86,10 @@ class AntiEntropy:
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
         """Ask whether the partners' tries are equal to ours, and to be told if they are (T19)."""
-        claims = self._root_claims()
-        for partner in partners:
-            out.send(partner, CheckTrie(self._node, claims, self._session, confirm=True))
+        if self._holdings.trie.freshen(self._config.hashed_ids):
+            claims = self._root_claims()
+            for partner in partners:
+                out.send(partner, CheckTrie(self._node, claims, self._session, confirm=True))
 
     def note_difference(self) -> None:
         """Something is new here or there: compare again soon (T18)."""
@@ -96,96 +99,106 @@ class AntiEntropy:
     def _root_claims(self) -> tuple[Claim, ...]:
         """What the root says of all that we hold, made anew only when it has changed."""
         trie = self._holdings.trie
-        if not len(trie):
+        if self._claims and len(trie) and self._claims[0].digests == trie.root:
+            return self._claims
+        root = trie.node() if len(trie) else None
+        if root is None:
             return _NOTHING if self._config.rules.cover else _VIRTUAL_ROOT
-        if not self._claims or self._claims[0].digests != trie.root:
-            root = trie.node()
-            assert root is not None, "there is something in the trie"
-            self._claims = (Claim.make(ALL, [Summary(root.prefix, root.digest)]),)
+        self._claims = (Claim.make(ALL, [Summary(root.prefix, root.digest)]),)
         return self._claims
 
     # -- messages --------------------------------------------------------------------------
 
     def on_check(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
         """CheckTrie and CheckAndPublish: compare, ask for more, send what is lacking there."""
-        if message.sender in (self._node, SUPERVISOR):
+        if not self._can_answer(message):
             return
-        if not self._holdings.trie.freshen(self._config.hashed_ids):
-            return  # too much has come at once; there will be another session
-        if message.claims == self._root_claims():
+        if type(message) is CheckTrie and message.claims == self._root_claims():
             self._on_equal(message, out)
             return
-        answer = Answer(self._holdings.trie, self._config, message.session)
-        is_pushed = self._config.rules.cover or (
-            self._config.rules.complement and type(message) is CheckAndPublish
-        )
-        for claim in message.claims:
-            answer.compare(claim, is_pushed=is_pushed)
-        if type(message) is CheckAndPublish:
-            for claim in message.wanted:
-                answer.fetch(claim)
-        has_sent = self._push(message, answer, out)
+        answer = self._compared(message)
+        chunks = self._affordable(message.sender, answer, out)
+        # Questions first: what the publications are put to makes hashes unknown over there.
         self._reply(message, answer, out)
-        if answer.is_open or has_sent:
+        if not chunks and type(message) is CheckAndPublish and not self._config.rules.no_noise:
+            chunks = [[]]  # T6: the paper also sends nothing
+        for chunk in chunks:
+            out.send(message.sender, Publications(tuple(chunk), message.session))
+        if answer.statements or chunks:
             self.note_difference()
         if message.session == self._session and self._config.rules.one_session:
             # T8: an answer to our own question. Wait for the next one, or ask somebody else.
-            self._open_ticks = self._config.session_ticks if answer.is_open else 0
+            self._open_ticks = self._config.session_ticks if answer.statements else 0
 
-    def _on_equal(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
+    def _can_answer(self, message: CheckTrie | CheckAndPublish) -> bool:
+        """False for what would take too long, or comes from nobody; other sessions will follow."""
+        config = self._config
+        is_from_somebody = message.sender not in (self._node, SUPERVISOR)
+        is_short = _size_bytes(message) <= SIZE_TOLERANCE * config.claims_bytes
+        return is_from_somebody and is_short and self._holdings.trie.freshen(config.hashed_ids)
+
+    def _compared(self, message: CheckTrie | CheckAndPublish) -> Answer:
+        """What is to be said and sent in answer to a message."""
+        answer, rules = (
+            Answer(self._holdings.trie, self._config, message.session),
+            self._config.rules,
+        )
+        is_demand = type(message) is CheckAndPublish
+        for claim in message.claims:
+            answer.compare(claim, is_pushed=rules.cover or (rules.complement and is_demand))
+        for claim in message.wanted if type(message) is CheckAndPublish else ():
+            answer.fetch(claim)
+        return answer
+
+    def _on_equal(self, message: CheckTrie, out: Outbox) -> None:
         """Case (i) at the root: silence, unless the sender wants to know (T19)."""
-        if type(message) is CheckTrie and message.confirm:
+        if message.confirm:
             out.send(message.sender, TrieEqual(self._node, self._holdings.trie.root))
 
-    def on_publications(self, message: Publications, out: Outbox) -> None:
-        """Publish(P): take in what we lacked."""
+    def on_publications(self, message: Publications, out: Outbox) -> list[bytes]:
+        """Publish(P): take in what we lacked; return the ids of it."""
+        taken = []
         for publication in message.publications:
-            if self._holdings.take(publication, out, origin=Origin.REPAIR) is not None:
-                self.note_difference()
+            genuine = self._holdings.take(publication, out, origin=Origin.REPAIR)
+            if genuine is not None:
+                taken.append(genuine.id)
+        if taken:
+            self.note_difference()
         if message.session == self._session and self._config.rules.one_session:
             self._open_ticks = 0
+        return taken
 
     def on_trie_equal(self, message: TrieEqual, out: Outbox) -> None:
         """The sender had the same root; it counts only if it still is ours (T19)."""
-        if message.root == self._holdings.trie.root:
+        trie = self._holdings.trie
+        if trie.is_fresh and message.root == trie.root:
             out.effects.append(Confirmed(message.sender, message.root))
 
     # -- answers -----------------------------------------------------------------------------
 
     def _reply(self, message: CheckTrie | CheckAndPublish, answer: Answer, out: Outbox) -> None:
-        """Say what is still open: in one message, or as the paper does, each alone."""
+        """Say what is still open."""
         to, node, session = message.sender, self._node, message.session
-        if not self._config.rules.batch:
-            for claim in answer.claims:
-                out.send(to, CheckTrie(node, (claim,), session))
-            for doubt in answer.doubts:
-                out.send(to, CheckAndPublish(node, (doubt.claim,), session, doubt.wanted))
-            for claim in answer.wanted:
-                out.send(to, CheckAndPublish(node, (), session, (claim,)))
-        elif answer.doubts or answer.wanted:
-            claims = (*answer.claims, *(doubt.claim for doubt in answer.doubts))
-            wanted = (*answer.wanted, *(claim for doubt in answer.doubts for claim in doubt.wanted))
-            out.send(to, CheckAndPublish(node, claims, session, wanted))
-        elif answer.claims:
-            out.send(to, CheckTrie(node, tuple(answer.claims), session))
+        for said in answer.batches():
+            if said.is_lacking:
+                out.send(to, CheckAndPublish(node, said.claims, session, said.wanted))
+            else:
+                out.send(to, CheckTrie(node, said.claims, session))
 
-    def _push(self, message: CheckTrie | CheckAndPublish, answer: Answer, out: Outbox) -> bool:
-        """Send what the partner lacks, in chunks; what its credit does not cover is described."""
-        to, spent = message.sender, self._spent or {}
+    def _affordable(self, to: NodeId, answer: Answer, out: Outbox) -> list[list[Publication]]:
+        """The chunks to send that the partner has credit for; the rest is described (T14)."""
+        spent = self._spent or {}
         credit = min(self._config.answer_chunks, self._config.credit_chunks - spent.get(to, 0))
-        used, last = 0, None
+        chunks: list[list[Publication]] = []
         for chunk in self._chunks(answer, out):
-            if used >= credit:
-                if last is not None:  # T14; without any credit there is no answer at all
-                    answer.put_off(last)
+            if len(chunks) >= credit:
+                if chunks:  # without any credit there is no answer at all
+                    answer.put_off(chunks[-1][-1].id)
                 break
-            out.send(to, Publications(tuple(chunk), message.session))
-            used, last = used + 1, chunk[-1].id
-        if used:
-            self._spent = {**spent, to: spent.get(to, 0) + used}
-        elif type(message) is CheckAndPublish and not self._config.rules.no_noise:
-            out.send(to, Publications((), message.session))  # T6: the paper also sends nothing
-        return used > 0
+            chunks.append(chunk)
+        if chunks:
+            self._spent = {**spent, to: spent.get(to, 0) + len(chunks)}
+        return chunks
 
     def _chunks(self, answer: Answer, out: Outbox) -> Iterator[list[Publication]]:
         """The publications to send, a chunk at a time."""
@@ -202,3 +215,8 @@ class AntiEntropy:
             size += publication.size_bytes
         if chunk:
             yield chunk
+
+
+def _size_bytes(message: CheckTrie | CheckAndPublish) -> int:
+    wanted = message.wanted if type(message) is CheckAndPublish else ()
+    return sum(claim.size_bytes for claim in (*message.claims, *wanted))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
+from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
 
 
 class Archive(Protocol):
@@ -29,7 +29,7 @@ class Archive(Protocol):
         """All publications that can be read, in the order in which they came."""
 
     def next_seq(self, publisher: NodeId) -> int:
-        """A number that no stored publication of this publisher has, nor any later one."""
+        """A number after all that stored publications of this publisher have."""
 
 
 class MemoryArchive:
@@ -62,9 +62,9 @@ class MemoryArchive:
                 yield publication
 
     def next_seq(self, publisher: NodeId) -> int:
-        """A number that no stored publication of this publisher has, nor any later one."""
+        """A number after all that stored publications of this publisher have."""
         numbers = (p.seq for p in self.publications() if p.publisher == publisher)
-        return max(numbers, default=-1) + 1
+        return max((seq for seq in numbers if seq < SEQ_BELIEVED_MAX), default=-1) + 1
 
     def write(self, offset: int, publication: Publication) -> None:
         """Carry out a Store: offsets come in order."""

@@ -16,6 +16,7 @@ from skipring.core.prefixes import Prefix
 from skipring.core.publications import ID_BYTES
 from skipring.core.trie import DIGEST_BYTES
 
+OVERHEAD_BYTES: Final = 9  # of a claim, beside its four fields
 SHORT_BYTES: Final = 8  # of an id, or of a digest below the root: see ``Lens``
 _LONG_LABEL: Final = 0  # no packed label of one byte is 0: it has a bit that ends it
 
@@ -89,9 +90,10 @@ class Claim(Struct, frozen=True, array_like=True, gc=False):
         return Prefix.unpack(self.cover)
 
     @property
-    def is_empty(self) -> bool:
-        """True if the sender holds nothing there: the paper's CheckAndPublish with no tuple."""
-        return not self.labels and not self.leaves
+    def size_bytes(self) -> int:
+        """About how much room it takes in a message."""
+        parts = (self.cover, self.labels, self.digests, self.leaves)
+        return OVERHEAD_BYTES + sum(len(part) for part in parts)
 
     def summaries(self) -> list[Summary]:
         """The nodes, in order."""

@@ -9,7 +9,7 @@ from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.effects import Deliver, Discard, Origin, Outbox, Store
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefixes import Prefix
-from skipring.core.publications import Publication
+from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
 from skipring.core.trie import PublicationTrie
 
 # Most tries of a large simulated ring are empty: they share one, which nobody changes.
@@ -19,14 +19,15 @@ _NO_PUBLICATIONS: Final = PublicationTrie()
 class Holdings:
     """The publications of one subscriber; they only become more (section 4.2)."""
 
-    __slots__ = ("_archive", "_end", "_next_seq", "topic", "trie")
+    __slots__ = ("_archive", "_end", "_next_seq", "_publisher", "topic", "trie")
 
     def __init__(self, topic: TopicId, archive: Archive | None) -> None:
         self.topic = topic
         self._archive = archive
         self.trie = _NO_PUBLICATIONS
         self._end = 0
-        self._next_seq: int | None = None  # not looked up yet
+        self._publisher: NodeId | None = None  # whose numbers have been looked up
+        self._next_seq = 0
 
     @property
     def archive(self) -> Archive:
@@ -39,7 +40,7 @@ class Holdings:
         """Index what is in the archive; digests are worked out again, save corrupted ones."""
         self.trie = _NO_PUBLICATIONS
         self._end = 0
-        self._next_seq = None
+        self._publisher = None
         if self._archive is not None or wrong_digests:
             self.trie = PublicationTrie()
             self.trie.add_many(self.archive.entries())
@@ -48,8 +49,8 @@ class Holdings:
 
     def next_seq(self, publisher: NodeId) -> int:
         """The number of the publisher's next publication."""
-        if self._next_seq is None:
-            self._next_seq = self.archive.next_seq(publisher)
+        if self._publisher != publisher:
+            self._publisher, self._next_seq = publisher, self.archive.next_seq(publisher)
         self._next_seq += 1
         return self._next_seq - 1
 
@@ -64,6 +65,8 @@ class Holdings:
         genuine = publication.settled(self.topic)
         if not self.trie.add(genuine.id, self._end):
             return None
+        if genuine.publisher == self._publisher and genuine.seq < SEQ_BELIEVED_MAX:
+            self._next_seq = max(self._next_seq, genuine.seq + 1)  # one of ours that was lost here
         out.effects.append(Store(self._end, genuine))
         out.effects.append(Deliver(genuine, self._end, origin, hops))
         self._end += 1
@@ -85,5 +88,7 @@ class Holdings:
 
     def scrub(self, ids: int, out: Outbox) -> None:
         """Check the next ids against their publications, and digests against ids (T10 to T12)."""
+        if self.trie is _NO_PUBLICATIONS:
+            return
         for key, offset in self.trie.scrub(ids):
             self.read(key, offset, out)

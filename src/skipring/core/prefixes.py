@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Self
 
 from msgspec import Struct
@@ -95,11 +95,18 @@ class Prefix(Struct, frozen=True, order=True, gc=False):
 ALL: Final = Prefix(0, 0)
 
 
-def complement(cover: Prefix, labels: Iterable[Prefix]) -> Iterator[Prefix]:
-    """The largest prefixes under the cover that share nothing with the labels, in order."""
+def complement(
+    cover: Prefix, labels: Iterable[Prefix], is_held: Callable[[Prefix], bool] = lambda _: True
+) -> Iterator[Prefix]:
+    """The largest prefixes under the cover that share nothing with the labels, in order.
+
+    Where nothing is held nobody has to look, however long the labels there are.
+    """
     waiting = [(cover, _overlapping(cover, labels))]
     while waiting:
         prefix, inside = waiting.pop()
+        if not is_held(prefix):
+            continue
         if not inside:
             yield prefix
         elif not any(label.covers(prefix) for label in inside):

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from skipring.core.peers import NodeId, TopicId
 
 ID_BYTES: Final = 32
 ID_BITS: Final = 8 * ID_BYTES  # m in section 4.2
+# Limit of ours: a publisher goes on counting after what is known of it, if it is below.
+SEQ_BELIEVED_MAX: Final = 1 << 62
 OVERHEAD_BYTES: Final = 64  # Our guess: what a publication takes in a message besides its bytes.
 
 # The paper's second hash function: ids, digests of leaves and of inner nodes never meet (T1).
 _ID: Final = blake2b(digest_size=ID_BYTES, person=b"skipring id")
 
 
-class Publication(Struct, frozen=True, kw_only=True, gc=False):
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Publication(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """What somebody has published; without a payload only its id is known.
 
     The ``id`` is a cache: it follows from the topic and all other fields (T10).
     """
 
     publisher: NodeId
-    seq: int  # keeps two equal payloads of one publisher apart
+    seq: Count  # keeps two equal payloads of one publisher apart
     payload: bytes | None = None
-    time: int = 0  # microseconds since the epoch at the publisher; 0 if not known
+    time: Count = 0  # microseconds since the epoch at the publisher; 0 if not known
     key: bytes | None = None  # the user's own
     headers: dict[str, str] = {}
     id: bytes = b""
@@ -57,7 +62,7 @@ class Publication(Struct, frozen=True, kw_only=True, gc=False):
 
     def settled(self, topic: TopicId) -> Self:
         """The publication under the id that its fields give; an opaque one keeps its own."""
-        if self.payload is None and self.id:
+        if self.payload is None and len(self.id) == ID_BYTES:
             return self
         return replace(self, id=self.id_in(topic))
 

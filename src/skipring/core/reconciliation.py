@@ -16,11 +16,17 @@ from skipring.core.trie import EMPTY_ROOT, PublicationTrie, TrieNode
 SCANNED_IDS_MAX: Final = 256  # Our guess: more than any honest list, soon read.
 
 
-class Doubt(Struct, frozen=True):
-    """A claim about a prefix where the partner has something that we lack (case iii)."""
+class Statement(Struct, frozen=True):
+    """One of the paper's messages: CheckTrie, or CheckAndPublish if something is lacking here."""
 
-    claim: Claim
-    wanted: tuple[Claim, ...]  # the first sibling, where nothing else says what is missing (T3)
+    claims: tuple[Claim, ...]
+    wanted: tuple[Claim, ...] = ()
+    is_lacking: bool = True
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much room it takes in a message."""
+        return sum(claim.size_bytes for claim in (*self.claims, *self.wanted))
 
 
 class Region(Struct, frozen=True):
@@ -44,15 +50,22 @@ class Answer:
         self._trie = trie
         self._config = config
         self._lens = Lens(session)
-        self.claims: list[Claim] = []
-        self.doubts: list[Doubt] = []
-        self.wanted: list[Claim] = []
+        self.statements: list[Statement] = []
         self.regions: list[Region] = []
 
-    @property
-    def is_open(self) -> bool:
-        """True if something remains to be found out."""
-        return bool(self.claims or self.doubts or self.wanted)
+    def batches(self) -> Iterator[Statement]:
+        """The statements, put together as far as one message goes; without the rule each alone."""
+        waiting: list[Statement] = []
+        size = 0
+        for statement in self.statements:
+            is_full = size + statement.size_bytes > self._config.claims_bytes
+            if waiting and (is_full or not self._config.rules.batch):
+                yield _joined(waiting)
+                waiting, size = [], 0
+            waiting.append(statement)
+            size += statement.size_bytes
+        if waiting:
+            yield _joined(waiting)
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """What the partner lacks: ids with their offsets."""
@@ -65,7 +78,8 @@ class Answer:
         """Find what differs from a claim; what the partner lacks is sent if it is pushed (T4)."""
         cover, summaries = claim.prefix, claim.summaries()
         if claim.leaves or is_pushed:
-            gaps = list(complement(cover, (summary.prefix for summary in summaries)))
+            labels = [summary.prefix for summary in summaries]
+            gaps = list(complement(cover, labels, self._is_held))
             if claim.leaves and not self._can_scan(gaps):
                 self._describe(cover)
                 return
@@ -83,6 +97,9 @@ class Answer:
         if not chosen or self._can_scan([cover]):
             self.regions.append(Region(cover, chosen, is_chosen=bool(chosen)))
 
+    def _is_held(self, prefix: Prefix) -> bool:
+        return not self._trie.has_at_most(0, prefix)
+
     def _can_scan(self, prefixes: Iterable[Prefix]) -> bool:
         """True if so few ids lie there that each can be looked at."""
         return all(self._trie.has_at_most(SCANNED_IDS_MAX, prefix) for prefix in prefixes)
@@ -94,7 +111,7 @@ class Answer:
         own = {self._lens.short_id(key) for gap in gaps for key in self._trie.keys(gap)}
         missing = [short for short in short_ids if short not in own]
         if missing:
-            self.wanted.append(Claim.make(cover, leaves=missing))
+            self.statements.append(Statement((), (Claim.make(cover, leaves=missing),)))
 
     def _compare_node(self, summary: Summary) -> None:
         """The three cases of section 4.2: equal, different, not there."""
@@ -102,7 +119,7 @@ class Answer:
         own = self._trie.node(label)
         if own is None:
             if summary.digest != EMPTY_ROOT or label != ALL:  # T2: two empty tries are equal
-                self.wanted.append(Claim.make(label))
+                self.statements.append(Statement((), (Claim.make(label),)))
         elif not self._lens.is_equal(own.digest, summary.digest):
             self._describe(label)
 
@@ -113,14 +130,15 @@ class Answer:
         own = self._trie.node(label)
         if own is None or own.prefix.length == label.length == ID_BITS:
             return
-        claim = self._claim_below(label, own)
+        claims, rules = (self._claim_below(label, own),), self._config.rules
         if own.prefix.length == label.length:
-            self.claims.append(claim)
-            return
-        rules = self._config.rules
-        sibling = Prefix.of_id(_first_key(own), label.length + 1).sibling
-        is_covered = rules.cover or rules.complement
-        self.doubts.append(Doubt(claim, () if is_covered else (Claim.make(sibling),)))
+            self.statements.append(Statement(claims, is_lacking=False))
+        elif rules.cover or rules.complement:
+            self.statements.append(Statement(claims))
+        else:  # T3: the paper asks for the first sibling only
+            bits = own.prefix.length - label.length - 1
+            sibling = Prefix(label.length + 1, own.prefix.value >> bits).sibling
+            self.statements.append(Statement(claims, (Claim.make(sibling),)))
 
     def _claim_below(self, label: Prefix, own: TrieNode) -> Claim:
         config, lens = self._config, self._lens
@@ -139,7 +157,7 @@ class Answer:
     def _nodes_below(self, label: Prefix, own: TrieNode) -> list[TrieNode]:
         """The nodes below a label that hold everything there, some levels down."""
         is_below = own.prefix.length > label.length
-        nodes = [own] if is_below else list(self._trie.children(own))
+        nodes = [own] if is_below else self._trie.children(own)
         levels = self._config.batch_levels if self._config.rules.batch else 1
         for _ in range(levels - 1):
             nodes = [
@@ -164,7 +182,9 @@ class Answer:
                         self._describe(branch.sibling)
 
 
-def _first_key(node: TrieNode) -> bytes:
-    """Some id under a node's label, as far as the label tells."""
-    value = node.prefix.value << (ID_BITS - node.prefix.length)
-    return value.to_bytes(ID_BITS // 8, "big")
+def _joined(statements: list[Statement]) -> Statement:
+    return Statement(
+        tuple(claim for statement in statements for claim in statement.claims),
+        tuple(claim for statement in statements for claim in statement.wanted),
+        is_lacking=any(statement.is_lacking for statement in statements),
+    )

@@ -8,8 +8,9 @@ has changed lately floods. What still goes missing, the comparison of tries brin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
+
+from msgspec import Struct
 
 from skipring.core.claims import SHORT_BYTES
 from skipring.core.config import ProtocolConfig, Spread
@@ -23,6 +24,13 @@ from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
 
 HOPS_MAX: Final = 255  # are counted: one byte beside a short id
+
+
+class News(Struct, frozen=True, gc=False):
+    """What has come since the last Flush: over how many hops, and who has it as far as we know."""
+
+    hops: int
+    nodes: frozenset[NodeId | None]
 
 
 class Spreading:
@@ -50,7 +58,7 @@ class Spreading:
         self._view = 0
         # Since the last Flush: what came, and what we only heard of, from whom, over how many hops.
         # None costs less memory than nothing in a dict.
-        self._news: dict[bytes, tuple[NodeId | None, int]] | None = None
+        self._news: dict[bytes, News] | None = None
         self._missing: dict[bytes, tuple[NodeId, int]] | None = None
 
     @property
@@ -130,33 +138,41 @@ class Spreading:
     def _pass_on(
         self, publication: Publication, hops: int, sender: NodeId | None, out: Outbox
     ) -> None:
-        spread, message = self._config.spread, PublishNew(publication, hops)
+        spread = self._config.spread
         if spread is Spread.FLOOD:
-            _send_all(self.neighbours(), message, out)  # to the sender too, as the paper does
-            return
-        edges = self.tree_edges()
-        if spread is Spread.ADAPTIVE:
-            if edges is None or not self._is_calm():
+            nodes = self.neighbours()  # to the sender too, as the paper does
+        else:
+            edges = self.tree_edges()
+            if spread is Spread.ADAPTIVE and (edges is None or not self._is_calm()):
                 edges = self.neighbours()
-            self._note_news(publication.id, hops, sender)
-        _send_all((node for node in edges or () if node != sender), message, out)
+            nodes = [node for node in edges or () if node != sender]
+        for node in nodes:
+            out.send(node, PublishNew(publication, hops))
+        self._note_news(publication.id, News(hops, frozenset((*nodes, sender))))
 
     # -- lazy edges --------------------------------------------------------------------------
 
-    def _note_news(self, key: bytes, hops: int, sender: NodeId | None) -> None:
+    def _note_news(self, key: bytes, news: News) -> None:
+        if self._config.spread is not Spread.ADAPTIVE:
+            return
         if self._news is None:
             self._news = {}
         if len(self._news) < self._config.announced_max:
-            self._news[key[:SHORT_BYTES]] = (sender, min(hops, HOPS_MAX))
+            self._news[key[:SHORT_BYTES]] = news
+
+    def announce(self, repaired: list[bytes], sender: NodeId | None) -> None:
+        """What has come by repair may be missing beside us too: say so, unless it is history."""
+        if len(repaired) <= self._config.rumours_max:
+            for key in repaired:
+                self._note_news(key, News(0, frozenset((sender,))))
 
     def on_flush(self, out: Outbox) -> None:
         """Tell the lazy edges what has come, and ask for what has not come by itself."""
         news, missing = self._news or {}, self._missing or {}
         self._news = self._missing = None
-        edges = self.tree_edges() or []
         for node in self.neighbours() if news else ():
-            told = {short: hops for short, (sender, hops) in news.items() if sender != node}
-            if told and node not in edges:
+            told = {short: item.hops for short, item in news.items() if node not in item.nodes}
+            if told:
                 out.send(node, IHave(self._ring.node, b"".join(told), bytes(told.values())))
         asked: dict[NodeId, dict[bytes, int]] = {}
         for short, (node, hops) in missing.items():
@@ -184,8 +200,3 @@ class Spreading:
             found = self._holdings.find(short, out)
             if found is not None:
                 out.send(message.sender, PublishNew(found, hops))
-
-
-def _send_all(nodes: Iterable[NodeId], message: PublishNew, out: Outbox) -> None:
-    for node in nodes:
-        out.send(node, message)

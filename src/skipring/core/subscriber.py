@@ -118,12 +118,13 @@ class Subscriber:
         return out.effects
 
     def _on_received(self, event: Received, out: Outbox) -> None:
-        if type(event.message) is PublishNew:  # the only one whose way matters
-            self._on_publish_new(event.message, event.sender, out)
-            return
-        handler = self._HANDLERS.get(type(event.message))
-        if handler is not None:  # a request that only a supervisor understands: drop it
+        kind = type(event.message)
+        handler = self._HANDLERS.get(kind)
+        if handler is not None:
             handler(self, event.message, out)
+        elif kind in self._CARRIERS and self._takes_part:
+            self._CARRIERS[kind](self, event.message, event.sender, out)
+        # Else it is a request that only a supervisor understands: drop it.
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -253,18 +254,16 @@ class Subscriber:
         elif message.sender not in (self.node, SUPERVISOR):
             out.send(message.sender, RemoveConnections(self.node))  # as B7
 
-    def _on_publications(self, message: Publications, out: Outbox) -> None:
-        if self._takes_part:
-            self._repair.on_publications(message, out)
+    def _on_publications(self, message: Publications, sender: NodeId | None, out: Outbox) -> None:
+        self._spreading.announce(self._repair.on_publications(message, out), sender)
 
     def _on_trie_equal(self, message: TrieEqual, out: Outbox) -> None:
         self._repair.on_trie_equal(message, out)
 
     def _on_publish_new(self, message: PublishNew, sender: NodeId | None, out: Outbox) -> None:
-        if self._takes_part:
-            self._spreading.on_publish_new(message, sender, out)
-            if out.effects:
-                self._repair.note_difference()
+        self._spreading.on_publish_new(message, sender, out)
+        if out.effects:
+            self._repair.note_difference()
 
     def _on_ihave(self, message: IHave, out: Outbox) -> None:
         del out
@@ -287,12 +286,16 @@ class Subscriber:
                 Digest: _on_digest,
                 CheckTrie: _on_check,
                 CheckAndPublish: _on_check,
-                Publications: _on_publications,
                 TrieEqual: _on_trie_equal,
                 IHave: _on_ihave,
                 Want: _on_want,
             }
         )
+    )
+
+    # Of what brings publications it matters from whom it came.
+    _CARRIERS: ClassVar[Mapping[type, Callable[[Subscriber, Any, NodeId | None, Outbox], None]]] = (
+        MappingProxyType({PublishNew: _on_publish_new, Publications: _on_publications})
     )
 
     def _forget_all(self) -> None:

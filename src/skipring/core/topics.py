@@ -8,7 +8,14 @@ from random import Random
 from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Left
-from skipring.core.events import Event, PublishRequested, Received, SubscribeRequested, Tick
+from skipring.core.events import (
+    Event,
+    Flush,
+    PublishRequested,
+    Received,
+    SubscribeRequested,
+    Tick,
+)
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
@@ -64,6 +71,14 @@ class SubscriberTopics:
     def tick(self) -> list[tuple[TopicId, list[Effect]]]:
         """Run the periodic actions of every topic."""
         return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]
+
+    def flush(self) -> list[tuple[TopicId, list[Effect]]]:
+        """Say what was put off, in every topic that has something to say."""
+        return [
+            (topic, self.handle(topic, Flush()))
+            for topic, machine in list(self._machines.items())
+            if machine.has_to_flush
+        ]
 
 
 class SupervisorTopics:

@@ -281,16 +281,15 @@ class PublicationTrie:
         keys = list(self.keys(Prefix(length, index - (1 << length))))
         if not keys:
             return None
+        digest = self._digest(index, length) if length <= self._bits else digest_of(keys)
         first, last = int.from_bytes(keys[0], "big"), int.from_bytes(keys[-1], "big")
         length = ID_BITS - (first ^ last).bit_length()
-        return TrieNode(Prefix(length, first >> (ID_BITS - length)), digest_of(keys))
+        return TrieNode(Prefix(length, first >> (ID_BITS - length)), digest)
 
-    def children(self, node: TrieNode) -> tuple[TrieNode, TrieNode]:
-        """The two child nodes of an inner node."""
-        zero, one = (self.node(node.prefix.child(bit)) for bit in (0, 1))
-        assert zero is not None, "an inner node has two children"
-        assert one is not None, "an inner node has two children"
-        return zero, one
+    def children(self, node: TrieNode) -> list[TrieNode]:
+        """The two child nodes of an inner node; fewer where a corrupted digest made it one."""
+        below = (self.node(node.prefix.child(bit)) for bit in (0, 1))
+        return [child for child in below if child is not None]
 
     # -- digests ---------------------------------------------------------------------------
 
@@ -403,7 +402,7 @@ class PublicationTrie:
             if prefix.length <= self._bits:
                 self._digests[(1 << prefix.length) | prefix.value] = digest
 
-    def copy(self) -> PublicationTrie:
+    def snapshot(self) -> PublicationTrie:
         """The trie as it is now; buckets never change, so only their lists are copied."""
         copy = PublicationTrie()
         copy._bits, copy._count, copy._scrubbed = self._bits, self._count, self._scrubbed

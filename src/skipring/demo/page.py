@@ -55,6 +55,7 @@ _LAYERS: Final[Mapping[Layer, str]] = {
     Layer.SHORTCUTS: "shortcuts",
     Layer.LEAVERS: "leavers",
     Layer.CHANNELS: "in flight",
+    Layer.PUBLICATIONS: "content",
 }
 
 
@@ -65,6 +66,7 @@ _THINGS: Final[Mapping[Layer, tuple[str, str]]] = {
     Layer.SHORTCUTS: ("shortcut", "shortcuts"),
     Layer.LEAVERS: ("leaver", "leavers"),
     Layer.CHANNELS: ("message in flight", "messages in flight"),
+    Layer.PUBLICATIONS: ("subscriber without all publications", "without all publications"),
 }
 
 

@@ -23,6 +23,7 @@ from skipring.world.snapshot import Snapshot
 QUIET_ROUNDS: Final = 200  # Long enough to count requests, which are rare in a quiet ring.
 CLOSURE_ROUNDS: Final = 20
 CRASH_SHARE: Final = 1 / 4
+PUBLICATIONS: Final = 24
 DETECTOR_DELAY: Final = 3  # Our guess at what a failure detector needs.
 PAPER_N: Final = 32
 PAPER_ADVERSARY: Final = "A12"  # Milder than A15: all is right but the shortcuts.
@@ -132,7 +133,8 @@ SCRAMBLED: Final = Chapter(
     2,
     "Everything is scrambled",
     "Labels, neighbours, shortcuts, the supervisor's database and the messages on their way: all "
-    "replaced by nonsense. Nobody is told. Everybody just carries on.",
+    f"replaced by nonsense, and each of {PUBLICATIONS} publications is with a few at most. "
+    "Nobody is told. Everybody just carries on.",
 )
 FORGOTTEN: Final = Chapter(
     3,
@@ -164,7 +166,9 @@ def tell(plan: Plan) -> Iterator[Scene]:
     yield RingStands(portray(ring.world), figures)
     yield Unrolled(portray(ring.world), formed)
     healed = []
-    damaged = _simulation(plan, adversary="A15", detector_delay=DETECTOR_DELAY)
+    damaged = _simulation(
+        plan, adversary="A15", detector_delay=DETECTOR_DELAY, publications=PUBLICATIONS
+    )
     for chapter in (SCRAMBLED, FORGOTTEN, CRASHED):
         yield chapter
         _damage(chapter, damaged)

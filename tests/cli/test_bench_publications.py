@@ -1,0 +1,51 @@
+"""``skipring bench index`` and ``reconcile``, and the tables about publications."""
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from skipring.cli import skipring
+
+
+def bench(*words: str) -> Result:
+    return CliRunner().invoke(skipring, ["bench", *words], prog_name="skipring")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["piped", "json"])
+@pytest.mark.parametrize(
+    ("job", "n"), [("index", "300"), ("reconcile", "30"), ("reconcile", "9,30")]
+)
+def test_each_measurement_is_a_line_of_json_and_the_ratios_are_last(
+    job: str, n: str, options: tuple[str, ...]
+) -> None:
+    result = bench(job, "--n", n, "--seed", "3", *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    *rows, last = (json.loads(line) for line in result.stdout.splitlines())
+    assert {str(row["n"]) for row in rows} == set(n.split(","))
+    assert list(last) == ["ratios"]
+
+
+@pytest.mark.parametrize(
+    ("job", "value"),
+    [
+        *(("index", value) for value in ("0", "-1", "100000001", "many", "1,2")),
+        *(("reconcile", value) for value in ("0", "-1", "100000001", "many", "", "5,", "5,0")),
+    ],
+)
+def test_a_size_that_cannot_be_measured_is_refused(job: str, value: str) -> None:
+    result = bench(job, "--n", value)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1].startswith("Error: Invalid value for '--n': ")
+
+
+def test_the_tables_about_publications_are_printed_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skipring.bench.publications.tables", lambda: iter(["| a |", "| b |"]))
+    result = bench("sim", "--publications")
+    assert (result.exit_code, result.stdout) == (0, "| a |\n| b |\n")
+
+
+def test_without_a_job_the_jobs_are_listed() -> None:
+    result = bench()
+    assert result.exit_code == 2
+    assert all(job in result.output for job in ("index", "reconcile", "sim"))

@@ -1,0 +1,277 @@
+"""Holdings: what a subscriber keeps, and under which id (section 4.2)."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from skipring.core.archive import MemoryArchive
+from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Store
+from skipring.core.holdings import Holdings
+from skipring.core.prefixes import ALL, Prefix
+from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.trie import DIGEST_BYTES, EMPTY_ROOT, PublicationTrie
+from tests.support.machines import TOPIC, unhurried
+
+WRONG_ID = b"x" * ID_BYTES
+WRONG_DIGEST = b"x" * DIGEST_BYTES
+
+
+def publication(seq: int, publisher: str = "ann", **fields: object) -> Publication:
+    return Publication(**{"publisher": publisher, "seq": seq, "payload": b"", **fields})
+
+
+def settled(seq: int) -> Publication:
+    return publication(seq).settled(TOPIC)
+
+
+class Kept:
+    """Holdings whose effects are carried out as a host would."""
+
+    def __init__(self, rows: Iterable[Publication] = ()) -> None:
+        self.archive = MemoryArchive(rows)
+        self.holdings = Holdings(TOPIC, self.archive)
+        self.holdings.recover({})
+
+    def carry_out(self, out: Outbox) -> list[Effect]:
+        for effect in out.effects:
+            match effect:
+                case Store(offset=offset, publication=row):
+                    self.archive.write(offset, row)
+                case Discard(offset=offset):
+                    self.archive.discard(offset)
+        return out.effects
+
+    def take(self, one: Publication, *, hops: int = 0) -> list[Effect]:
+        out = Outbox()
+        self.holdings.take(one, out, origin=Origin.SPREAD, hops=hops)
+        return self.carry_out(out)
+
+    def scrub(self, ids: int) -> list[Effect]:
+        out = Outbox()
+        self.holdings.scrub(ids, out)
+        return self.carry_out(out)
+
+
+# -- taking in ---------------------------------------------------------------------------------
+
+
+def test_a_publication_is_stored_and_then_delivered() -> None:
+    kept = Kept()
+    one = settled(0)
+    assert kept.take(one, hops=3) == [Store(0, one), Deliver(one, 0, Origin.SPREAD, 3)]
+    assert kept.holdings.trie.offset_of(one.id) == 0
+
+
+def test_offsets_grow_by_one() -> None:
+    kept = Kept([settled(0), settled(1)])
+    for seq in (2, 3, 4):
+        store, deliver = kept.take(publication(seq))
+        assert isinstance(store, Store)
+        assert isinstance(deliver, Deliver)
+        assert store.offset == deliver.offset == seq
+    assert [row.seq for row in kept.archive.publications()] == [0, 1, 2, 3, 4]
+
+
+def test_take_returns_the_publication_as_it_is_kept() -> None:
+    kept = Kept()
+    out = Outbox()
+    assert kept.holdings.take(publication(0), out, origin=Origin.OWN) == settled(0)
+    assert kept.holdings.take(publication(0), out, origin=Origin.OWN) is None
+
+
+@pytest.mark.parametrize("claimed", [b"", WRONG_ID, b"short", WRONG_ID * 2])
+def test_T10_whatever_id_a_message_claims_the_fields_give_the_one_that_counts(
+    claimed: bytes,
+) -> None:
+    kept = Kept()
+    right = settled(0)
+    assert kept.take(publication(0, id=claimed))[0] == Store(0, right)
+    assert list(kept.holdings.trie.keys()) == [right.id]
+
+
+@pytest.mark.parametrize("claimed", [None, b"", WRONG_ID])
+def test_T10_what_is_known_is_dropped_whatever_id_it_claims(claimed: bytes | None) -> None:
+    kept = Kept([settled(0)])
+    again = settled(0) if claimed is None else publication(0, id=claimed)
+    assert kept.take(again) == []
+    assert len(kept.holdings.trie) == 1
+
+
+def test_T10_a_publication_under_the_id_of_another_does_not_replace_it() -> None:
+    kept = Kept([settled(0)])
+    assert kept.take(publication(1, id=settled(0).id)) == []
+    assert kept.archive.read(0) == settled(0)
+
+
+def test_the_same_fields_in_another_topic_are_another_publication() -> None:
+    kept = Kept()
+    elsewhere = publication(0).settled("elsewhere")
+    assert kept.take(elsewhere)[0] == Store(0, settled(0))
+
+
+def test_an_opaque_one_is_kept_under_its_own_id() -> None:
+    kept = Kept()
+    opaque = publication(0, payload=None, id=WRONG_ID)
+    assert kept.take(opaque)[0] == Store(0, opaque)
+    assert WRONG_ID in kept.holdings.trie
+
+
+@pytest.mark.parametrize("size", [1, 31, 33])
+def test_T10_an_opaque_one_whose_id_is_none_does_no_harm(size: int) -> None:
+    kept = Kept([settled(seq) for seq in range(3)])
+    kept.take(publication(0, payload=None, id=b"x" * size))
+    kept.take(publication(9))
+    assert all(settled(seq).id in kept.holdings.trie for seq in (0, 1, 2, 9))
+
+
+def test_two_subscribers_without_publications_do_not_share_what_they_take() -> None:
+    one, other = Holdings(TOPIC, None), Holdings(TOPIC, None)
+    one.take(publication(0), Outbox(), origin=Origin.OWN)
+    assert (len(one.trie), len(other.trie), len(Holdings(TOPIC, None).trie)) == (1, 0, 0)
+
+
+@unhurried
+@given(st.lists(st.integers(0, 20)))
+def test_the_archive_and_the_trie_hold_the_same(numbers: list[int]) -> None:
+    kept = Kept()
+    for seq in numbers:
+        kept.take(publication(seq))
+    first = list(dict.fromkeys(numbers))
+    assert [row.seq for row in kept.archive.publications()] == first
+    assert sorted(kept.holdings.trie.entries()) == sorted(kept.archive.entries())
+
+
+# -- reading back ------------------------------------------------------------------------------
+
+
+def test_what_was_stored_is_read_by_its_id_or_how_that_begins() -> None:
+    rows = [settled(seq) for seq in range(40)]
+    holdings = Kept(rows).holdings
+    out = Outbox()
+    for offset, row in enumerate(rows):
+        assert holdings.read(row.id, offset, out) == row
+        assert holdings.find(row.id[:8], out) == row
+    assert holdings.find(WRONG_ID[:8], out) is None
+    assert out.effects == []
+
+
+@pytest.mark.parametrize(
+    "corrupted",
+    [
+        replace(settled(1), payload=b"changed"),
+        replace(settled(1), id=WRONG_ID),
+        replace(settled(1), publisher="bob"),
+        settled(2),
+        None,
+    ],
+    ids=["payload", "id", "publisher", "another", "gone"],
+)
+def test_T12_a_row_that_is_not_what_was_stored_is_put_aside(corrupted: Publication | None) -> None:
+    kept = Kept([settled(0), settled(1)])
+    assert kept.archive._rows is not None
+    kept.archive._rows[1] = corrupted
+    out = Outbox()
+    assert kept.holdings.read(settled(1).id, 1, out) is None
+    assert kept.carry_out(out) == [Discard(1)]
+    assert list(kept.holdings.trie.keys()) == [settled(0).id]
+
+
+def test_T12_what_was_put_aside_can_be_taken_in_again() -> None:
+    kept = Kept([settled(0), settled(1)])
+    kept.archive.discard(0)
+    out = Outbox()
+    assert kept.holdings.find(settled(0).id, out) is None
+    kept.carry_out(out)
+    assert kept.take(settled(0))[0] == Store(2, settled(0))
+    assert kept.holdings.find(settled(0).id, Outbox()) == settled(0)
+
+
+def test_T12_a_row_stored_under_a_wrong_id_is_put_aside_when_it_is_read() -> None:
+    wrong = publication(0, id=WRONG_ID)
+    kept = Kept([wrong])
+    assert WRONG_ID in kept.holdings.trie
+    out = Outbox()
+    assert kept.holdings.find(WRONG_ID, out) is None
+    assert out.effects == [Discard(0)]
+    assert len(kept.holdings.trie) == 0
+
+
+# -- scrubbing ---------------------------------------------------------------------------------
+
+
+def test_T12_a_scrub_puts_aside_every_corrupted_row_in_slices() -> None:
+    rows = [settled(seq) for seq in range(200)]
+    bad = {3, 77, 78, 150}
+    kept = Kept(replace(row, payload=b"changed") if row.seq in bad else row for row in rows)
+    found: list[Effect] = []
+    slices = [kept.scrub(16) for _ in range(20)]
+    for effects in slices:
+        found += effects
+    assert sorted(effect.offset for effect in found if isinstance(effect, Discard)) == sorted(bad)
+    assert len(found) == len(bad)
+    assert len(kept.holdings.trie) == len(rows) - len(bad)
+
+
+def test_T10_a_scrub_looks_at_a_slice_only() -> None:
+    kept = Kept(replace(settled(seq), payload=b"changed") for seq in range(400))
+    assert 16 <= len(kept.scrub(16)) < 100
+
+
+def test_T10_a_scrub_heals_digests() -> None:
+    kept = Kept(settled(seq) for seq in range(100))
+    trie = kept.holdings.trie
+    root = trie.root
+    trie.corrupt({ALL: WRONG_DIGEST, Prefix.parse("01"): WRONG_DIGEST})
+    for _ in range(20):
+        assert kept.scrub(10) == []
+    assert trie.wrong_digests() == {}
+    assert trie.root == root
+
+
+# -- starting anew -----------------------------------------------------------------------------
+
+
+def test_what_is_in_the_archive_is_indexed_without_being_read() -> None:
+    rows = [settled(0), publication(1, id=WRONG_ID), settled(2)]
+    holdings = Kept(rows).holdings
+    assert sorted(holdings.trie.entries()) == sorted((row.id, row.seq) for row in rows)
+
+
+def test_T10_corrupted_digests_are_taken_over_and_nothing_else_is() -> None:
+    archive = MemoryArchive([settled(seq) for seq in range(3)])
+    holdings = Holdings(TOPIC, archive)
+    holdings.recover({ALL: WRONG_DIGEST})
+    assert holdings.trie.wrong_digests() == {ALL: WRONG_DIGEST}
+    holdings.recover({})
+    assert holdings.trie.wrong_digests() == {}
+
+
+@pytest.mark.parametrize("archive", [None, MemoryArchive()], ids=["none", "empty"])
+def test_T2_without_publications_there_is_an_empty_trie(archive: MemoryArchive | None) -> None:
+    holdings = Holdings(TOPIC, archive)
+    assert holdings.trie.root == EMPTY_ROOT == PublicationTrie().root
+    holdings.recover({})
+    assert holdings.trie.root == EMPTY_ROOT
+    assert list(holdings.archive.publications()) == []
+
+
+def test_numbers_go_on_after_what_is_stored() -> None:
+    holdings = Kept([settled(0), settled(4), publication(9, "bob").settled(TOPIC)]).holdings
+    assert [holdings.next_seq("ann") for _ in range(3)] == [5, 6, 7]
+    holdings.recover({})
+    assert holdings.next_seq("ann") == 5
+
+
+def test_numbers_begin_with_zero() -> None:
+    holdings = Holdings(TOPIC, None)
+    assert [holdings.next_seq("ann") for _ in range(2)] == [0, 1]
+
+
+def test_numbers_go_on_after_own_publications_that_others_had_kept() -> None:
+    kept = Kept()
+    assert kept.holdings.next_seq("ann") == 0
+    kept.take(publication(1))
+    assert kept.holdings.next_seq("ann") > 1

@@ -1,0 +1,184 @@
+"""Publications: an id says all there is to say about one (section 4.2)."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from skipring.core.publications import ID_BITS, ID_BYTES, OVERHEAD_BYTES, Publication
+from tests.support.machines import TOPIC, unhurried
+
+NEWS = Publication(
+    publisher="ann",
+    seq=7,
+    payload=b"hello",
+    time=1_700_000_000_000_000,
+    key=b"k",
+    headers={"lang": "en", "kind": "greeting"},
+)
+PINNED = "f7c0239edb7a1d4519913bc96a36cc112bc9f4092ead3d17d43d1306b9afcbde"
+
+texts = st.text("ab\0\1", max_size=3)
+data = st.binary(max_size=3) | st.text("\0\1\2ab", max_size=3).map(str.encode)
+numbers = st.integers(0, 300) | st.integers(0, 2**64 - 1)
+
+
+@st.composite
+def all_fields(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
+    """A topic and the fields of a publication, from so few letters that splits look alike."""
+    return draw(texts), {
+        "publisher": draw(texts),
+        "seq": draw(numbers),
+        "time": draw(numbers),
+        "key": draw(st.none() | data),
+        "headers": draw(st.dictionaries(texts, texts, max_size=3)),
+        "payload": draw(st.none() | data),
+    }
+
+
+def test_an_id_has_256_bits() -> None:
+    assert len(NEWS.id_in(TOPIC)) == ID_BYTES == 32
+    assert ID_BITS == 256
+
+
+def test_the_id_of_a_publication_stays_what_it_is() -> None:
+    assert NEWS.id_in(TOPIC).hex() == PINNED
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"publisher": "bob"},
+        {"seq": 8},
+        {"time": 1_700_000_000_000_001},
+        {"key": b"l"},
+        {"key": None},
+        {"headers": {"lang": "en"}},
+        {"headers": {"lang": "de", "kind": "greeting"}},
+        {"headers": {"lang": "greeting", "kind": "en"}},
+        {"payload": b"hello!"},
+        {"payload": b""},
+        {"payload": None},
+    ],
+    ids=str,
+)
+def test_every_field_matters(change: dict[str, Any]) -> None:
+    assert replace(NEWS, **change).id_in(TOPIC) != NEWS.id_in(TOPIC)
+
+
+def test_the_topic_matters() -> None:
+    assert NEWS.id_in("other") != NEWS.id_in(TOPIC)
+
+
+def test_the_id_it_carries_does_not_matter() -> None:
+    assert replace(NEWS, id=bytes(ID_BYTES)).id_in(TOPIC) == NEWS.id_in(TOPIC)
+
+
+@pytest.mark.parametrize("field", ["key", "payload"])
+def test_nothing_is_not_the_same_as_no_bytes(field: str) -> None:
+    nothing, no_bytes = (replace(NEWS, **{field: value}) for value in (None, b""))
+    assert nothing.id_in(TOPIC) != no_bytes.id_in(TOPIC)
+
+
+def test_the_order_of_headers_does_not_matter() -> None:
+    turned = dict(reversed(NEWS.headers.items()))
+    assert list(turned) != list(NEWS.headers)
+    assert replace(NEWS, headers=turned).id_in(TOPIC) == NEWS.id_in(TOPIC)
+
+
+@unhurried
+@given(all_fields(), all_fields())
+def test_no_two_publications_have_one_id(
+    one: tuple[str, dict[str, Any]], other: tuple[str, dict[str, Any]]
+) -> None:
+    assume(one != other)
+    ids = {Publication(**fields).id_in(topic) for topic, fields in (one, other)}
+    assert len(ids) == 2
+
+
+@unhurried
+@given(st.text("ab", max_size=6), st.integers(0, 6), st.integers(0, 6))
+def test_where_one_field_ends_and_the_next_begins_matters(text: str, one: int, other: int) -> None:
+    assume(text[:one] != text[:other])
+    ids = {Publication(publisher=text[place:], seq=0).id_in(text[:place]) for place in (one, other)}
+    assert len(ids) == 2
+
+
+@unhurried
+@given(st.text("ab", max_size=6), st.integers(0, 6), st.integers(0, 6))
+def test_where_a_headers_name_ends_matters(text: str, one: int, other: int) -> None:
+    assume(text[:one] != text[:other])
+    ids = {
+        Publication(publisher="a", seq=0, headers={text[:place]: text[place:]}).id_in(TOPIC)
+        for place in (one, other)
+    }
+    assert len(ids) == 2
+
+
+def test_T10_a_publication_is_genuine_under_the_id_that_its_fields_give_and_no_other() -> None:
+    settled = NEWS.settled(TOPIC)
+    assert settled.is_genuine(TOPIC)
+    assert not settled.is_genuine("other")
+    assert not NEWS.is_genuine(TOPIC)
+    assert not replace(settled, payload=b"bye").is_genuine(TOPIC)
+    assert not replace(settled, id=bytes(ID_BYTES)).is_genuine(TOPIC)
+
+
+@unhurried
+@given(all_fields(), st.binary(max_size=40))
+def test_T10_settled_it_is_genuine_whatever_id_it_carried(
+    drawn: tuple[str, dict[str, Any]], wrong: bytes
+) -> None:
+    topic, fields = drawn
+    assume(fields["payload"] is not None)
+    settled = Publication(**fields, id=wrong).settled(topic)
+    assert settled.is_genuine(topic)
+    assert replace(settled, id=b"") == Publication(**fields)
+
+
+def test_an_opaque_one_keeps_its_id() -> None:
+    opaque = Publication(publisher="ann", seq=0, id=b"x" * ID_BYTES)
+    assert opaque.settled(TOPIC) is opaque
+    assert opaque.is_genuine(TOPIC)
+
+
+def test_an_opaque_one_without_an_id_gets_one() -> None:
+    settled = Publication(publisher="ann", seq=0).settled(TOPIC)
+    assert len(settled.id) == ID_BYTES
+    assert settled.is_genuine(TOPIC)
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 33])
+def test_an_opaque_one_whose_id_is_none_is_not_genuine(size: int) -> None:
+    assert not Publication(publisher="ann", seq=0, id=b"x" * size).is_genuine(TOPIC)
+
+
+@pytest.mark.parametrize("size", [1, 31, 33])
+def test_T10_settled_an_opaque_one_is_genuine_too(size: int) -> None:
+    opaque = Publication(publisher="ann", seq=0, id=b"x" * size)
+    assert opaque.settled(TOPIC).is_genuine(TOPIC)
+
+
+@pytest.mark.parametrize("field", ["seq", "time"])
+def test_a_negative_number_does_not_come_off_the_wire(field: str) -> None:
+    wire = [-1 if name == field else value for name, value in msgspec.structs.asdict(NEWS).items()]
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(wire, Publication)
+
+
+def test_its_size_counts_what_the_user_gave() -> None:
+    assert Publication(publisher="ann", seq=0).size_bytes == OVERHEAD_BYTES
+    texts = sum(len(name) + len(value) for name, value in NEWS.headers.items())
+    assert NEWS.size_bytes == OVERHEAD_BYTES + len(b"hello") + len(b"k") + texts
+
+
+@unhurried
+@given(all_fields())
+def test_it_comes_back_from_the_wire_as_it_was(drawn: tuple[str, dict[str, Any]]) -> None:
+    topic, fields = drawn
+    settled = Publication(**fields).settled(topic)
+    wire = msgspec.msgpack.encode(settled)
+    assert msgspec.msgpack.decode(wire, type=Publication) == settled

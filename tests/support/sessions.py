@@ -1,0 +1,299 @@
+"""Sessions of anti-entropy between two parties: what they say, whatever befalls their messages.
+
+Publications here are opaque (they have an id and no payload), so that a test can choose where in
+the trie they stand: ``P("101")`` has an id that begins with these bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from random import Random
+from typing import TypeAlias
+
+from skipring.core.antientropy import AntiEntropy
+from skipring.core.archive import MemoryArchive
+from skipring.core.claims import Claim
+from skipring.core.config import ProtocolConfig, Rules
+from skipring.core.effects import Confirmed, Deliver, Discard, Origin, Outbox, Send, Store
+from skipring.core.holdings import Holdings
+from skipring.core.messages import (
+    CheckAndPublish,
+    CheckTrie,
+    Message,
+    Publications,
+    TrieEqual,
+)
+from skipring.core.peers import NodeId
+from skipring.core.publications import ID_BITS, ID_BYTES, Publication
+from tests.support.machines import FAST, TOPIC, Sent
+
+Check: TypeAlias = CheckTrie | CheckAndPublish
+MESSAGES_MAX = 10_000  # of one session; whoever needs more is not going to end
+
+
+# -- publications ------------------------------------------------------------------------------
+
+
+@cache
+def id_at(bits: str) -> bytes:
+    """An id that begins with these bits; the others are a hash of them."""
+    tail = int.from_bytes(blake2b(bits.encode(), digest_size=ID_BYTES).digest(), "big")
+    rest = ID_BITS - len(bits)
+    return (int(bits or "0", 2) << rest | tail >> len(bits)).to_bytes(ID_BYTES, "big")
+
+
+@cache
+def P(bits: str) -> Publication:
+    """An opaque publication whose id begins with these bits."""
+    return Publication(publisher="p", seq=0, id=id_at(bits))
+
+
+def written(seq: int, payload: bytes = b"", publisher: NodeId = "p") -> Publication:
+    """A publication with a payload, under the id that its fields give."""
+    return Publication(publisher=publisher, seq=seq, payload=payload).settled(TOPIC)
+
+
+def opaque(ids: Iterable[bytes]) -> list[Publication]:
+    """Publications of which only the ids are known."""
+    return [Publication(publisher="p", seq=0, id=key) for key in ids]
+
+
+def random_ids(count: int, rng: Random) -> list[bytes]:
+    """So many ids, evenly spread as hashes are."""
+    return [rng.randbytes(ID_BYTES) for _ in range(count)]
+
+
+def limited(rules: Rules = FAST, **limits: int) -> ProtocolConfig:
+    """A configuration with other rules or limits."""
+    return ProtocolConfig(rules=rules, **limits)
+
+
+# -- one side ----------------------------------------------------------------------------------
+
+
+class Party:
+    """One subscriber's anti-entropy, and a host that carries out its effects."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        publications: Iterable[Publication] = (),
+        config: ProtocolConfig | None = None,
+    ) -> None:
+        self.node = node
+        self.config = config if config is not None else ProtocolConfig()
+        self.archive = MemoryArchive(publications)
+        self.holdings = Holdings(TOPIC, self.archive)
+        self.holdings.recover({})
+        self.repair = AntiEntropy(node, self.holdings, self.config)
+        self.delivered: list[Publication] = []
+        self.confirmed: list[NodeId] = []
+
+    def copy(self) -> Party:
+        """Another party that holds the same; the trie is not built once more."""
+        twin = Party.__new__(Party)
+        twin.node, twin.config = self.node, self.config
+        twin.archive = MemoryArchive(self.archive.publications())
+        twin.holdings = Holdings(TOPIC, twin.archive)
+        twin.holdings.trie = self.holdings.trie.snapshot()
+        twin.holdings._end = self.holdings._end
+        twin.repair = AntiEntropy(twin.node, twin.holdings, twin.config)
+        twin.delivered, twin.confirmed = [], []
+        return twin
+
+    @property
+    def ids(self) -> set[bytes]:
+        """The ids in the trie."""
+        return set(self.holdings.trie.keys())
+
+    @property
+    def root(self) -> bytes:
+        """The digest of the whole trie."""
+        return self.holdings.trie.root
+
+    def take(self, publication: Publication) -> None:
+        """Come by a publication in another way, such as a flood."""
+        self._do(
+            lambda out: self.holdings.take(publication, out, origin=Origin.SPREAD),
+        )
+
+    def tick(self, *partners: NodeId, rng: Random | None = None) -> Sent:
+        """PublishTimeout with these neighbours; what was sent."""
+        chance = rng if rng is not None else Random(0)
+        return self._do(lambda out: self.repair.on_tick(partners, chance, out))
+
+    def confirm(self, *partners: NodeId) -> Sent:
+        """Ask the partners whether their tries are equal; what was sent."""
+        return self._do(lambda out: self.repair.ask_to_confirm(partners, out))
+
+    def receive(self, message: Message) -> Sent:
+        """React to a message; what was sent."""
+        match message:
+            case CheckTrie() | CheckAndPublish():
+                return self._do(lambda out: self.repair.on_check(message, out))
+            case Publications():
+                return self._do(lambda out: self.repair.on_publications(message, out))
+            case TrieEqual():
+                return self._do(lambda out: self.repair.on_trie_equal(message, out))
+            case _:
+                raise AssertionError(f"not about publications: {message}")
+
+    def _do(self, action: Callable[[Outbox], object]) -> Sent:
+        out = Outbox()
+        action(out)
+        sent: Sent = []
+        for effect in out.effects:
+            match effect:
+                case Send(to=to, message=message):
+                    sent.append((to, message))
+                case Store(offset=offset, publication=publication):
+                    self.archive.write(offset, publication)
+                case Discard(offset=offset):
+                    self.archive.discard(offset)
+                case Deliver(publication=publication):
+                    self.delivered.append(publication)
+                case Confirmed(node=node):
+                    self.confirmed.append(node)
+        return sent
+
+
+# -- two sides ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What befalls messages: some are lost, some arrive twice, and in any order."""
+
+    rng: Random = field(default_factory=lambda: Random(0))
+    loss: float = 0.0
+    duplication: float = 0.0
+    is_shuffled: bool = False
+
+    def copies(self) -> int:
+        """How often a message arrives."""
+        if self.rng.random() < self.loss:
+            return 0
+        return 2 if self.rng.random() < self.duplication else 1
+
+    def pick(self, count: int) -> int:
+        """Which of so many waiting messages arrives next."""
+        return self.rng.randrange(count) if self.is_shuffled else 0
+
+
+class Talk:
+    """Parties u and v, what is on its way between them, and all that was said."""
+
+    def __init__(
+        self,
+        u: Iterable[Publication] | Party,
+        v: Iterable[Publication] | Party,
+        config: ProtocolConfig | None = None,
+        *,
+        weather: Weather | None = None,
+    ) -> None:
+        self.u = u if isinstance(u, Party) else Party("u", u, config)
+        self.v = v if isinstance(v, Party) else Party("v", v, config)
+        self.waiting: Sent = []
+        self.said: list[tuple[NodeId, NodeId, Message]] = []
+        self._weather = weather if weather is not None else Weather()
+
+    @property
+    def is_equal(self) -> bool:
+        """True if both hold the same."""
+        return self.u.root == self.v.root
+
+    def messages(self, kind: type[Message] | None = None) -> list[Message]:
+        """What was said, or what of it is of a type."""
+        return [message for _, _, message in self.said if kind is None or type(message) is kind]
+
+    def party(self, node: NodeId) -> Party:
+        """The party of a name."""
+        return self.u if node == self.u.node else self.v
+
+    def other(self, node: NodeId) -> Party:
+        """The other party."""
+        return self.v if node == self.u.node else self.u
+
+    def ask(self, node: NodeId, rng: Random | None = None) -> None:
+        """Let a party run PublishTimeout."""
+        self.post(node, self.party(node).tick(self.other(node).node, rng=rng))
+
+    def post(self, sender: NodeId, sent: Sent) -> None:
+        """Put messages on their way."""
+        for to, message in sent:
+            self.said.append((sender, to, message))
+            self.waiting += [(to, message)] * self._weather.copies()
+
+    def step(self) -> None:
+        """Let one of the messages on their way arrive."""
+        to, message = self.waiting.pop(self._weather.pick(len(self.waiting)))
+        self.post(to, self.party(to).receive(message))
+
+    def settle(self, messages_max: int = MESSAGES_MAX) -> Talk:
+        """Let all messages arrive, and all that are sent in answer."""
+        for _ in range(messages_max):
+            if not self.waiting:
+                return self
+            self.step()
+        raise AssertionError(f"no end after {messages_max} messages, {len(self.waiting)} waiting")
+
+    def session(self, start: NodeId, rng: Random | None = None) -> Talk:
+        """Let a party ask, and everything that follows happen."""
+        self.ask(start, rng)
+        return self.settle()
+
+
+def sessions_until_equal(talk: Talk, sessions_max: int, rng: Random) -> int:
+    """How many sessions, each begun by whoever chance will have, make both equal."""
+    for number in range(sessions_max):
+        if talk.is_equal:
+            return number
+        # Somebody whose own session is open does not ask; nobody waits for ever (T8).
+        talk.session(rng.choice("uv"), rng)
+    assert talk.is_equal, f"not equal after {sessions_max} sessions"
+    return sessions_max
+
+
+# -- what was said, as text --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Glossary:
+    """How a paper's example names its publications, and the hashes over them."""
+
+    publications: Mapping[bytes, str]  # by id
+    bits: Mapping[bytes, str]  # how much of a leaf's label the example writes
+    digests: Mapping[bytes, str]
+
+    def transcript(self, talk: Talk) -> list[str]:
+        """What was said, a line a message."""
+        return [f"{sender} -> {to}  {self.sentence(m)}" for sender, to, m in talk.said]
+
+    def sentence(self, message: Message) -> str:
+        """A message as the paper writes it."""
+        match message:
+            case CheckTrie(claims=claims):
+                words = self._tuples(claims)
+            case CheckAndPublish(claims=claims, wanted=wanted):
+                asked = [f"p={claim.prefix.bits}" for claim in wanted]
+                words = [*self._tuples(claims), *asked]
+            case Publications(publications=publications):
+                words = [self.publications[p.id] for p in publications] or ["nothing"]
+            case _:
+                raise AssertionError(f"not in the paper: {message}")
+        return " ".join([type(message).__name__, *words])
+
+    def _tuples(self, claims: Collection[Claim]) -> list[str]:
+        return [
+            f"({self._label(summary.prefix.bits)}, {self.digests[summary.digest]})"
+            for claim in claims
+            for summary in claim.summaries()
+        ]
+
+    def _label(self, bits: str) -> str:
+        if len(bits) < ID_BITS:
+            return bits or "-"
+        return self.bits[int(bits, 2).to_bytes(ID_BYTES, "big")]
