@@ -4,7 +4,9 @@ import pytest
 
 from skipring.core.config import MODE_RULES, Mode, ProtocolConfig, Rule, Rules
 
-NAMES = ["R1", "R2", "R8", "R9", "R10", "R11", "R12", "R13", "R14", "R15", "S11", "B13", "k+1"]
+RING = ["R1", "R2", "R8", "R9", "R10", "R11", "R12", "R13", "R14", "R15"]
+PUBLICATIONS = ["T3", "T4", "T6", "T8", "T10", "batch"]
+NAMES = [*RING, "R16", "R17", "S11", "B13", "k+1", *PUBLICATIONS]
 
 
 def rules_on(rules: Rules) -> set[Rule]:
@@ -23,7 +25,7 @@ def test_every_rule_has_its_own_switch() -> None:
     ("mode", "names"),
     [
         (Mode.PAPER, set()),
-        (Mode.FIXED, {"R1", "R2", "R9", "B13", "k+1"}),
+        (Mode.FIXED, {"R1", "R2", "R9", "B13", "k+1", *PUBLICATIONS}),
         (Mode.FAST, set(NAMES)),
     ],
 )

@@ -19,11 +19,13 @@ CORE = HERE.parents[1] / "src" / "skipring" / "core"
 SUPERVISOR = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S10", "S11")
 RING = ("B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B11", "B12", "B13", "B14")
 SHORTCUTS = ("C2", "C3", "C4", "C5")
-RULES = ("R1", "R2", "R8", "R9", "R10", "R11", "R12", "R13", "R14", "R15", "k+1")
-ALL = (*SUPERVISOR, *RING, *SHORTCUTS, *RULES)
+RULES = ("R1", "R2", "R8", "R9", "R10", "R11", "R12", "R13", "R14", "R15", "R16", "R17", "k+1")
+TRIES = ("T1", "T2", "T3", "T4", "T6", "T8", "T9", "T10", "T11", "T12", "T14", "T16", "T18", "T19")
+ALL = (*SUPERVISOR, *RING, *SHORTCUTS, *RULES, *TRIES, "batch")
 
+RULE_FILES = ("test_rules.py", "test_rules_of_publications.py")
 # Closed lists of values that every other test uses.
-WITHOUT_TESTS = {"__init__", "effects", "events", "publications"}
+WITHOUT_TESTS = {"__init__", "effects", "events"}
 
 
 @cache
@@ -45,7 +47,7 @@ def names() -> list[str]:
 
 def points_in(name: str) -> set[str]:
     """The points whose numbers the name of a test carries."""
-    found = re.findall(r"(?<=_)(?:[SBCR]\d+|k_plus_1)(?=_)", name)
+    found = re.findall(r"(?<=_)(?:[SBCRT]\d+|k_plus_1|(?<=^test_)batch)(?=_)", name)
     return {number.replace("_plus_", "+") for number in found}
 
 
@@ -73,7 +75,8 @@ def test_the_tests_in_the_table_exist_once_and_carry_the_number(point: str) -> N
 
 @pytest.mark.parametrize("rule", Rule)
 def test_every_rule_is_switched_off_in_a_test_that_carries_its_number(rule: Rule) -> None:
-    found = [t for t in collected()["test_rules.py"] if str(rule) in points_in(t.name)]
+    tests = (test for name in RULE_FILES for test in collected()[name])
+    found = [test for test in tests if str(rule) in points_in(test.name)]
     assert found
     for test in found:
         marks = [ast.unparse(mark) for mark in test.decorator_list]

@@ -20,11 +20,11 @@ from skipring.core.trie import DIGEST_BYTES, leaf_digest
 from tests.support.machines import FAST, FIXED, PAPER, only, rule_sets, unhurried, without
 from tests.support.sessions import P, Party, Talk, id_at, limited, opaque
 
-FAST_CONFIG = limited()
+JUNK = bytes(DIGEST_BYTES)
 # Small sets are listed at once, which would hide the levels; so also with shorter lists.
 LEVELS = limited(listed_ids_max=0, batch_levels=1)
 CONFIGS = {
-    "fast": FAST_CONFIG,
+    "fast": limited(),
     "fixed": limited(FIXED),
     "lists of one": limited(listed_ids_max=1, batch_levels=2),
     "no lists": LEVELS,
@@ -140,7 +140,7 @@ def test_T4_what_differs_is_described_in_full_whoever_asked() -> None:
     """The claim about a label names all that lies below it."""
     trie = Party("v", [P("000"), P("001"), P("01"), P("1")]).holdings.trie
     answer = Answer(trie, LEVELS, 0)
-    answer.compare(Claim.make(ALL, [Summary(ALL, bytes(DIGEST_BYTES))]), is_pushed=True)
+    answer.compare(Claim.make(ALL, [Summary(ALL, JUNK)]), is_pushed=True)
     ((claim,),) = (statement.claims for statement in answer.statements)
     covered = [s.prefix for s in claim.summaries()]
     assert claim.prefix == ALL
@@ -178,9 +178,7 @@ def test_T6_nobody_sends_an_empty_publish(on: bool) -> None:
 def test_T6_leaves_are_told_without_hashes(on: bool) -> None:
     rules = only(Rule.NO_NOISE) if on else PAPER
     party = Party("v", [P("0"), P("1")], limited(rules))
-    ((_, answer),) = party.receive(
-        CheckTrie("u", (Claim.make(ALL, [Summary(ALL, bytes(DIGEST_BYTES))]),))
-    )
+    ((_, answer),) = party.receive(CheckTrie("u", (Claim.make(ALL, [Summary(ALL, JUNK)]),)))
     assert isinstance(answer, CheckTrie)
     (claim,) = answer.claims
     assert (len(claim.digests), len(claim.leaves)) == ((0, 16) if on else (32, 0))
@@ -271,10 +269,23 @@ def test_T9_a_reply_strictly_extends_a_label_it_answers_to(
             assert any(old.covers(label) and old != label for old in asked)
 
 
+@pytest.mark.parametrize("config", [*CONFIGS.values(), limited(PAPER)], ids=[*CONFIGS, "paper"])
+def test_T9_a_forged_root_is_followed_by_no_more_than_the_tries_have_nodes(
+    config: ProtocolConfig,
+) -> None:
+    """Also where both agree and only the question lies."""
+    ids = [id_at(format(number, "06b")) for number in range(64)]
+    for held in (ids, ids[::2], ids[40:]):
+        talk = Talk(opaque(ids), opaque(held), config)
+        talk.post("u", [("v", CheckTrie("u", (Claim.make(ALL, [Summary(ALL, JUNK)]),)))])
+        talk.settle(messages_max=300)
+        assert len([m for m in talk.messages() if labels_of(m)]) <= 2 * 64
+
+
 @pytest.mark.parametrize("rules", [FAST, PAPER], ids=["fast", "paper"])
 def test_T9_two_that_differ_about_the_hash_of_one_leaf_do_not_argue(rules: Rules) -> None:
     party = Party("v", [P("1")], limited(rules))
-    leaf = Summary(Prefix.of_id(id_at("1")), bytes(DIGEST_BYTES))
+    leaf = Summary(Prefix.of_id(id_at("1")), JUNK)
     assert party.receive(CheckTrie("u", (Claim.make(ALL, [leaf]),))) == []
 
 
@@ -286,14 +297,14 @@ def test_T9_labels_of_more_bits_than_an_id_are_refused() -> None:
     whole = Prefix.of_id(id_at("1"))
     one_more = bytes((0b11000000,))  # the label 1, relative to a cover that is an id already
     with pytest.raises(ValueError, match="no prefix"):
-        Claim(whole.pack(), one_more, bytes(DIGEST_BYTES))
+        Claim(whole.pack(), one_more, JUNK)
 
 
 def test_T9_a_message_with_such_a_label_is_not_read() -> None:
     whole = Prefix.of_id(id_at("1"))
     honest = msgspec.msgpack.encode(CheckTrie("u", (Claim(whole.pack()),)))
     assert msgspec.msgpack.decode(honest, type=CheckTrie).claims[0].prefix == whole
-    forged = [10, "u", [[whole.pack(), b"\xc0", bytes(DIGEST_BYTES), b""]], 0, False]
+    forged = [10, "u", [[whole.pack(), b"\xc0", JUNK, b""]], 0, False]
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(msgspec.msgpack.encode(forged), type=CheckTrie)
 
@@ -314,8 +325,7 @@ def test_batch_all_that_is_open_goes_into_one_message(on: bool) -> None:
     """Two subtries differ, and the answer is one message or one for each."""
     rules = without(*(() if on else (Rule.BATCH,)))
     party = Party("v", [P(bits) for bits in ("000", "001", "100", "101")], limited(rules))
-    nothing = bytes(DIGEST_BYTES)
-    told = [Summary(Prefix.parse(bits), nothing) for bits in ("00", "10")]
+    told = [Summary(Prefix.parse(bits), JUNK) for bits in ("00", "10")]
     sent = party.receive(CheckTrie("u", (Claim.make(ALL, told),)))
     assert [type(message) for _, message in sent] == [CheckTrie] * (1 if on else 2)
 
@@ -325,9 +335,7 @@ def test_batch_an_answer_goes_several_levels_down(on: bool, levels: int) -> None
     rules = without(*(() if on else (Rule.BATCH,)))
     ids = [id_at(format(number, "07b")) for number in range(128)]
     party = Party("v", opaque(ids), limited(rules, batch_levels=levels))
-    ((_, answer),) = party.receive(
-        CheckTrie("u", (Claim.make(ALL, [Summary(ALL, bytes(DIGEST_BYTES))]),))
-    )
+    ((_, answer),) = party.receive(CheckTrie("u", (Claim.make(ALL, [Summary(ALL, JUNK)]),)))
     assert {label.length for label in labels_of(answer)} == {levels if on else 1}
 
 
@@ -335,9 +343,7 @@ def test_batch_an_answer_goes_several_levels_down(on: bool, levels: int) -> None
 def test_batch_few_ids_are_listed_at_once(on: bool) -> None:
     rules = without(*(() if on else (Rule.BATCH,)))
     party = Party("v", [P(format(number, "05b")) for number in range(32)], limited(rules))
-    ((_, answer),) = party.receive(
-        CheckTrie("u", (Claim.make(ALL, [Summary(ALL, bytes(DIGEST_BYTES))]),))
-    )
+    ((_, answer),) = party.receive(CheckTrie("u", (Claim.make(ALL, [Summary(ALL, JUNK)]),)))
     assert isinstance(answer, CheckTrie)
     (claim,) = answer.claims
     assert len(claim.short_ids()) == (32 if on else 0)

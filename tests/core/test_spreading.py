@@ -687,8 +687,8 @@ def test_who_wants_what_we_do_not_have_gets_no_answer() -> None:
     assert host.hear(want("x", made(1))) == []
 
 
-def test_a_bounded_number_is_answered() -> None:
-    host = calm_host(announced_max=2)
+def test_T14_no_more_is_answered_than_a_chunk_holds() -> None:
+    host = calm_host(chunk_bytes=made(0).size_bytes + 1)
     for seq in range(5):
         host.hear(PublishNew(made(seq)), "a")
     answers = host.hear(want("x", *(made(seq) for seq in range(5))))

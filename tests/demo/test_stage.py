@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from skipring.cli.demo import demo
+from skipring.cli import skipring
 from skipring.demo.page import Page, compare, conclude, show_frame
 from skipring.demo.picture import ASCII, UNICODE
 from skipring.demo.stage import LiveStage, PlainStage, can_repaint, perform
@@ -54,7 +54,7 @@ def headless() -> tuple[int, str]:
         output = io.StringIO()
         patch.setattr("sys.stdout", output)
         patch.setenv("COLUMNS", "80")
-        status = demo.main(["--headless", "--assert"], standalone_mode=False)
+        status = skipring.main(["demo", "--headless", "--assert"], standalone_mode=False)
     return status, output.getvalue()
 
 
@@ -111,7 +111,7 @@ def test_assert_exits_with_3_if_a_chapter_does_not_heal(
 ) -> None:
     monkeypatch.setattr("skipring.demo.story.PAPER_N", 4)  # only to be quick
     arguments = ["--max-rounds", "1", *options]
-    assert demo.main(arguments, standalone_mode=False) == status
+    assert skipring.main(["demo", *arguments], standalone_mode=False) == status
     text = capsys.readouterr().out
     assert text.count("✗ not healed after 1 round: still ") == 4
     assert "Not everything healed." in text

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from skipring.core.messages import CheckLabel, GetConfiguration, Introduce
 from skipring.core.peers import SUPERVISOR, Link
+from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState
 from skipring.core.topology import ring_edges, shortcut_edges
 from skipring.sim.run import Simulation
@@ -60,8 +61,13 @@ def test_a_message_is_removed_from_the_channel_when_it_is_processed() -> None:
 
 
 def renamed(value: Any) -> Any:  # noqa: ANN401 - whatever a snapshot consists of
-    """The same value with other names of nodes, in the same order."""
+    """The same value with other names of nodes, in the same order.
+
+    Who published is a part of what was published, not a reference: it stays, as the id does.
+    """
     match value:
+        case Publication():
+            return value
         case str():
             return re.sub(r"^n(\d{4})$", r"p\1", value)
         case Struct():

@@ -11,6 +11,7 @@ from skipring.core.events import SubscribeRequested
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
+    CheckTrie,
     Digest,
     GetConfiguration,
     Introduce,
@@ -158,7 +159,7 @@ def threatened(parcel: Parcel, roster: Roster, members: set[NodeId]) -> Iterator
             should = roster.configuration_of(parcel.to)
             if message != should:
                 yield Layer.LABELS if message.label != should.label else Layer.RING
-        case RemoveConnections():
+        case RemoveConnections(node) if node in roster:  # who is not has no place in the ring
             yield Layer.RING
         case CheckLabel(sender=peer) | Introduce(peer=peer) | IntroduceShortcut(peer=peer):
             if roster.configuration_of(peer.node).label != peer.label:
@@ -289,5 +290,6 @@ def test_what_is_said_in_a_legitimate_state_is_constant_per_node(n: int) -> None
     assert rounds <= answers <= rounds + requests + 1
     assert sent.pop(CheckLabel) == rounds * 2 * n  # to both neighbours on the ring
     assert sent.pop(Digest) == rounds * (n - 1)  # to the parent in the tree
+    assert sent.pop(CheckTrie) == rounds * n  # to one neighbour, and all tries are equal
     assert sent.pop(IntroduceShortcut, 0) == rounds * 2 * (n - 2)  # all but labels 0 and 1
     assert sent == {}

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = "--n 24 --adversary {} --seed 11 --loss 0.05 --duplicate 0.05 --churn 0.01 --scheduler {}"
+COMMAND = (
+    "--n 24 --adversary {} --seed 11 --loss 0.05 --duplicate 0.05 --churn 0.01 --scheduler {} "
+    "--publications 30"
+)
 
 
 def output(arguments: str, hash_seed: str, dump: Path) -> tuple[str, str]:
@@ -25,7 +28,8 @@ def output(arguments: str, hash_seed: str, dump: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("adversary", "scheduler"), [("A15", "random"), ("A46", "delay"), ("A45", "swizzle")]
+    ("adversary", "scheduler"),
+    [("A15", "random"), ("A46", "delay"), ("A45", "swizzle"), ("A47", "sync")],
 )
 def test_a_run_does_not_depend_on_the_hash_seed(
     tmp_path: Path, adversary: str, scheduler: str

@@ -6,10 +6,11 @@ from statistics import NormalDist
 
 import pytest
 
-from skipring.bench.tables import legitimate_costs
+from skipring.bench.tables import Costs, legitimate_costs
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
+    CheckTrie,
     Digest,
     GetConfiguration,
     IntroduceShortcut,
@@ -18,7 +19,7 @@ from skipring.core.messages import (
 
 N, ROUNDS = 256, 3000
 REQUEST_BOUND = 0.912
-PER_NODE_AND_ROUND = {CheckLabel: 2.0, IntroduceShortcut: 2.0, Digest: 1.0}
+PER_NODE_AND_ROUND = {CheckLabel: 2.0, IntroduceShortcut: 2.0, Digest: 1.0, CheckTrie: 1.0}
 
 
 def expected_requests(n: int) -> float:
@@ -35,11 +36,19 @@ def test_the_expected_number_of_requests_stays_below_its_bound_however_large_the
 def test_a_legitimate_ring_of_256_stays_as_it_is_for_3000_rounds_at_constant_cost() -> None:
     costs = legitimate_costs(N, ROUNDS, seed=1)
     assert costs.changes == 0
-    # Above the first only once in a thousand seeds; the second holds for this one.
-    margin = NormalDist().inv_cdf(0.999) * costs.requests_error
-    assert costs.requests_mean < expected_requests(N) + margin
-    assert costs.requests_mean + margin < REQUEST_BOUND
+    assert abs(costs.requests_mean - expected_requests(N)) < margin(costs)
     for message, bound in PER_NODE_AND_ROUND.items():
         assert costs.sent[message] <= bound * N * ROUNDS
     assert costs.sent[SetConfiguration] <= ROUNDS + sum(costs.requests)
     assert set(costs.sent) == {*PER_NODE_AND_ROUND, GetConfiguration, SetConfiguration}
+
+
+def test_requests_are_surely_below_the_bound_in_a_ring_that_can_be_watched_for_long() -> None:
+    """At n = 256 this would take some 20,000 rounds: what is expected is nearer to the bound."""
+    costs = legitimate_costs(8, 6000, seed=1)
+    assert costs.requests_mean + margin(costs) < REQUEST_BOUND
+
+
+def margin(costs: Costs) -> float:
+    """How far off a mean may be once in a thousand times."""
+    return NormalDist().inv_cdf(0.999) * costs.requests_error

@@ -6,14 +6,23 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Origin
+from skipring.core.events import ConfirmRequested
 from skipring.core.messages import (
     UNRECORDED,
     GetConfiguration,
+    IHave,
     Introduce,
+    Publications,
+    PublishNew,
     Subscribe,
+    TrieEqual,
     Unsubscribe,
+    Want,
 )
 from skipring.core.peers import SUPERVISOR, Link
+from skipring.core.prefixes import ALL, Prefix
+from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.sim.engine import World
 from skipring.sim.faults import Delay, Fault
@@ -23,6 +32,7 @@ from skipring.world.snapshot import Parcel, Snapshot
 from tests.support.conversations import at, place, standing_ring
 
 RING = standing_ring("abcd")
+NEWS = Publication(publisher="b", seq=0, payload=b"news").settled(RING.topic)
 NEWCOMER = Snapshot(subscribers={"a": SubscriberState()})
 
 
@@ -161,6 +171,93 @@ def test_a_member_asks_to_be_let_go() -> None:
     world.unsubscribe("b")
     assert not world.subscribers["b"].member
     assert world.channels == [Parcel(SUPERVISOR, Unsubscribe("b"), "b", 0)]
+
+
+def test_what_is_published_is_stored_delivered_and_sent_to_all_neighbours() -> None:
+    world = world_of(RING)
+    world.publish("c", b"news")
+    (publication,) = world.subscribers["c"].publications
+    assert publication == Publication(publisher="c", seq=0, payload=b"news").settled(world.topic)
+    assert {parcel.to for parcel in world.channels} == {"a", "b"}
+    assert {type(parcel.message) for parcel in world.channels} == {PublishNew}
+    assert (world.deliveries.published, world.deliveries.received) == (1, 0)
+    assert world.events == 0
+
+
+def test_a_publication_reaches_everybody_and_every_copy_of_it_is_counted() -> None:
+    world = run(world_of(RING), 1)
+    world.publish("a", b"news")
+    run(world, 5)
+    assert {len(machine.publications) for machine in world.subscribers.values()} == {1}
+    deliveries = world.deliveries
+    assert (deliveries.published, deliveries.received) == (1, 3)
+    assert deliveries.copies == deliveries.received + deliveries.duplicates
+
+
+def test_a_copy_that_comes_to_the_dead_or_the_supervisor_does_not_count() -> None:
+    world = world_of(RING)
+    world.crash("b")
+    for node in ("b", SUPERVISOR, "c"):
+        world.deliver(Parcel(node, PublishNew(NEWS), "a"))
+    assert (world.deliveries.copies, world.deliveries.received) == (1, 1)
+
+
+def test_what_came_by_spreading_has_hops_and_what_came_by_repair_has_none() -> None:
+    world = world_of(RING)
+    world.deliver(Parcel("a", PublishNew(NEWS, 4), "c"))
+    world.deliver(Parcel("b", Publications((NEWS,)), "c"))
+    world.deliver(Parcel("b", Publications((NEWS,)), "c"))
+    deliveries = world.deliveries
+    assert deliveries.by_origin == {Origin.SPREAD: 1, Origin.REPAIR: 1}
+    assert (deliveries.hops_mean, deliveries.hops_max) == (5.0, 5)
+    assert (deliveries.received, deliveries.copies, deliveries.duplicates) == (2, 3, 1)
+
+
+def test_where_nothing_was_spread_the_way_is_0() -> None:
+    deliveries = world_of(RING).deliveries
+    assert (deliveries.hops_mean, deliveries.hops_max, deliveries.duplicates) == (0.0, 0, 0)
+
+
+def test_a_row_that_is_not_what_it_should_be_is_put_aside() -> None:
+    wrong = replace(NEWS, id=b"0" * 32)
+    start = replace(RING.subscribers["a"], publications=(wrong, NEWS))
+    world = world_of(replace(RING, subscribers=RING.subscribers | {"a": start}))
+    world.tick("a")
+    assert world.subscribers["a"].publications == (NEWS,)
+
+
+def test_what_was_put_off_is_said_at_the_timeout() -> None:
+    world = world_of(RING)
+    world.deliver(Parcel("a", IHave("b", NEWS.id[:8], b"\2"), "b"))
+    assert world.subscribers["a"].has_to_flush
+    events = world.events
+    world.tick("a")
+    assert not world.subscribers["a"].has_to_flush
+    assert Want("a", NEWS.id[:8], b"\2") in [p.message for p in world.channels if p.to == "b"]
+    assert world.events == events + 2  # Timeout and Flush
+
+
+def test_who_confirms_that_its_trie_is_equal_is_noted() -> None:
+    world = world_of(RING)
+    world.deliver(Parcel("a", TrieEqual("b", world.subscribers["a"].trie.root), "b"))
+    world.deliver(Parcel("a", TrieEqual("c", b"0" * 16), "c"))
+    assert world.confirmed == [("a", "b")]
+
+
+@pytest.mark.parametrize(
+    "hashes",
+    [
+        {},
+        {ALL: b"0" * 16},
+    ],
+    ids=["right", "corrupted"],
+)
+def test_two_who_hold_nothing_can_confirm_that_to_each_other(hashes: dict[Prefix, bytes]) -> None:
+    start = replace(RING.subscribers["a"], hashes=hashes)
+    world = run(world_of(replace(RING, subscribers=RING.subscribers | {"a": start})), 20)
+    world._give("a", ConfirmRequested())
+    run(world, 3)
+    assert ("a", "c") in world.confirmed
 
 
 def test_the_supervisor_drops_whom_it_suspects() -> None:

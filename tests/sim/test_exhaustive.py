@@ -5,6 +5,7 @@ from itertools import islice
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
 from skipring.core.effects import Outbox, Send
@@ -27,7 +28,7 @@ def sample(one_in: int) -> Iterator[Snapshot]:
 
 
 def rules(mode: Mode, *without: Rule) -> ProtocolConfig:
-    return ProtocolConfig(rules=Rules.of(mode, without))
+    return ProtocolConfig(rules=Rules.of(mode, without), repairs=False)
 
 
 def explain(found: Exploration) -> str:
@@ -213,6 +214,11 @@ def step(state: Snapshot, node: NodeId, message: Message | None, bit: int) -> Sn
 def test_a_rule_with_memory_outside_the_state_is_refused() -> None:
     with pytest.raises(ValueError, match="R14"):
         explore(sample(one_in=997), ProtocolConfig())
+
+
+def test_comparing_tries_is_refused_since_it_draws_numbers() -> None:
+    with pytest.raises(ValueError, match="session"):
+        explore(sample(one_in=997), replace(CHECKED, repairs=True))
 
 
 def test_initial_states_of_different_subscribers_are_refused() -> None:

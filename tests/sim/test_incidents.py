@@ -15,6 +15,7 @@ from skipring.sim.incidents import (
     CrashWave,
     Detector,
     Incident,
+    Publishing,
     SupervisorRestart,
     WrongSuspicion,
 )
@@ -57,6 +58,8 @@ def strike(incident: Incident, world: World, rounds: int) -> None:
         (SupervisorRestart(()), -1),
         (WrongSuspicion(0.1, 30), 29),
         (WrongSuspicion(0.1, 0), -1),
+        (Publishing(5, 2), 4),
+        (Publishing(0, 2), -1),
         (Detector(), -1),
         (Detector(50), -1),
     ],
@@ -72,6 +75,7 @@ def test_an_incident_knows_when_it_is_over(incident: Incident, last_round: int) 
         Churn(1, rounds=4),
         SupervisorRestart((3,)),
         WrongSuspicion(1, 4),
+        Publishing(4, 1),
     ],
 )
 def test_an_incident_strikes_in_its_last_round_and_not_after_it(incident: Incident) -> None:
@@ -254,3 +258,40 @@ def test_the_detector_speaks_again_when_a_dead_one_is_recorded() -> None:
     assert "n0001" in world.roster
     strike(Detector(), world, 1)
     assert "n0001" not in world.roster
+
+
+# --- publications ----------------------------------------------------------------------
+
+
+def published(world: World) -> list[tuple[NodeId, bytes | None]]:
+    """Who holds a publication of its own, and what it says."""
+    return [
+        (node, row.payload)
+        for node, machine in world.subscribers.items()
+        for row in machine.publications
+        if row.publisher == node
+    ]
+
+
+def test_so_many_are_published_in_each_of_the_first_rounds() -> None:
+    world = ring_of(8)
+    strike(Publishing(3, 5), world, 6)
+    payloads = [payload for _, payload in published(world)]
+    assert sorted(payloads) == [
+        f"round {number} {place}".encode() for number in range(3) for place in range(5)
+    ]
+    assert len({node for node, _ in published(world)}) > 1
+    assert world.deliveries.published == 15
+
+
+def test_only_members_publish() -> None:
+    leaver, member = SubscriberState(member=False), SubscriberState()
+    world = Watched(Snapshot(subscribers={"a": leaver, "b": member, "c": leaver}))
+    strike(Publishing(9, 1), world, 9)
+    assert {node for node, _ in published(world)} == {"b"}
+
+
+def test_where_there_is_no_member_nothing_is_published() -> None:
+    world = Watched(Snapshot(subscribers={"a": SubscriberState(member=False)}))
+    strike(Publishing(3, 1), world, 3)
+    assert published(world) == []

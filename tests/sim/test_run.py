@@ -13,7 +13,7 @@ from skipring.sim.engine import World
 from skipring.sim.run import VIOLATIONS_REPORTED, Report, Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.world.file import parse_world, render_world
-from skipring.world.legitimacy import is_legitimate, is_strictly_legitimate
+from skipring.world.legitimacy import has_all_publications, is_legitimate, is_strictly_legitimate
 from skipring.world.snapshot import Parcel, Snapshot
 from tests.support.conversations import at, simulation, standing_ring
 from tests.support.runs import run
@@ -73,6 +73,12 @@ def test_from_a_legitimate_state_it_takes_no_round() -> None:
         messages=0,
         events=0,
         supervisor_requests=0,
+        published=0,
+        delivered_by_spreading=0,
+        delivered_by_repair=0,
+        duplicates=0,
+        hops_mean=0.0,
+        hops_max=0,
         violations=[],
     )
     assert report.is_good
@@ -133,9 +139,44 @@ def test_the_last_round_allowed_counts() -> None:
     assert run(n=16, max_rounds=needed - 1).rounds_strict is None
 
 
-def test_publications_that_differ_are_said_to() -> None:
+# --- publications ----------------------------------------------------------------------
+
+
+def test_without_publications_everybody_has_everything_from_the_start() -> None:
     assert run(n=4, adversary="A00").rounds_publications == 0
-    assert run(n=4, adversary="A19").rounds_publications is None
+
+
+@pytest.mark.parametrize("adversary", ["A19", "A47", "A15"])
+def test_a_run_has_converged_once_the_ring_stands_and_everybody_has_everything(
+    adversary: str,
+) -> None:
+    made = Simulation(make_scenario({"n": 8, "adversary": adversary, "publications": 20}))
+    complete: list[bool] = []
+    report = made.run(lambda world: complete.append(has_all_publications(world)))
+    assert report.is_good
+    assert report.rounds_publications == since(complete)
+    assert report.rounds_publications > 0
+    assert len(complete) - 1 == max(report.rounds_strict, report.rounds_publications)
+    assert report.delivered_by_repair > 0
+
+
+def test_a_ring_that_stands_has_not_converged_while_somebody_lacks_something() -> None:
+    report = run(n=4, adversary="A19", max_rounds=0)
+    assert (report.rounds_strict, report.rounds_publications) == (0, None)
+    assert not report.converged
+    assert report.closure_ok is None
+    assert report.violations
+    assert all(reason.startswith("PUB: ") for reason in report.violations)
+
+
+def test_what_is_published_during_a_run_is_counted() -> None:
+    report = run(n=8, adversary="A00", publish={"rounds": 20, "per_round": 2})
+    assert report.is_good
+    assert report.published == 40
+    assert report.delivered_by_spreading + report.delivered_by_repair == 40 * 7
+    assert report.delivered_by_spreading > 0
+    assert 1 <= report.hops_mean <= report.hops_max
+    assert report.duplicates > 0
 
 
 # --- incidents -------------------------------------------------------------------------
@@ -252,6 +293,13 @@ def test_a_change_for_a_single_round_is_noticed(meddle: Meddle) -> None:
     assert simulate(RING, closure=9)[1].closure_ok is False
 
 
+def test_a_publication_that_comes_during_the_closure_breaks_it(meddle: Meddle) -> None:
+    meddle(3, lambda world: world.publish("n0001", b"late"))
+    _, report = simulate(RING, closure=9)
+    assert report.closure_ok is False
+    assert report.violations == ["closure: the explicit state changed in round 3 of the closure"]
+
+
 def test_a_change_after_the_closure_is_nobodys_business(meddle: Meddle) -> None:
     meddle(10, lambda world: world.crash("n0003"))
     assert simulate(RING, closure=9)[1].closure_ok
@@ -276,13 +324,31 @@ def same_but_for_the_start(report: Report) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "adversary",
     [
-        *("A00", "A01", "A05", "A07", "A08", "A09", "A18", "A18b", "A19", "A21", "A22", "A31"),
+        *(
+            "A00",
+            "A01",
+            "A05",
+            "A07",
+            "A08",
+            "A09",
+            "A18",
+            "A18b",
+            "A19",
+            "A47",
+            "A21",
+            "A22",
+            "A31",
+        ),
         *("A10", "A11", "A12", "A13", "A14", "A15", "A16", "A17", "A32", "A41", "A43"),
     ],
 )
 def test_a_start_that_was_written_and_read_makes_the_same_run(adversary: str) -> None:
-    for seed in range(3):
-        made = Simulation(make_scenario({"n": 16, "adversary": adversary, "seed": seed}))
+    for seed, publications in ((0, 0), (1, 0), (2, 20)):
+        made = Simulation(
+            make_scenario(
+                {"n": 16, "adversary": adversary, "seed": seed, "publications": publications}
+            )
+        )
         start = parse_world(render_world(made.world.snapshot()))
         _, report = simulate(start, seed=seed)
         assert asdict(report) == same_but_for_the_start(made.run())

@@ -5,20 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict, fields
+from msgspec.structs import asdict, fields, replace
 
-from skipring.core.config import Mode, Rule
+from skipring.core.config import Mode, Rule, Spread
 from skipring.errors import ScenarioError
 from skipring.sim.faults import Delay, Duplication, Loss, Partition
 from skipring.sim.incidents import (
     Churn,
     CrashWave,
     Detector,
+    Publishing,
     SupervisorRestart,
     WrongSuspicion,
 )
 from skipring.sim.run import Simulation
-from skipring.sim.scenario import N_MAX, Scenario, make_scenario, read_scenario
+from skipring.sim.scenario import N_MAX, PUBLICATIONS_MAX, Scenario, make_scenario, read_scenario
+from skipring.world.snapshot import publications_in
 from tests.support.runs import run
 
 FILES = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
@@ -77,11 +79,24 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"wrong_suspicion": {"rounds": 3, "share": 3}},
         "wrong_suspicion.share: expected a number <= 1",
     ),
+    ({"publications": -1}, "publications: expected a whole number >= 0"),
+    (
+        {"publications": PUBLICATIONS_MAX + 1},
+        f"publications: expected a whole number <= {PUBLICATIONS_MAX}",
+    ),
+    ({"publish": {"rounds": -1}}, "publish.rounds: expected a whole number >= 0"),
+    ({"publish": {"rounds": 1, "per_round": 0}}, "publish.per_round: expected a whole number >= 1"),
+    (
+        {"publish": {"rounds": 1, "per_round": 1001}},
+        "publish.per_round: expected a whole number <= 1000",
+    ),
+    ({"publish": {"per_round": 1}}, "publish: object missing required field rounds"),
+    ({"publish": {"rounds": 1, "share": 1}}, "publish: unknown key share"),
     # names that mean nothing
     ({"adversary": "A99"}, "adversary: 'A99' is none of A00, A01,"),
     ({"adversary": "a00"}, "adversary: 'a00' is none of A00, A01,"),
     ({"scheduler": "fair"}, "scheduler: 'fair' is none of random, sync, delay, swizzle"),
-    ({"spread": "gossip"}, "spread: 'gossip' is none of adaptive, tree, flood"),
+    ({"spread": "gossip"}, "spread: expected one of adaptive, tree, flood, got 'gossip'"),
     ({"mode": "slow"}, "mode: expected one of paper, fixed, fast, got 'slow'"),
     ({"without": ["R9", "R99"]}, "without[1]: expected one of R1, R2,"),
 ]
@@ -181,11 +196,11 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any]] = {
     "partition": (SMALL, {"share": 0.5, "from_round": 0, "to_round": 9}),
     "crash": (SMALL, {"rounds": [2], "share": 0.5}),
     "wrong_suspicion": (SMALL, {"rounds": 5, "share": 0.5}),
+    "publications": (SMALL, 5),
+    "publish": (SMALL, {"rounds": 5, "per_round": 2}),
+    "spread": (SMALL | {"publish": {"rounds": 5}}, "flood"),
 }
-WITHOUT_EFFECT = {
-    "title",  # is for people
-    "spread",  # nothing spreads as long as there are no publications
-}
+WITHOUT_EFFECT = {"title"}  # is for people
 
 
 def outcome(values: dict[str, Any]) -> dict[str, Any]:
@@ -225,6 +240,7 @@ def test_faults_and_incidents_are_those_of_the_fields() -> None:
             "partition": {"share": 0.5, "from_round": 8, "to_round": 9},
             "crash": {"rounds": [10], "share": 0.11},
             "wrong_suspicion": {"rounds": 12, "share": 0.13},
+            "publish": {"rounds": 14, "per_round": 15},
         }
     )
     nodes = ["a", "b", "c", "d"]
@@ -240,6 +256,7 @@ def test_faults_and_incidents_are_those_of_the_fields() -> None:
         CrashWave((10,), 0.11),
         CrashWave((2, 4, 6, 8), 1 / 16),  # the adversary's own
         WrongSuspicion(0.13, 12),
+        Publishing(14, 15),
         SupervisorRestart((5,)),
     }
     assert scenario.warm_up_rounds == 100
@@ -250,6 +267,34 @@ def test_by_default_nothing_happens_but_that_the_dead_are_noticed() -> None:
     assert scenario.faults(["a", "b"]) == ()
     assert scenario.incidents() == (Detector(0),)
     assert scenario.warm_up_rounds == 0
+
+
+def test_so_many_publications_are_scattered_over_the_start() -> None:
+    start = make_scenario({"n": 8, "publications": 30}).start()
+    held = {row.id for state in start.subscribers.values() for row in state.publications}
+    flying = {row.id for parcel in start.channels for row in publications_in(parcel.message)}
+    assert len(held | flying) == 30
+    assert held.isdisjoint(flying)
+
+
+def test_publications_change_nothing_else_about_the_start() -> None:
+    without, scattered = (make_scenario(SMALL | {"publications": n}).start() for n in (0, 9))
+    assert scattered.supervisor == without.supervisor
+    assert scattered.channels[: len(without.channels)] == without.channels
+    for node, state in scattered.subscribers.items():
+        assert replace(state, publications=()) == without.subscribers[node]
+
+
+def test_a_run_does_not_end_before_the_last_round_in_which_something_is_published() -> None:
+    assert make_scenario({"publish": {"rounds": 30}}).last_disturbed_round == 29
+    simulation = Simulation(make_scenario({"n": 4, "publish": {"rounds": 30}, "closure": 0}))
+    assert simulation.run().published == 30
+    assert simulation.world.round >= 30
+
+
+@pytest.mark.parametrize("spread", Spread)
+def test_the_configuration_spreads_as_the_scenario_says(spread: Spread) -> None:
+    assert make_scenario({"spread": spread.value}).config.spread is spread
 
 
 def test_an_island_depends_on_the_seed_alone() -> None:

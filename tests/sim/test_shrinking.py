@@ -13,9 +13,21 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from skipring.cli import main
+from skipring.core.claims import Claim
 from skipring.core.labels import Label
-from skipring.core.messages import GetConfiguration, Introduce
+from skipring.core.messages import (
+    CheckAndPublish,
+    CheckTrie,
+    GetConfiguration,
+    IHave,
+    Introduce,
+    PublishNew,
+    TrieEqual,
+    Want,
+)
 from skipring.core.peers import SUPERVISOR, Link, Peer
+from skipring.core.prefixes import ALL
+from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
 from skipring.sim.scenario import Scenario, make_scenario
 from skipring.sim.shrinking import fails_to_converge, shrink
@@ -123,11 +135,41 @@ def test_a_message_of_a_sender_that_is_gone_stays_without_it() -> None:
     assert small.channels == (replace(parcel, sender=None),)
 
 
+def test_a_publication_and_a_hash_that_matter_are_left_alone() -> None:
+    start = ADVERSARIES["A47"].build(6, Random(0))
+    node, state = max(start.subscribers.items(), key=lambda item: len(item[1].hashes))
+    row, hashed = state.publications[3], max(state.hashes)
+
+    def fails(world: Snapshot) -> bool:
+        left = world.subscribers.get(node, SubscriberState())
+        return row in left.publications and hashed in left.hashes
+
+    small = shrink(start, fails, attempts_max=10_000)
+
+    left = SubscriberState(publications=(row,), hashes={hashed: state.hashes[hashed]})
+    assert small == Snapshot(subscribers={node: left})
+
+
+def test_who_is_gone_asks_and_offers_nothing() -> None:
+    claims = (Claim.make(ALL),)
+    messages = [
+        *(CheckTrie("b", claims), CheckAndPublish("b", claims), TrieEqual("b", b"0" * 16)),
+        *(IHave("b", b"", b""), Want("b", b"", b"")),
+    ]
+    nodes = {"a": SubscriberState(), "b": SubscriberState()}
+    kept = Parcel("a", PublishNew(Publication(publisher="b", seq=0)))  # anybody may have published
+    start = Snapshot(subscribers=nodes, channels=(*(Parcel("a", m) for m in messages), kept))
+
+    small = shrink(start, lambda world: kept in world.channels, attempts_max=100)
+
+    assert small == Snapshot(subscribers={"a": SubscriberState()}, channels=(kept,))
+
+
 # --- how -------------------------------------------------------------------------------
 
 
 @settings(max_examples=30, deadline=None)
-@given(start=snapshots())
+@given(start=snapshots(publications_max=2))
 def test_every_candidate_is_a_world_that_a_file_can_hold(start: Snapshot) -> None:
     def fails(candidate: Snapshot) -> bool:
         text = render_world(candidate)

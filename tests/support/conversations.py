@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from skipring.core.claims import Claim
 from skipring.core.labels import Label
 from skipring.core.messages import (
+    CheckAndPublish,
     CheckLabel,
+    CheckTrie,
     Digest,
     GetConfiguration,
+    IHave,
     Introduce,
     IntroduceShortcut,
     Message,
+    Publications,
+    PublishNew,
     SetConfiguration,
+    TrieEqual,
+    Want,
 )
 from skipring.core.peers import NodeId, Peer
+from skipring.core.prefixes import Prefix
+from skipring.core.publications import Publication
 from skipring.core.topology import legitimate_states
 from skipring.sim.run import Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries.building import node_names, world_of
 from skipring.world.snapshot import Snapshot
+
+LABEL_CHARACTERS_MAX = 16  # of a trie node are written in full
 
 # -- values as text --------------------------------------------------------------------------
 
@@ -65,7 +77,51 @@ def _words(message: Message) -> str:
         case Digest(node, digest) | GetConfiguration(node, digest) if digest is not None:
             return f"{node} {digest:016x}"
         case _:
+            return _words_about_publications(message)
+
+
+def _words_about_publications(message: Message) -> str:
+    match message:
+        case CheckTrie() | CheckAndPublish():
+            wanted = message.wanted if isinstance(message, CheckAndPublish) else ()
+            wants = f" wants {_claims_text(wanted)}" if wanted else ""
+            return f"{message.sender} {_claims_text(message.claims)}{wants}"
+        case Publications(publications):
+            return " ".join(publication_text(publication) for publication in publications)
+        case TrieEqual(sender, root):
+            return f"{sender} {_short(root)}"
+        case PublishNew(publication, hops):
+            return f"{publication_text(publication)} after {hops} hops"
+        case IHave() | Want():
+            ids = [f"{_short(short)}+{hops}" for short, hops in message.short_ids()]
+            return " ".join([message.sender, *ids])
+        case _:
             return f"{message.node}"
+
+
+def publication_text(publication: Publication) -> str:
+    """A publication by its publisher and number: ``a#0``."""
+    return f"{publication.publisher}#{publication.seq}"
+
+
+def _claims_text(claims: Sequence[Claim]) -> str:
+    return ", ".join(_claim_text(claim) for claim in claims) or "-"
+
+
+def _claim_text(claim: Claim) -> str:
+    """The cover, and what is said to lie there: ``01 -> 010:1f2e3d4c 011:77aa0b1c``."""
+    nodes = [f"{_label_text(node.prefix)}:{_short(node.digest)}" for node in claim.summaries()]
+    return " ".join([f"{_label_text(claim.prefix)} ->", *nodes, *map(_short, claim.short_ids())])
+
+
+def _label_text(prefix: Prefix) -> str:
+    """A label, or its beginning if it is long; that of the root is a star."""
+    bits = prefix.bits
+    return f"{bits[:8]}..." if len(bits) > LABEL_CHARACTERS_MAX else bits or "*"
+
+
+def _short(data: bytes) -> str:
+    return data[:4].hex()
 
 
 # -- rings -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from skipring.core.archive import MemoryArchive
 from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
-from skipring.core.effects import Effect, Outbox, Send
+from skipring.core.effects import Discard, Effect, Outbox, Send, Store
 from skipring.core.events import Event, Received, Tick
 from skipring.core.labels import Label
 from skipring.core.messages import (
@@ -71,6 +71,19 @@ def peer(bits: str, node: NodeId) -> Peer:
 
 
 # -- what was done -----------------------------------------------------------------------------
+
+
+def kept(machine: Subscriber, effects: list[Effect]) -> list[Effect]:
+    """The effects, once the archive has carried out those that are meant for it."""
+    archive = machine.archive
+    assert isinstance(archive, MemoryArchive)
+    for effect in effects:
+        match effect:
+            case Store(offset=offset, publication=publication):
+                archive.write(offset, publication)
+            case Discard(offset=offset):
+                archive.discard(offset)
+    return effects
 
 
 def sent(effects: Iterable[Effect]) -> Sent:

@@ -7,32 +7,50 @@ itself may be referred to. Whatever it draws is of the form ``skipring-world/1``
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from msgspec.structs import replace
 
+from skipring.core.claims import SHORT_BYTES, Claim, Summary
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
+    CheckAndPublish,
     CheckLabel,
+    CheckTrie,
     Digest,
     GetConfiguration,
+    IHave,
     Introduce,
     IntroduceShortcut,
     Message,
+    Publications,
+    PublishNew,
     RemoveConnections,
     SetConfiguration,
     Subscribe,
+    TrieEqual,
     Unsubscribe,
+    Want,
 )
 from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
-from skipring.core.publications import Publication
+from skipring.core.prefixes import ALL, Prefix
+from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.core.trie import DIGEST_BYTES
 from skipring.world.snapshot import Parcel, Snapshot
 
+T = TypeVar("T")
+
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TOPIC = "news"  # of every snapshot
 
 digests = st.integers(0, CIRCLE - 1)
+trie_digests = st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
+short_ids = st.binary(min_size=SHORT_BYTES, max_size=SHORT_BYTES)
+sessions = st.just(0) | st.integers(0, CIRCLE - 1)
 links = st.sampled_from(Link)
 
 
@@ -59,6 +77,46 @@ def peers(nodes: Sequence[NodeId]) -> SearchStrategy[Peer]:
     return st.builds(Peer, labels(), st.sampled_from(nodes))
 
 
+def several(values: SearchStrategy[T]) -> SearchStrategy[tuple[T, ...]]:
+    """A few of them, or none."""
+    return st.lists(values, max_size=3).map(tuple)
+
+
+def publications() -> SearchStrategy[Publication]:
+    """Publications of anybody, with a payload or without, under the right id or a wrong one."""
+    data, text = st.binary(max_size=8), st.text(max_size=4)
+    settled = st.builds(
+        Publication,
+        publisher=node_names(),
+        seq=st.integers(0, 2**63),
+        payload=st.none() | data,
+        time=st.integers(0, 2**63),
+        key=st.none() | data,
+        headers=st.dictionaries(text, text, max_size=2),
+    ).map(lambda publication: publication.settled(TOPIC))
+    wrong_ids = st.binary(min_size=ID_BYTES, max_size=ID_BYTES)
+    return settled | st.builds(lambda given, key: replace(given, id=key), settled, wrong_ids)
+
+
+def prefixes(cover: Prefix = ALL, bits_max: int = 12) -> SearchStrategy[Prefix]:
+    """Prefixes of ids that begin with another one."""
+    return st.text("01", max_size=bits_max).map(lambda bits: cover.extended(Prefix.parse(bits)))
+
+
+def any_prefixes() -> SearchStrategy[Prefix]:
+    """Prefixes of ids, sometimes as long as an id."""
+    return prefixes() | st.binary(min_size=ID_BYTES, max_size=ID_BYTES).map(Prefix.of_id)
+
+
+@st.composite
+def claims(draw: st.DrawFn) -> Claim:
+    """Claims about a trie, with whole digests or parts of them."""
+    cover = draw(prefixes())
+    digest = draw(st.sampled_from([trie_digests, short_ids]))
+    nodes = st.builds(Summary, prefixes(cover, bits_max=20), digest)
+    return Claim.make(cover, draw(several(nodes)), draw(several(short_ids)))
+
+
 def _messages_by_type(nodes: Sequence[NodeId]) -> Mapping[type[Message], SearchStrategy[Message]]:
     node, peer = st.sampled_from(nodes), peers(nodes)
     subject, label, reference = st.none() | node, st.none() | labels(), st.none() | peer
@@ -72,7 +130,29 @@ def _messages_by_type(nodes: Sequence[NodeId]) -> Mapping[type[Message], SearchS
         IntroduceShortcut: st.builds(IntroduceShortcut, peer),
         RemoveConnections: st.builds(RemoveConnections, node),
         Digest: st.builds(Digest, node, digests),
+        CheckTrie: st.builds(CheckTrie, node, several(claims()), sessions, st.booleans()),
+        CheckAndPublish: st.builds(
+            CheckAndPublish, node, several(claims()), sessions, several(claims())
+        ),
+        Publications: st.builds(Publications, several(publications()), sessions),
+        TrieEqual: st.builds(TrieEqual, node, trie_digests),
+        PublishNew: st.builds(PublishNew, publications(), sessions),
+        IHave: _about_ids(IHave, node),
+        Want: _about_ids(Want, node),
     }
+
+
+def _about_ids(
+    kind: type[IHave] | type[Want], node: SearchStrategy[NodeId]
+) -> SearchStrategy[Message]:
+    ids = st.lists(st.tuples(short_ids, st.integers(0, 255)), max_size=3)
+    return st.builds(
+        lambda sender, told: kind(
+            sender, b"".join(short for short, _ in told), bytes(hops for _, hops in told)
+        ),
+        node,
+        ids,
+    )
 
 
 def messages(
@@ -88,25 +168,12 @@ def parcels(nodes: Sequence[NodeId]) -> SearchStrategy[Parcel]:
     return st.builds(Parcel, st.sampled_from(nodes), messages(nodes))
 
 
-def publications() -> SearchStrategy[Publication]:
-    """Publications of anybody, with a payload or without."""
-    data, text = st.binary(max_size=8), st.text(max_size=4)
-    return st.builds(
-        Publication,
-        publisher=node_names(),
-        seq=st.integers(0, 2**63),
-        payload=st.none() | data,
-        time=st.integers(0, 2**63),
-        key=st.none() | data,
-        headers=st.dictionaries(text, text, max_size=2),
-        id=st.none() | st.binary(min_size=32, max_size=32),
-    )
-
-
 def subscriber_states(
     nodes: Sequence[NodeId], publications_max: int = 0
 ) -> SearchStrategy[SubscriberState]:
-    """Variables of a subscriber that refer to any of ``nodes``."""
+    """Variables of a subscriber that refer to any of ``nodes``; where it may hold publications
+    it also has hashes, of prefixes that its trie keeps or not.
+    """
     node, reference = st.sampled_from(nodes), st.none() | peers(nodes)
     counter = st.integers(-100, 100)  # the threshold of R9 is clamped to 8..64 when it is read
     silence = st.builds(SilenceState, counter, counter, st.booleans())
@@ -121,6 +188,7 @@ def subscriber_states(
         silence=st.dictionaries(node, silence, max_size=3),
         digests=st.dictionaries(node, digests, max_size=3),
         publications=st.lists(publications(), max_size=publications_max).map(tuple),
+        hashes=st.dictionaries(any_prefixes(), trie_digests, max_size=min(2, publications_max)),
     )
 
 
@@ -153,6 +221,7 @@ def snapshots(
     nodes = [*live, *crashed, SUPERVISOR]
     state = subscriber_states(nodes, publications_max)
     return Snapshot(
+        topic=TOPIC,
         supervisor=draw(supervisor_states(nodes)),
         subscribers={node: draw(state) for node in live},
         crashed=tuple(crashed),

@@ -8,21 +8,34 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from skipring.core.claims import Claim, Summary
 from skipring.core.labels import Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
+    CheckAndPublish,
     CheckLabel,
+    CheckTrie,
     GetConfiguration,
+    IHave,
     Introduce,
     Message,
+    Publications,
+    PublishNew,
     SetConfiguration,
     Subscribe,
+    TrieEqual,
+    Want,
 )
 from skipring.core.peers import SUPERVISOR, Link, Peer
+from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
 from skipring.errors import WorldFormatError
+from skipring.sim.run import Simulation
+from skipring.sim.scenario import make_scenario
+from skipring.world.adversaries import ADVERSARIES
 from skipring.world.file import parse_world, render_world
 from skipring.world.file.messages import MESSAGE_FIELDS
 from skipring.world.snapshot import Parcel, Snapshot
@@ -42,6 +55,7 @@ EXAMPLE = """\
               {"to": "supervisor", "message": {"type": "GetConfiguration", "node": "a"}}]}
 """  # noqa: E501
 
+HELLO = Publication(publisher="a", seq=0, payload=b"hello").settled("news")
 L0, L1, L01 = (Label.parse(bits) for bits in ("0", "1", "01"))
 NEVER = ["", "00", "10", "1" * 65]  # l produces none of them, or not within 64 bits
 
@@ -113,7 +127,7 @@ def test_the_example_of_the_design_is_read() -> None:
                 right=Peer(L01, "b"),
                 ring=Peer(L1, "c"),
                 shortcuts={L1: "c", L01: None},
-                publications=(Publication(publisher="a", seq=0, payload=b"hello"),),
+                publications=(HELLO,),
             ),
             "b": SubscriberState(label=L01, left=Peer(L0, "a"), right=Peer(L1, "x")),
             "c": SubscriberState(member=False),
@@ -126,9 +140,11 @@ def test_the_example_of_the_design_is_read() -> None:
     )
 
 
-def test_the_example_is_written_as_it_was_read() -> None:
+def test_the_example_is_written_as_it_was_read_and_with_the_id_that_follows() -> None:
     written = render_world(parse_world(EXAMPLE))
-    assert json.loads(written) == json.loads(EXAMPLE)
+    expected = json.loads(EXAMPLE)
+    expected["subscribers"]["a"]["publications"][0]["id"] = HELLO.id.hex()
+    assert json.loads(written) == expected
     assert parse_world(written) == parse_world(EXAMPLE.encode())
 
 
@@ -156,6 +172,78 @@ def test_a_publication_is_read_with_everything_it_may_carry() -> None:
             publisher="p", seq=0, id=b"\xab" * 32, time=7, key=b"", headers={"h": "é"}, payload=None
         ),
     )
+
+
+@pytest.mark.parametrize("topic", ["news", "sport"])
+@pytest.mark.parametrize("fields", [{"payload": ""}, {"payload": "aGVsbG8="}, {}, {"id": None}])
+def test_without_an_id_a_publication_gets_that_which_its_fields_give_in_the_topic(
+    topic: str, fields: dict[str, Any]
+) -> None:
+    (publication,) = (
+        parse(world_publishing(**fields) | {"topic": topic}).subscribers["a"].publications
+    )
+    assert publication.id == publication.id_in(topic)
+
+
+def test_a_publication_under_a_wrong_id_keeps_it() -> None:
+    tree = world_publishing(payload="aGVsbG8=", id="ab" * 32)
+    (publication,) = parse(tree).subscribers["a"].publications
+    assert publication.id == b"\xab" * 32
+    assert parse_world(render_world(parse(tree))) == parse(tree)
+
+
+def test_hashes_are_read_by_prefix() -> None:
+    tree = {"": "00" * 16, "01": "Ff" * 16, "1" * 256: "0a" * 16}
+    assert state_of_a(hashes=tree).hashes == {
+        ALL: b"\x00" * 16,
+        Prefix.parse("01"): b"\xff" * 16,
+        Prefix.parse("1" * 256): b"\x0a" * 16,
+    }
+
+
+def test_what_is_said_about_tries_is_read() -> None:
+    node, leaf, digest = "011", "0123456789abcdef", "5a" * 16
+    claim = {"cover": "01", "nodes": [[node, digest], ["01" * 128, digest]], "leaves": [leaf]}
+    made = Claim.make(
+        Prefix.parse("01"),
+        [
+            Summary(Prefix.parse(node), b"Z" * 16),
+            Summary(Prefix.parse("01" * 128), b"Z" * 16),
+        ],
+        [bytes.fromhex(leaf)],
+    )
+    short = Claim.make(ALL, [Summary(ALL, b"Z" * 8)])
+    assert messages_of(
+        {"type": "CheckTrie", "sender": "b", "claims": []},
+        {"type": "CheckTrie", "sender": "x", "claims": [claim], "session": 7, "confirm": True},
+        {"type": "CheckAndPublish", "sender": "b", "claims": [], "wanted": [{"cover": ""}, claim]},
+        {"type": "CheckTrie", "sender": "b", "claims": [{"cover": "", "nodes": [["", "5a" * 8]]}]},
+        {"type": "TrieEqual", "sender": "b", "root": digest},
+        {"type": "IHave", "sender": "b", "ids": [leaf, leaf], "hops": [0, 255]},
+        {"type": "Want", "sender": "b", "ids": [], "hops": []},
+    ) == [
+        CheckTrie("b", ()),
+        CheckTrie("x", (made,), 7, confirm=True),
+        CheckAndPublish("b", (), wanted=(Claim.make(ALL), made)),
+        CheckTrie("b", (short,)),
+        TrieEqual("b", b"Z" * 16),
+        IHave("b", bytes.fromhex(leaf + leaf), b"\x00\xff"),
+        Want("b", b"", b""),
+    ]
+
+
+def test_publications_on_their_way_are_read_like_those_that_are_stored() -> None:
+    hello = {"publisher": "a", "seq": 0, "payload": "aGVsbG8="}
+    wrong = hello | {"id": "ab" * 32}
+    assert messages_of(
+        {"type": "PublishNew", "publication": hello},
+        {"type": "PublishNew", "publication": wrong, "hops": 3},
+        {"type": "Publications", "publications": [hello, wrong], "session": 2**64 - 1},
+    ) == [
+        PublishNew(HELLO),
+        PublishNew(replace(HELLO, id=b"\xab" * 32), 3),
+        Publications((HELLO, replace(HELLO, id=b"\xab" * 32)), 2**64 - 1),
+    ]
 
 
 @pytest.mark.parametrize("cursor", [0, 10**30, 10**4000])
@@ -236,6 +324,14 @@ def test_a_reference_to_nobody_is_dropped() -> None:
 
 KNOWN = ", ".join(sorted(kind.__name__ for kind in MESSAGE_TYPES))
 NAN, HUGE = float("nan"), "1" * 10**6
+
+NEWS = {"publisher": "p", "seq": 0}
+
+
+def world_claiming(**claim: object) -> dict[str, Any]:
+    """The smallest world with one claim in the channel of a."""
+    return world_saying(type="CheckTrie", sender="b", claims=[claim])
+
 
 REFUSED: list[tuple[object, str]] = [
     # the file as a whole
@@ -349,6 +445,14 @@ REFUSED: list[tuple[object, str]] = [
     (world_publishing(id="zz" * 32), "a.publications[0].id: expected 64 hex digits, got 'zz"),
     (world_publishing(headers=[]), "a.publications[0].headers: expected an object, got"),
     (world_publishing(headers={"h": 1}), "publications[0].headers['h']: expected a string, got 1"),
+    # hashes
+    (world_of(hashes=[]), "subscribers.a.hashes: expected an object, got a list of 0"),
+    (world_of(hashes={"0": None}), "a.hashes['0']: expected 32 hex digits, got null"),
+    (world_of(hashes={"0": "ab" * 8}), "a.hashes['0']: expected 32 hex digits, got 'abab"),
+    (world_of(hashes={"0": "zz" * 16}), "a.hashes['0']: expected 32 hex digits, got 'zz"),
+    (world_of(hashes={"02": ""}), "a.hashes: expected a prefix (a string of 0 and 1), got '02'"),
+    (world_of(hashes={"0" * 257: ""}), "a.hashes: a prefix has at most 256 bits, this one has 257"),
+    (world_of(hashes={HUGE: ""}), "a.hashes: a prefix has at most 256 bits, this one has 1000000"),
     # messages
     (world(channels={}), "channels: expected a list, got an object"),
     (world(channels=["a"]), "channels[0]: expected an object, got 'a'"),
@@ -360,8 +464,8 @@ REFUSED: list[tuple[object, str]] = [
     (world_saying(), "channels[0].message: missing 'type'"),
     (world_saying(type=["Digest"]), "channels[0].message.type: no message a list of 1; there are"),
     (
-        world_saying(type="PublishNew"),
-        f"channels[0].message.type: no message 'PublishNew'; there are {KNOWN}",
+        world_saying(type="Publish"),
+        f"channels[0].message.type: no message 'Publish'; there are {KNOWN}",
     ),
     (world_saying(type="Subscribe"), "channels[0].message: missing 'node'"),
     (world_saying(type="Subscribe", node="a", digest=1), "channels[0].message: unknown 'digest'"),
@@ -396,6 +500,97 @@ REFUSED: list[tuple[object, str]] = [
     (
         world_saying(type="Introduce", peer=["0", "a"], link="CYC", first_hand=1),
         "channels[0].message.first_hand: expected true or false, got 1",
+    ),
+    # messages about publications
+    (world_saying(type="PublishNew"), "channels[0].message: missing 'publication'"),
+    (
+        world_saying(type="PublishNew", publication={"seq": 0}),
+        "message.publication: missing 'publisher'",
+    ),
+    (
+        world_saying(type="PublishNew", publication=NEWS, hops=-1),
+        "message.hops: expected an integer from 0 to 2^64-1, got -1",
+    ),
+    (
+        world_saying(type="PublishNew", publication=NEWS, hops=2**64),
+        "message.hops: expected an integer from 0 to 2^64-1, got 1844",
+    ),
+    (
+        world_saying(type="Publications", publications=[NEWS, 5]),
+        "message.publications[1]: expected an object, got 5",
+    ),
+    (
+        world_saying(type="Publications", publications=[], session=True),
+        "message.session: expected an integer from 0 to 2^64-1, got true",
+    ),
+    (world_saying(type="TrieEqual", sender="a", root="ab"), "message.root: expected 32 hex digits"),
+    (
+        world_saying(type="TrieEqual", sender="zoe", root="ab" * 16),
+        "message.sender: 'zoe' is neither",
+    ),
+    (world_saying(type="CheckTrie", sender=None, claims=[]), "message.sender: expected a node"),
+    (world_saying(type="CheckTrie", sender="a", claims={}), "message.claims: expected a list, got"),
+    (
+        world_saying(type="CheckTrie", sender="a", claims=[], session=-1),
+        "message.session: expected an integer from 0 to 2^64-1, got -1",
+    ),
+    (
+        world_saying(type="CheckTrie", sender="a", claims=[], confirm=0),
+        "message.confirm: expected true or false, got 0",
+    ),
+    (
+        world_saying(type="CheckTrie", sender="a", claims=[], wanted=[]),
+        "channels[0].message: unknown 'wanted'",
+    ),
+    (world_claiming(nodes=[]), "message.claims[0]: missing 'cover'"),
+    (world_claiming(cover="", labels=[]), "message.claims[0]: unknown 'labels'"),
+    (world_claiming(cover=None), "message.claims[0].cover: expected a prefix (a string of 0 and"),
+    (world_claiming(cover="2"), "message.claims[0].cover: expected a prefix (a string of 0 and 1)"),
+    (world_claiming(cover="1" * 257), "claims[0].cover: a prefix has at most 256 bits, this one"),
+    (world_claiming(cover="", nodes={}), "message.claims[0].nodes: expected a list, got an object"),
+    (world_claiming(cover="", nodes=[["0"]]), "nodes[0]: expected [label, digest], got a list of"),
+    (
+        world_claiming(cover="", nodes=[["0" * 257, "ab" * 8]]),
+        "claims[0].nodes[0][0]: a prefix has at most 256 bits, this one has 257",
+    ),
+    (
+        world_claiming(cover="01", nodes=[["010", "ab" * 8], ["00", "ab" * 8]]),
+        "claims[0].nodes[1][0]: the label does not begin with the cover",
+    ),
+    (
+        world_claiming(cover="01", nodes=[["0", "ab" * 8]]),
+        "claims[0].nodes[0][0]: the label does not begin with the cover",
+    ),
+    (
+        world_claiming(cover="", nodes=[["0", "ab" * 9]]),
+        "claims[0].nodes[0][1]: expected 16 or 32 hex digits, got 'abab",
+    ),
+    (
+        world_claiming(cover="", nodes=[["0", "ab" * 8], ["1", "ab" * 16]]),
+        "claims[0].nodes[1][1]: the digest is not as long as the one before",
+    ),
+    (world_claiming(cover="", leaves=["ab"]), "claims[0].leaves[0]: expected 16 hex digits, got"),
+    (world_claiming(cover="", leaves="ab"), "claims[0].leaves: expected a list, got 'ab'"),
+    (
+        world_saying(type="CheckAndPublish", sender="a", claims=[], wanted=[{}]),
+        "message.wanted[0]: missing 'cover'",
+    ),
+    (
+        world_saying(type="IHave", sender="a", ids=["ab"], hops=[0]),
+        "message.ids[0]: expected 16 hex digits, got 'ab'",
+    ),
+    (
+        world_saying(type="IHave", sender="a", ids=[], hops=[256]),
+        "message.hops[0]: expected an integer from 0 to 255, got 256",
+    ),
+    (
+        world_saying(type="Want", sender="a", ids=[], hops=[-1]),
+        "message.hops[0]: expected an integer from 0 to 255, got -1",
+    ),
+    (world_saying(type="Want", sender="a", ids=[], hops=5), "message.hops: expected a list, got 5"),
+    (
+        world_saying(type="Want", sender="a", ids=["ab" * 8], hops=[1, 2]),
+        "channels[0].message: 8 bytes of short ids with 2 hops",
     ),
 ]
 
@@ -488,16 +683,67 @@ def test_keys_are_sorted_and_each_subscriber_and_message_has_a_line() -> None:
 
 def test_an_empty_payload_is_written_and_an_absent_one_is_not() -> None:
     publications = (
-        Publication(publisher="p", seq=0, payload=b""),
-        Publication(publisher="p", seq=1),
+        Publication(publisher="p", seq=0, payload=b"", id=b"\xab" * 32),
+        Publication(publisher="p", seq=1, id=b"\xcd" * 32),
     )
     snapshot = Snapshot(subscribers={"a": SubscriberState(publications=publications)})
     written = render_world(snapshot)
     assert json.loads(written)["subscribers"]["a"]["publications"] == [
-        {"publisher": "p", "seq": 0, "payload": ""},
-        {"publisher": "p", "seq": 1},
+        {"publisher": "p", "seq": 0, "payload": "", "id": "ab" * 32},
+        {"publisher": "p", "seq": 1, "id": "cd" * 32},
     ]
     assert written.endswith("}\n")
+
+
+def test_hashes_are_written_by_their_bits_and_no_hashes_are_not() -> None:
+    states = {
+        "a": SubscriberState(hashes={Prefix.parse("01"): b"\xab" * 16, ALL: b"\x00" * 16}),
+        "b": SubscriberState(),
+    }
+    written = json.loads(render_world(Snapshot(subscribers=states)))["subscribers"]
+    assert written["a"]["hashes"] == {"": "00" * 16, "01": "ab" * 16}
+    assert "hashes" not in written["b"]
+
+
+def test_a_field_of_a_message_that_has_its_default_is_left_out() -> None:
+    claim = Claim.make(Prefix.parse("01"))
+    messages = (
+        CheckTrie("a", (claim,)),
+        CheckAndPublish("a", (), session=3, wanted=(claim,)),
+        Publications(()),
+        PublishNew(HELLO, 0),
+    )
+    channels = tuple(Parcel("a", message) for message in messages)
+    written = render_world(Snapshot(subscribers={"a": SubscriberState()}, channels=channels))
+    hello = {"publisher": "a", "seq": 0, "payload": "aGVsbG8=", "id": HELLO.id.hex()}
+    assert [parcel["message"] for parcel in json.loads(written)["channels"]] == [
+        {"type": "CheckTrie", "sender": "a", "claims": [{"cover": "01"}]},
+        {
+            "type": "CheckAndPublish",
+            "sender": "a",
+            "claims": [],
+            "session": 3,
+            "wanted": [{"cover": "01"}],
+        },
+        {"type": "Publications", "publications": []},
+        {"type": "PublishNew", "publication": hello},
+    ]
+
+
+@pytest.mark.parametrize("publications", [0, 20])
+@pytest.mark.parametrize("code", ADVERSARIES)
+def test_every_start_is_read_as_it_was_written_and_so_is_what_becomes_of_it(
+    code: str, publications: int
+) -> None:
+    scenario = make_scenario({"n": 9, "adversary": code, "publications": publications})
+    running = Simulation(scenario, scenario.start())
+    for _ in range(4):
+        snapshot = running.world.snapshot()
+        channels = tuple(replace(parcel, sender=None) for parcel in snapshot.channels)
+        written = render_world(snapshot)
+        assert parse_world(written) == replace(snapshot, channels=channels)
+        assert render_world(parse_world(written)) == written
+        running.run_round()
 
 
 def test_a_value_that_does_not_belong_into_a_world_is_our_bug() -> None:
@@ -508,13 +754,7 @@ def test_a_value_that_does_not_belong_into_a_world_is_our_bug() -> None:
 @given(snapshots(publications_max=2), st.sampled_from(["news", "été", "a b"]))
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_state_is_read_as_it_was_written(snapshot: Snapshot, topic: str) -> None:
-    snapshot = Snapshot(
-        topic=topic,
-        supervisor=snapshot.supervisor,
-        subscribers=snapshot.subscribers,
-        crashed=snapshot.crashed,
-        channels=snapshot.channels,
-    )
+    snapshot = replace(snapshot, topic=topic)  # the ids are wrong then, and stay so
     written = render_world(snapshot)
     assert parse_world(written) == snapshot
     assert parse_world(written.encode()) == snapshot

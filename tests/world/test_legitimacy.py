@@ -17,17 +17,21 @@ from skipring.core.messages import (
     Introduce,
     IntroduceShortcut,
     Message,
+    Publications,
+    PublishNew,
     RemoveConnections,
     Subscribe,
     Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
+from skipring.core.prefixes import ALL
+from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SubscriberState
 from skipring.core.topology import legitimate_state
 from skipring.sim.engine import World
 from skipring.sim.schedulers import RandomOrder
 from skipring.world.adversaries import ADVERSARIES
-from skipring.world.adversaries.building import with_database
+from skipring.world.adversaries.building import with_database, with_states
 from skipring.world.file import parse_world
 from skipring.world.legitimacy import (
     Layer,
@@ -35,8 +39,10 @@ from skipring.world.legitimacy import (
     census,
     channel_violations,
     explicit_state,
+    has_all_publications,
     is_legitimate,
     is_strictly_legitimate,
+    publication_violations,
     violations,
 )
 from skipring.world.snapshot import Parcel, Snapshot, View
@@ -74,6 +80,10 @@ def label(bits: str) -> Label:
 
 def sentences(view: View) -> list[str]:
     return [str(violation) for violation in violations(view)]
+
+
+def wrong_publications(view: View) -> list[str]:
+    return [str(violation) for violation in publication_violations(view)]
 
 
 def test_the_ring_to_be_damaged_is_legitimate() -> None:
@@ -224,7 +234,8 @@ def test_the_example_of_the_design_is_judged_in_words() -> None:
         "L3: a has a shortcut to 1, which it should not have",
     ]
     assert list(channel_violations(example)) == []
-    assert census(example) == {"L0": 6, "L1": 1, "L2": 3, "L3": 2}
+    assert wrong_publications(example) == ["PUB: b lacks 1 of 1 publications"]
+    assert census(example) == {"L0": 6, "L1": 1, "L2": 3, "L3": 2, "PUB": 1}
 
 
 # --- small rings -----------------------------------------------------------------------
@@ -406,6 +417,114 @@ def test_the_census_counts_every_layer() -> None:
             Layer.CHANNELS: 2,
         }
     )
+
+
+# --- publications ----------------------------------------------------------------------
+
+NEWS = [
+    Publication(publisher="a", seq=seq, payload=b"news").settled(RING.topic) for seq in range(3)
+]
+JUNK = b"\xff" * 16
+WRONG = replace(NEWS[0], id=b"\xff" * 32)
+
+
+def holding(
+    *publications: Publication, world: Snapshot = RING, **others: list[Publication]
+) -> Snapshot:
+    """The world in which all members hold these publications, or some others."""
+    return with_states(
+        world,
+        lambda node, state: (
+            replace(state, publications=tuple(others.get(node, publications)))
+            if state.member or node in others
+            else state
+        ),
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_all_is_well_once_every_member_has_everything(count: int) -> None:
+    world = holding(*NEWS[:count])
+    assert wrong_publications(world) == []
+    assert has_all_publications(world)
+    assert census(world) == {}
+
+
+def test_the_order_in_which_publications_came_does_not_matter() -> None:
+    assert has_all_publications(holding(*NEWS, b=NEWS[::-1]))
+
+
+def test_who_lacks_publications_is_named() -> None:
+    world = holding(*NEWS, b=NEWS[:1], c=[])
+    assert wrong_publications(world) == [
+        "PUB: b lacks 2 of 3 publications",
+        "PUB: c lacks 3 of 3 publications",
+    ]
+    assert not has_all_publications(world)
+    assert is_strictly_legitimate(world)  # a question of its own
+    assert census(world) == {Layer.PUBLICATIONS: 2}
+
+
+def test_members_that_hold_different_halves_all_lack_the_other() -> None:
+    world = holding(*NEWS[:1], d=NEWS[1:])
+    assert wrong_publications(world) == [
+        *(f"PUB: {node} lacks 2 of 3 publications" for node in "abc"),
+        "PUB: d lacks 1 of 3 publications",
+    ]
+
+
+@pytest.mark.parametrize("message", [PublishNew(NEWS[0]), Publications((NEWS[0],))])
+@pytest.mark.parametrize("to", ["a", "z", "x", SUPERVISOR])
+def test_what_is_on_its_way_to_a_member_must_reach_all(to: NodeId, message: Message) -> None:
+    lacking = [f"PUB: {node} lacks 1 of 1 publications" for node in "abcd"]
+    assert wrong_publications(saying(to, message)) == (lacking if to == "a" else [])
+
+
+def test_what_is_on_its_way_counts_under_the_id_that_it_will_get() -> None:
+    world = replace(holding(NEWS[0]), channels=(Parcel("b", PublishNew(WRONG)),))
+    assert has_all_publications(world)
+
+
+def test_what_only_the_dead_or_a_leaver_hold_is_lost() -> None:
+    assert has_all_publications(holding(z=NEWS))
+
+
+def test_a_wrong_hash_is_found_although_nothing_is_missing() -> None:
+    world = holding(*NEWS)
+    state = replace(world.subscribers["c"], hashes={ALL: JUNK})
+    world = replace(world, subscribers={**world.subscribers, "c": state})
+    assert wrong_publications(world) == ["PUB: c has a wrong hash at (all)"]
+
+
+@pytest.mark.parametrize("node", "abcd")
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_equal_but_wrong_roots_do_not_hide_what_is_missing(node: NodeId, count: int) -> None:
+    world = with_states(
+        holding(*NEWS, **{node: NEWS[:count]}), lambda _, state: replace(state, hashes={ALL: JUNK})
+    )
+    assert not has_all_publications(world)
+
+
+def test_a_publication_under_a_wrong_id_is_found_where_everybody_has_it_so() -> None:
+    world = holding(NEWS[1], WRONG)
+    assert wrong_publications(world) == [
+        f"PUB: {node} has a's publication 0 under a wrong id" for node in "abcd"
+    ]
+
+
+def test_a_publication_under_a_wrong_id_is_another_one_to_those_who_have_it_right() -> None:
+    world = holding(NEWS[0], b=[WRONG])
+    assert wrong_publications(world) == [
+        f"PUB: {node} lacks 1 of 2 publications" for node in "abcd"
+    ]
+
+
+def test_an_opaque_publication_has_any_id() -> None:
+    assert has_all_publications(holding(replace(WRONG, payload=None)))
+
+
+def test_publications_are_no_part_of_the_explicit_state() -> None:
+    assert explicit_state(holding(*NEWS)) == explicit_state(RING)
 
 
 # --- any state -------------------------------------------------------------------------

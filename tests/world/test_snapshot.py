@@ -6,24 +6,33 @@ from skipring.core.labels import Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
     UNRECORDED,
+    CheckAndPublish,
     CheckLabel,
+    CheckTrie,
     Digest,
     GetConfiguration,
+    IHave,
     Introduce,
     IntroduceShortcut,
     Message,
+    Publications,
+    PublishNew,
     RemoveConnections,
     SetConfiguration,
     Subscribe,
+    TrieEqual,
     Unsubscribe,
+    Want,
 )
 from skipring.core.peers import SUPERVISOR, Link
+from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.topology import ring_edges, shortcut_edges
-from skipring.world.snapshot import Parcel, Snapshot, peers_in
+from skipring.world.snapshot import CARRIERS, Parcel, Snapshot, peers_in, publications_in
 from tests.support.conversations import at, place, standing_ring
 
 ONE = Label.parse("1")
+NEWS = Publication(publisher="p", seq=0, payload=b"news").settled("news")
 PAIRS: list[tuple[Message, list[str]]] = [
     (place("d@11", "0", "c@01"), ["d@11", "c@01"]),
     (SetConfiguration(None, ONE, at("c@01")), ["c@01"]),
@@ -37,6 +46,13 @@ PAIRS: list[tuple[Message, list[str]]] = [
     (GetConfiguration("a"), []),
     (RemoveConnections("a"), []),
     (Digest("a", 7), []),
+    (CheckTrie("a", ()), []),
+    (CheckAndPublish("a", ()), []),
+    (Publications((NEWS,)), []),
+    (TrieEqual("a", b"0" * 16), []),
+    (PublishNew(NEWS), []),
+    (IHave("a", b"", b""), []),
+    (Want("a", b"", b""), []),
 ]
 
 
@@ -47,6 +63,12 @@ def test_every_pair_in_a_message_is_found(message: Message, pairs: list[str]) ->
 
 def test_the_table_of_pairs_has_every_message() -> None:
     assert {type(message) for message, _ in PAIRS} == set(MESSAGE_TYPES)
+
+
+@pytest.mark.parametrize(("message", "_"), PAIRS)
+def test_only_carriers_carry_publications(message: Message, _: list[str]) -> None:
+    carried = (NEWS,) if type(message) in CARRIERS else ()
+    assert publications_in(message) == carried
 
 
 def test_explicit_edges_lead_to_every_reference_that_is_stored() -> None:

@@ -27,6 +27,7 @@ from skipring.core.trie import EMPTY_ROOT
 # Our guess: enough to tell one's own session from another that happens to cross it, mostly; a
 # mistake costs a tick or two.
 SESSIONS: Final = 1 << 8
+NO_SESSION: Final = 0
 
 # T2: an empty trie asks like all others.
 _NOTHING: Final = (Claim.make(ALL),)
@@ -54,7 +55,7 @@ class AntiEntropy:
         self._node = node
         self._holdings = holdings
         self._config = config
-        self._session = 0
+        self._session = NO_SESSION
         self._open_ticks = 0  # for which we still wait for an answer (T8)
         self._quiet_ticks = 0  # until we ask again (T18)
         self._period = 1
@@ -67,7 +68,7 @@ class AntiEntropy:
         """PublishTimeout: tell a random neighbour the root (T16: if there is one)."""
         config, trie = self._config, self._holdings.trie
         self._spent = None
-        if config.rules.scrub and len(trie):
+        if config.rules.scrub:
             self._holdings.scrub(config.scrubbed_ids, out)
         if self._open_ticks > 0:
             self._open_ticks -= 1
@@ -77,7 +78,7 @@ class AntiEntropy:
             return
         if not partners or not trie.freshen(config.hashed_ids):
             return
-        self._session = int(rng.random() * SESSIONS)
+        self._session = 1 + int(rng.random() * (SESSIONS - 1))
         # T18: the longer nothing differs, the more rarely anybody asks.
         self._quiet_ticks = self._period - 1
         self._period = min(2 * self._period, config.quiet_ticks_max)
@@ -122,13 +123,18 @@ class AntiEntropy:
         self._reply(message, answer, out)
         if not chunks and type(message) is CheckAndPublish and not self._config.rules.no_noise:
             chunks = [[]]  # T6: the paper also sends nothing
-        for chunk in chunks:
-            out.send(message.sender, Publications(tuple(chunk), message.session))
+        for left, chunk in enumerate(chunks, start=1 - len(chunks)):
+            ends = NO_SESSION if left or answer.statements else message.session
+            out.send(message.sender, Publications(tuple(chunk), ends))
         if answer.statements or chunks:
             self.note_difference()
-        if message.session == self._session and self._config.rules.one_session:
+        if self._is_own(message.session):
             # T8: an answer to our own question. Wait for the next one, or ask somebody else.
             self._open_ticks = self._config.session_ticks if answer.statements else 0
+
+    def _is_own(self, session: int) -> bool:
+        """True if a message belongs to the session that we have begun (T8)."""
+        return session == self._session != NO_SESSION and self._config.rules.one_session
 
     def _can_answer(self, message: CheckTrie | CheckAndPublish) -> bool:
         """False for what would take too long, or comes from nobody; other sessions will follow."""
@@ -139,14 +145,11 @@ class AntiEntropy:
 
     def _compared(self, message: CheckTrie | CheckAndPublish) -> Answer:
         """What is to be said and sent in answer to a message."""
-        answer, rules = (
-            Answer(self._holdings.trie, self._config, message.session),
-            self._config.rules,
-        )
-        is_demand = type(message) is CheckAndPublish
+        answer = Answer(self._holdings.trie, self._config, message.session)
+        is_demand, rules = type(message) is CheckAndPublish, self._config.rules
         for claim in message.claims:
             answer.compare(claim, is_pushed=rules.cover or (rules.complement and is_demand))
-        for claim in message.wanted if type(message) is CheckAndPublish else ():
+        for claim in _wanted(message):
             answer.fetch(claim)
         return answer
 
@@ -164,7 +167,7 @@ class AntiEntropy:
                 taken.append(genuine.id)
         if taken:
             self.note_difference()
-        if message.session == self._session and self._config.rules.one_session:
+        if self._is_own(message.session):
             self._open_ticks = 0
         return taken
 
@@ -218,5 +221,8 @@ class AntiEntropy:
 
 
 def _size_bytes(message: CheckTrie | CheckAndPublish) -> int:
-    wanted = message.wanted if type(message) is CheckAndPublish else ()
-    return sum(claim.size_bytes for claim in (*message.claims, *wanted))
+    return sum(claim.size_bytes for claim in (*message.claims, *_wanted(message)))
+
+
+def _wanted(message: CheckTrie | CheckAndPublish) -> tuple[Claim, ...]:
+    return message.wanted if type(message) is CheckAndPublish else ()

@@ -130,7 +130,7 @@ def _unpack_labels(cover: Prefix, data: bytes) -> Iterator[Prefix]:
 
 def _size_at(data: bytes, at: int) -> int:
     size = data[at] if at < len(data) else 0
-    if not 1 <= size <= ID_BYTES + 1:
+    if not 1 < size <= ID_BYTES + 1:  # one that fits into a byte is written as one
         message = f"a label of {size} bytes"
         raise ValueError(message)
     return size

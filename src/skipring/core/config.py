@@ -28,6 +28,7 @@ class Rule(StrEnum):
     DIGEST = "R14"  # a sum over the tree shows the supervisor what round robin finds too late
     QUEUE = "R15"  # the supervisor answers each subject once, and only so many an interval
     REPAIR_OVER_SHORTCUTS = "R16"  # tries are compared over shortcuts too, not only in the ring
+    RUMOURS = "R17"  # what has come by repair is announced to the neighbours, who may lack it too
     PUSH = "S11"  # a change of the roster is told to exactly those it concerns
     OVERWRITE = "B13"  # a configuration replaces the neighbours instead of joining them
     RARE_REQUESTS = "k+1"  # ask with 1/(2^(k+1) k^2), since two labels have length 1
@@ -90,6 +91,7 @@ class Rules(Struct, frozen=True, gc=False):
     digest: bool
     queue: bool
     repair_over_shortcuts: bool
+    rumours: bool
     push: bool
     overwrite: bool
     rare_requests: bool

@@ -111,7 +111,10 @@ class CheckAndPublish(Struct, frozen=True, array_like=True, gc=False, tag=11):
 
 
 class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
-    """Publications that the receiver was found to lack: the paper's Publish (Algorithm 5)."""
+    """Publications that the receiver was found to lack: the paper's Publish (Algorithm 5).
+
+    The session is the one that ends with them, or 0.
+    """
 
     publications: tuple[Publication, ...]
     session: int = 0

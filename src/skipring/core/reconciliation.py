@@ -77,6 +77,10 @@ class Answer:
     def compare(self, claim: Claim, *, is_pushed: bool) -> None:
         """Find what differs from a claim; what the partner lacks is sent if it is pushed (T4)."""
         cover, summaries = claim.prefix, claim.summaries()
+        if self._config.rules.batch and not self._is_held(cover):
+            if claim.leaves or not all(map(_is_virtual_root, summaries)):
+                self.statements.append(Statement((), (Claim.make(cover),)))
+            return
         if claim.leaves or is_pushed:
             labels = [summary.prefix for summary in summaries]
             gaps = list(complement(cover, labels, self._is_held))
@@ -118,7 +122,7 @@ class Answer:
         label = summary.prefix
         own = self._trie.node(label)
         if own is None:
-            if summary.digest != EMPTY_ROOT or label != ALL:  # T2: two empty tries are equal
+            if not _is_virtual_root(summary):
                 self.statements.append(Statement((), (Claim.make(label),)))
         elif not self._lens.is_equal(own.digest, summary.digest):
             self._describe(label)
@@ -168,10 +172,16 @@ class Answer:
         return nodes
 
     def put_off(self, last: bytes) -> None:
-        """Describe what is to be sent after an id instead of sending it (T14)."""
+        """Describe what is to be sent after an id instead of sending it (T14).
+
+        Ids that were asked for one by one are left to another session: a claim about their prefix
+        would be about more than them.
+        """
         number = int.from_bytes(last, "big")
         passed = False
         for region in self.regions:
+            if region.is_chosen:
+                continue
             if passed:
                 self._describe(region.prefix)
             elif region.prefix.covers(Prefix.of_id(last)):
@@ -180,6 +190,11 @@ class Answer:
                     branch = Prefix(length, number >> (ID_BITS - length))
                     if not branch.value & 1:
                         self._describe(branch.sibling)
+
+
+def _is_virtual_root(summary: Summary) -> bool:
+    """True if the partner only says that its trie is empty (T2)."""
+    return summary.digest == EMPTY_ROOT and summary.prefix == ALL
 
 
 def _joined(statements: list[Statement]) -> Statement:

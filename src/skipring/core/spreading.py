@@ -161,8 +161,8 @@ class Spreading:
             self._news[key[:SHORT_BYTES]] = news
 
     def announce(self, repaired: list[bytes], sender: NodeId | None) -> None:
-        """What has come by repair may be missing beside us too: say so, unless it is history."""
-        if len(repaired) <= self._config.rumours_max:
+        """R17: what has come by repair may be missing beside us too, unless it is history."""
+        if self._config.rules.rumours and len(repaired) <= self._config.rumours_max:
             for key in repaired:
                 self._note_news(key, News(0, frozenset((sender,))))
 
@@ -196,7 +196,9 @@ class Spreading:
         """Send what somebody lacks, as new: its own tree edges may lack it too."""
         if message.sender in (self._ring.node, SUPERVISOR):
             return
-        for short, hops in message.short_ids()[: self._config.announced_max]:
-            found = self._holdings.find(short, out)
+        room = self._config.chunk_bytes  # T14: a few short ids must not draw a long answer
+        for short, hops in message.short_ids():
+            found = self._holdings.find(short, out) if room > 0 else None
             if found is not None:
+                room -= found.size_bytes
                 out.send(message.sender, PublishNew(found, hops))

@@ -71,6 +71,8 @@ def explore(
     """Go through all states that can follow the initial ones, and judge them."""
     if config.rules.digest:
         raise ValueError("R14 counts in variables that are no part of a machine's state()")
+    if config.repairs:
+        raise ValueError("a session's number is drawn from too many to follow each")
     starts = list(initial)
     space = _Space(sorted(starts[0].subscribers) if starts else [], config)
     graph = _Graph(space, dict.fromkeys(map(space.encode, starts)), states_max)

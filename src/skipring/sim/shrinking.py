@@ -17,14 +17,20 @@ from msgspec.structs import replace
 
 from skipring.core.labels import LABEL_BITS, Label
 from skipring.core.messages import (
+    CheckAndPublish,
+    CheckTrie,
     Digest,
     GetConfiguration,
+    IHave,
     Message,
     RemoveConnections,
     Subscribe,
+    TrieEqual,
     Unsubscribe,
+    Want,
 )
 from skipring.core.peers import NodeId
+from skipring.core.prefixes import Prefix
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.sim.run import Simulation
 from skipring.sim.scenario import Scenario
@@ -171,6 +177,14 @@ def _nodes_in(message: Message) -> list[NodeId | None]:
             | Digest(node=node)
         ):
             return [node]
+        case (
+            CheckTrie(sender=node)
+            | CheckAndPublish(sender=node)
+            | TrieEqual(sender=node)
+            | IHave(sender=node)
+            | Want(sender=node)
+        ):
+            return [node]
         case _:
             return [peer.node for peer in peers_in(message)]
 
@@ -209,6 +223,38 @@ def _without_shortcuts(world: Snapshot, slots: Collection[tuple[NodeId, Label]])
         held = world.subscribers[node].shortcuts
         kept = {label: holder for label, holder in held.items() if (node, label) not in gone}
         changes[node] = {"shortcuts": kept}
+    return _with_changes(world, changes)
+
+
+def _rows(world: Snapshot) -> Sequence[tuple[NodeId, int]]:
+    return [
+        (node, row)
+        for node, state in world.subscribers.items()
+        for row in range(len(state.publications))
+    ]
+
+
+def _without_rows(world: Snapshot, rows: Collection[tuple[NodeId, int]]) -> Snapshot:
+    gone = frozenset(rows)
+    changes: dict[NodeId, dict[str, Any]] = {}
+    for node in dict.fromkeys(node for node, _ in rows):
+        held = world.subscribers[node].publications
+        kept = (publication for row, publication in enumerate(held) if (node, row) not in gone)
+        changes[node] = {"publications": tuple(kept)}
+    return _with_changes(world, changes)
+
+
+def _hashes(world: Snapshot) -> Sequence[tuple[NodeId, Prefix]]:
+    return [(node, prefix) for node, state in world.subscribers.items() for prefix in state.hashes]
+
+
+def _without_hashes(world: Snapshot, places: Collection[tuple[NodeId, Prefix]]) -> Snapshot:
+    gone = frozenset(places)
+    changes: dict[NodeId, dict[str, Any]] = {}
+    for node in dict.fromkeys(node for node, _ in places):
+        held = world.subscribers[node].hashes
+        kept = {prefix: digest for prefix, digest in held.items() if (node, prefix) not in gone}
+        changes[node] = {"hashes": kept}
     return _with_changes(world, changes)
 
 
@@ -286,7 +332,9 @@ REDUCTIONS: Final[tuple[Reduction[Any], ...]] = (
     Reduction(_crashed_nodes, _without_nodes),
     _variables("left", "right", "ring"),
     Reduction(_shortcuts, _without_shortcuts),
-    _variables("silence", "digests", "publications"),
+    _variables("silence", "digests"),
+    Reduction(_hashes, _without_hashes),
+    Reduction(_rows, _without_rows),
     Reduction(_database_places, _without_entries),
     _variables("label"),
     Reduction(_long_labels, _with_halved_labels),

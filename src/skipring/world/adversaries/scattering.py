@@ -82,12 +82,12 @@ def corrupted_caches(n: int, rng: Random) -> Snapshot:
             if rng.random() < _CORRUPTED:
                 hashes[Prefix(1, bit)] = rng.randbytes(DIGEST_BYTES)
         if node == keeper:  # what is wrong at all others must be right somewhere
-            return replace(state, publications=tuple(everything.values()), hashes=hashes)
-        return replace(
-            state,
-            publications=tuple(_under_wrong_id(p, rng) for p in state.publications),
-            hashes=hashes,
-        )
+            rows = tuple(everything.values())
+        else:
+            rows = tuple(_under_wrong_id(p, rng) for p in state.publications)
+        trie = replace(state, publications=rows, hashes=hashes).trie
+        # A trie of few ids keeps no hash but the root's.
+        return replace(state, publications=rows, hashes=trie.wrong_digests())
 
     return with_states(world, corrupted)
 

@@ -1,7 +1,8 @@
 """The world file ``skipring-world/1``: the state of a topic as JSON.
 
 ``document`` turns text into a tree, ``values`` the leaves of the tree into values of the core,
-``messages`` holds the table of messages, ``reading`` and ``writing`` do the rest.
+``publications`` those that make up what was published, ``messages`` holds the table of messages,
+``reading`` and ``writing`` do the rest.
 """
 
 from __future__ import annotations

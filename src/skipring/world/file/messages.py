@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any, Final
 
 from msgspec.structs import fields as struct_fields
 
 from skipring.core.messages import (
+    CheckAndPublish,
     CheckLabel,
+    CheckTrie,
     Digest,
     GetConfiguration,
+    IHave,
     Introduce,
     IntroduceShortcut,
     Message,
+    Publications,
+    PublishNew,
     RemoveConnections,
     SetConfiguration,
     Subscribe,
+    TrieEqual,
     Unsubscribe,
+    Want,
+)
+from skipring.world.file.publications import (
+    PublicationReader,
+    claims,
+    hops_of_each,
+    short_ids,
+    short_ids_list,
+    trie_digest,
 )
 from skipring.world.file.values import (
     Parser,
@@ -32,6 +47,7 @@ from skipring.world.file.values import (
     link,
     mapping,
     shown,
+    word,
 )
 
 
@@ -47,6 +63,13 @@ class Kind(Enum):
     FLAG = auto()
     DIGEST = auto()
     DIGEST_OR_NONE = auto()
+    WORD = auto()
+    PUBLICATION = auto()
+    PUBLICATIONS = auto()
+    CLAIMS = auto()
+    TRIE_DIGEST = auto()
+    SHORT_IDS = auto()
+    HOPS_OF_EACH = auto()
 
 
 MESSAGE_FIELDS: Final[Mapping[type[Message], Mapping[str, Kind]]] = {
@@ -63,6 +86,30 @@ MESSAGE_FIELDS: Final[Mapping[type[Message], Mapping[str, Kind]]] = {
     IntroduceShortcut: {"peer": Kind.PEER},
     RemoveConnections: {"node": Kind.NODE},
     Digest: {"node": Kind.NODE, "digest": Kind.DIGEST},
+    CheckTrie: {
+        "sender": Kind.NODE,
+        "claims": Kind.CLAIMS,
+        "session": Kind.WORD,
+        "confirm": Kind.FLAG,
+    },
+    CheckAndPublish: {
+        "sender": Kind.NODE,
+        "claims": Kind.CLAIMS,
+        "session": Kind.WORD,
+        "wanted": Kind.CLAIMS,
+    },
+    Publications: {"publications": Kind.PUBLICATIONS, "session": Kind.WORD},
+    TrieEqual: {"sender": Kind.NODE, "root": Kind.TRIE_DIGEST},
+    PublishNew: {"publication": Kind.PUBLICATION, "hops": Kind.WORD},
+    IHave: {"sender": Kind.NODE, "ids": Kind.SHORT_IDS, "hops": Kind.HOPS_OF_EACH},
+    Want: {"sender": Kind.NODE, "ids": Kind.SHORT_IDS, "hops": Kind.HOPS_OF_EACH},
+}
+
+# What packed bytes look like in the file; the rest JSON knows, or ``writing`` does.
+_WRITERS: Final[Mapping[Kind, Callable[[bytes], object]]] = {
+    Kind.TRIE_DIGEST: bytes.hex,
+    Kind.SHORT_IDS: short_ids_list,
+    Kind.HOPS_OF_EACH: list,
 }
 
 _BY_NAME: Final[Mapping[str, type[Message]]] = {kind.__name__: kind for kind in MESSAGE_FIELDS}
@@ -80,10 +127,16 @@ def _shape(message_type: type[Message]) -> Shape:
 _SHAPES: Final[Mapping[type[Message], Shape]] = {kind: _shape(kind) for kind in MESSAGE_FIELDS}
 
 
+_DEFAULTS: Final[Mapping[type[Message], Mapping[str, object]]] = {
+    kind: {field.name: field.default for field in struct_fields(kind) if not field.required}
+    for kind in MESSAGE_FIELDS
+}
+
+
 class MessageReader:
     """Parses messages that may name certain nodes."""
 
-    def __init__(self, references: References) -> None:
+    def __init__(self, references: References, publications: PublicationReader) -> None:
         self._parsers: Mapping[Kind, Parser] = {
             Kind.NODE: references.node,
             Kind.NODE_OR_NONE: references.node_or_none,
@@ -94,6 +147,13 @@ class MessageReader:
             Kind.FLAG: flag,
             Kind.DIGEST: digest,
             Kind.DIGEST_OR_NONE: digest_or_none,
+            Kind.WORD: word,
+            Kind.PUBLICATION: publications.publication,
+            Kind.PUBLICATIONS: publications.publications,
+            Kind.CLAIMS: claims,
+            Kind.TRIE_DIGEST: trie_digest,
+            Kind.SHORT_IDS: short_ids,
+            Kind.HOPS_OF_EACH: hops_of_each,
         }
 
     def parse(self, value: object, place: str) -> Message | None:
@@ -108,7 +168,10 @@ class MessageReader:
         }
         if any(values[name] is None for name, kind in kinds.items() if kind is Kind.PEER):
             return None
-        return message_type(**values)
+        try:
+            return message_type(**values)
+        except ValueError as error:  # each field is right, but they do not go together
+            raise complaint(place, str(error)) from None
 
 
 def _type_of(fields: Mapping[str, Any], place: str) -> type[Message]:
@@ -122,9 +185,11 @@ def _type_of(fields: Mapping[str, Any], place: str) -> type[Message]:
 
 
 def message_fields(message: Message) -> dict[str, Any]:
-    """A message as an object of the world file; a field that may be left out is, if it is none."""
-    fields = {name: getattr(message, name) for name in MESSAGE_FIELDS[type(message)]}
-    required = _SHAPES[type(message)].required
-    return {"type": type(message).__name__} | {
-        name: value for name, value in fields.items() if name in required or value is not None
-    }
+    """A message as an object of the world file, without fields that have their default."""
+    written: dict[str, Any] = {"type": type(message).__name__}
+    defaults = _DEFAULTS[type(message)]
+    for name, kind in MESSAGE_FIELDS[type(message)].items():
+        value = getattr(message, name)
+        if name not in defaults or value != defaults[name]:
+            written[name] = _WRITERS[kind](value) if kind in _WRITERS else value
+    return written

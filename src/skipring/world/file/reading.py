@@ -7,17 +7,15 @@ from typing import Any, Final
 
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
 from skipring.world.file.document import FORMAT, load
 from skipring.world.file.messages import MessageReader
+from skipring.world.file.publications import PublicationReader, hashes
 from skipring.world.file.values import (
     Parser,
     References,
     Shape,
-    base64_bytes,
     complaint,
-    count,
     digest,
     entries,
     expected,
@@ -28,10 +26,8 @@ from skipring.world.file.values import (
     mapping,
     node_name,
     pair,
-    publication_id,
     sequence,
     shown,
-    string,
     topic,
     tuple_of,
 )
@@ -47,11 +43,7 @@ _SUPERVISOR: Final = Shape(
 )
 _SUBSCRIBER: Final = Shape(
     required=frozenset({"member", "label", "left", "right", "ring", "shortcuts"}),
-    optional=frozenset({"silence", "digests", "publications"}),
-)
-_PUBLICATION: Final = Shape(
-    required=frozenset({"publisher", "seq"}),
-    optional=frozenset({"payload", "time", "key", "headers", "id"}),
+    optional=frozenset({"silence", "digests", "publications", "hashes"}),
 )
 _PARCEL: Final = Shape(required=frozenset({"to", "message"}))
 
@@ -69,9 +61,11 @@ def parse_world(text: str | bytes) -> Snapshot:
         _declared(node, "subscribers")
         if node in dead:
             raise complaint(f"subscribers.{node}", "the node is also in crashed")
-    reader = _Reader(References(frozenset({SUPERVISOR, *crashed, *dict(subscribers)})))
+    name = topic(world["topic"], "topic")
+    references = References(frozenset({SUPERVISOR, *crashed, *dict(subscribers)}))
+    reader = _Reader(references, PublicationReader(name))
     return Snapshot(
-        topic=topic(world["topic"], "topic"),
+        topic=name,
         supervisor=reader.supervisor(world["supervisor"], "supervisor"),
         subscribers={
             node: reader.subscriber(state, f"subscribers.{node}") for node, state in subscribers
@@ -90,11 +84,11 @@ def _declared(value: object, place: str) -> NodeId:
 
 
 class _Reader:
-    """Parses what refers to nodes."""
+    """Parses what refers to nodes, and what was published."""
 
-    def __init__(self, references: References) -> None:
+    def __init__(self, references: References, publications: PublicationReader) -> None:
         self._references = references
-        self._messages = MessageReader(references)
+        self._messages = MessageReader(references, publications)
         self._subscriber_fields: Mapping[str, Parser] = {
             "member": flag,
             "label": label_or_none,
@@ -104,7 +98,8 @@ class _Reader:
             "shortcuts": self._shortcuts,
             "silence": self._silence,
             "digests": self._digests,
-            "publications": _publications,
+            "publications": publications.publications,
+            "hashes": hashes,
         }
 
     def supervisor(self, value: object, place: str) -> SupervisorState:
@@ -175,30 +170,3 @@ def _silence_state(value: object, place: str) -> SilenceState:
             )
         case _:
             raise expected("[ticks, threshold, pending]", value, place)
-
-
-def _publications(value: object, place: str) -> tuple[Publication, ...]:
-    return tuple_of(_publication, value, place)
-
-
-def _publication(value: object, place: str) -> Publication:
-    fields = _PUBLICATION.fields(value, place)
-    return Publication(**_parsed(fields, _PUBLICATION_FIELDS, place))
-
-
-def _headers(value: object, place: str) -> dict[str, str]:
-    return {
-        string(name, place): string(content, f"{place}[{shown(name)}]")
-        for name, content in entries(value, place)
-    }
-
-
-_PUBLICATION_FIELDS: Final[Mapping[str, Parser]] = {
-    "publisher": node_name,  # anybody, also one who is long gone
-    "seq": count,
-    "payload": base64_bytes,
-    "time": count,
-    "key": base64_bytes,
-    "headers": _headers,
-    "id": publication_id,
-}

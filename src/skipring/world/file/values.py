@@ -29,7 +29,7 @@ SHOWN_CHARACTERS_MAX: Final = 40  # Our guess: enough to recognise a value in a 
 SHOWN_KEYS_MAX: Final = 3  # As above.
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a NodeId
-_ID: Final = re.compile(r"[0-9A-Fa-f]{64}")
+_HEX: Final = re.compile(r"[0-9A-Fa-f]*")
 
 
 # -- sentences -----------------------------------------------------------------------------
@@ -145,11 +145,16 @@ def count(value: object, place: str) -> int:
     return value
 
 
-def digest(value: object, place: str) -> int:
-    """A sum modulo 2^64 (R14)."""
+def word(value: object, place: str) -> int:
+    """A number of 64 bits."""
     if type(value) is not int or not 0 <= value < CIRCLE:
         raise expected("an integer from 0 to 2^64-1", value, place)
     return value
+
+
+def digest(value: object, place: str) -> int:
+    """A sum modulo 2^64 (R14)."""
+    return word(value, place)
 
 
 def digest_or_none(value: object, place: str) -> int | None:
@@ -206,12 +211,11 @@ def base64_bytes(value: object, place: str) -> bytes | None:
     raise expected("base64", value, place)
 
 
-def publication_id(value: object, place: str) -> bytes | None:
-    """The 32 bytes of a publication's id in hex, or none."""
-    if value is None:
-        return None
-    if not isinstance(value, str) or not _ID.fullmatch(value):
-        raise expected("64 hex digits", value, place)
+def hex_bytes(value: object, place: str, *sizes: int) -> bytes:
+    """Bytes in hex, of one of these sizes."""
+    digits = [2 * size for size in sizes]
+    if not isinstance(value, str) or len(value) not in digits or not _HEX.fullmatch(value):
+        raise expected(f"{' or '.join(map(str, digits))} hex digits", value, place)
     return bytes.fromhex(value)
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
+from skipring.core.claims import Claim
 from skipring.core.labels import Label
 from skipring.core.peers import Link, Peer
 from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
 from skipring.world.file.document import FORMAT
 from skipring.world.file.messages import message_fields
+from skipring.world.file.publications import claim_fields, hashes_fields, publication_fields
 from skipring.world.snapshot import Parcel, Snapshot
 
 
@@ -44,20 +46,21 @@ def _json(value: object) -> str:
 
 def _plain(value: object) -> object:
     """What stands in the file for a value that JSON does not know."""
-    match value:
-        case Label():
-            return value.bits
-        case Peer(label=label, node=node):
-            return [label.bits, node]
-        case Link():
-            return value.value
-        case bytes():
-            return base64.b64encode(value).decode()
-        case SilenceState(ticks=ticks, threshold=threshold, pending=pending):
-            return [ticks, threshold, pending]
-        case _:
-            message = f"a world file cannot hold a {type(value).__name__}"
-            raise TypeError(message)
+    if type(value) not in _PLAIN:
+        message = f"a world file cannot hold a {type(value).__name__}"
+        raise TypeError(message)
+    return _PLAIN[type(value)](value)
+
+
+_PLAIN: Final[Mapping[type, Callable[[Any], object]]] = {
+    Label: lambda label: label.bits,
+    Peer: lambda peer: [peer.label.bits, peer.node],
+    Link: lambda link: link.value,
+    bytes: lambda data: base64.b64encode(data).decode(),
+    SilenceState: lambda state: [state.ticks, state.threshold, state.pending],
+    Publication: publication_fields,
+    Claim: claim_fields,
+}
 
 
 def _supervisor(state: SupervisorState) -> dict[str, Any]:
@@ -73,20 +76,11 @@ def _subscriber(state: SubscriberState) -> dict[str, Any]:
         "right": state.right,
         "ring": state.ring,
         "shortcuts": {label.bits: holder for label, holder in state.shortcuts.items()},
-        "publications": [_publication(publication) for publication in state.publications],
+        "publications": state.publications,
     }
-    return fields | _unless_empty(silence=state.silence, digests=state.digests)
-
-
-def _publication(publication: Publication) -> dict[str, Any]:
-    fields: dict[str, Any] = {"publisher": publication.publisher, "seq": publication.seq}
-    maybe = {
-        "payload": publication.payload,  # an empty payload is a payload
-        "key": publication.key,
-        "id": publication.id.hex() or None,
-    }
-    fields |= {name: value for name, value in maybe.items() if value is not None}
-    return fields | _unless_empty(time=publication.time, headers=publication.headers)
+    return fields | _unless_empty(
+        silence=state.silence, digests=state.digests, hashes=hashes_fields(state.hashes)
+    )
 
 
 def _unless_empty(**fields: object) -> dict[str, Any]:

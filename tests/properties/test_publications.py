@@ -1,0 +1,317 @@
+"""Publications: from wherever they are they come to all members, and then there is silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from skipring.core.config import Mode, ProtocolConfig, Rule, Rules, Spread
+from skipring.core.messages import (
+    CheckAndPublish,
+    CheckTrie,
+    IHave,
+    Publications,
+    PublishNew,
+    TrieEqual,
+    Want,
+)
+from skipring.core.peers import NodeId
+from skipring.core.publications import Publication
+from skipring.sim.engine import World
+from skipring.sim.run import Simulation
+from skipring.sim.scenario import make_scenario
+from skipring.sim.schedulers import RandomOrder, run_rounds
+from skipring.world.adversaries import ADVERSARIES
+from skipring.world.adversaries.building import made_publications, with_states
+from skipring.world.legitimacy import has_all_publications
+from skipring.world.snapshot import Parcel, Snapshot, publications_in
+from tests.support.conversations import standing_ring
+from tests.support.runs import replay, run
+
+ALL = list(ADVERSARIES)
+SEEDS = range(3)
+SIZES = (2, 5, 16, pytest.param(64, marks=pytest.mark.heavy))
+
+# All that is said about publications, but the question that is asked at every Timeout.
+ANSWERS = (CheckAndPublish, Publications, TrieEqual, PublishNew, IHave, Want)
+
+# A18b waits for a silence threshold that was corrupted to its largest value, 64 rounds.
+ROUNDS_MAX = {"A18b": 120}
+
+
+def members_of(world: World) -> list[NodeId]:
+    return [node for node, machine in world.subscribers.items() if machine.wants]
+
+
+def genuine_ids(start: Snapshot) -> set[bytes]:
+    """The ids of all publications that members hold or that are on their way to one."""
+    held = [p for s in start.subscribers.values() if s.member for p in s.publications]
+    members = {node for node, state in start.subscribers.items() if state.member}
+    arriving = [parcel.message for parcel in start.channels if parcel.to in members]
+    on_their_way = [p for message in arriving for p in publications_in(message)]
+    return {p.settled(start.topic).id for p in (*held, *on_their_way)}
+
+
+def roots(world: World) -> set[bytes]:
+    return {world.subscribers[node].trie.root for node in members_of(world)}
+
+
+# -- convergence and closure -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("adversary", ALL)
+def test_all_publications_come_to_all_members_and_then_there_is_silence(
+    adversary: str, n: int, seed: int
+) -> None:
+    """Scattered, in flight and published while it heals; the theorem of convergence, and closure.
+
+    In silence only the periodic question is left: one for each member in each round.
+    """
+    values: dict[str, Any] = {
+        "n": n,
+        "adversary": adversary,
+        "seed": seed,
+        "publications": 30,
+        "publish": {"rounds": 6, "per_round": 2},
+        "max_rounds": ROUNDS_MAX.get(adversary, 60),
+        "closure": 10,
+    }
+    scenario = make_scenario(values)
+    simulation = Simulation(scenario)
+    report = simulation.run()
+    how, world = replay(**values), simulation.world
+    assert report.is_good, f"{how}\n{report.violations}"
+    assert len(roots(world)) == 1, how
+
+    held = [set(world.subscribers[node].trie.keys()) for node in members_of(world)]
+    before = genuine_ids(scenario.start())
+    if not ADVERSARIES[adversary].crash_rounds:  # the crashed take with them what they alone had
+        assert all(ids >= before for ids in held), how
+        assert len(held[0]) == len(before) + report.published, how
+
+    world.sent.clear()
+    for _ in range(5):
+        simulation.run_round()
+    assert {kind: world.sent[kind] for kind in ANSWERS} == dict.fromkeys(ANSWERS, 0), how
+    members = len(members_of(world))
+    assert world.sent[CheckTrie] == (5 * members if members > 1 else 0), how
+
+
+@pytest.mark.parametrize("mode", [Mode.FAST, Mode.FIXED, Mode.PAPER])
+def test_no_trie_changes_once_all_are_equal(mode: Mode) -> None:
+    """The theorem of closure: no publish request, no newcomer, no change."""
+    start = holding(standing_ring(16), news(40))
+    world = World(start, seed=1, config=ProtocolConfig(rules=Rules.of(mode)))
+    before = {node: list(machine.trie.entries()) for node, machine in world.subscribers.items()}
+    assert len(roots(world)) == 1
+    run_rounds(world, RandomOrder(), 50)
+    after = {node: list(machine.trie.entries()) for node, machine in world.subscribers.items()}
+    assert after == before
+    assert [kind for kind in ANSWERS if world.sent[kind]] == []
+    assert world.sent[CheckTrie] == 50 * 16
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("adversary", ["A00", "A05", "A11", "A13", "A15", "A19", "A47"])
+def test_publications_converge_with_the_repairs_of_mode_fixed_too(
+    adversary: str, seed: int
+) -> None:
+    values: dict[str, Any] = {
+        "n": 16,
+        "adversary": adversary,
+        "seed": seed,
+        "mode": "fixed",
+        "publications": 30,
+        "publish": {"rounds": 6, "per_round": 2},
+        "max_rounds": 300,
+    }
+    report = run(**values)
+    assert report.is_good, f"{replay(**values)}\n{report.violations}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_in_a_ring_that_stands_the_papers_pseudocode_brings_a_few_publications_to_all(
+    seed: int,
+) -> None:
+    values: dict[str, Any] = {
+        "n": 8,
+        "adversary": "A19",
+        "seed": seed,
+        "mode": "paper",
+        "spread": "flood",
+        "publish": {"rounds": 3},
+        "max_rounds": 200,
+    }
+    report = run(**values)
+    assert report.is_good, f"{replay(**values)}\n{report.violations}"
+
+
+@pytest.mark.parametrize(
+    "on", [pytest.param(True, id="on"), pytest.param(False, id="off", marks=pytest.mark.heavy)]
+)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_T10_corrupted_caches_are_healed_by_the_scrub_and_by_nothing_else(
+    seed: int, on: bool
+) -> None:
+    values: dict[str, Any] = {
+        "n": 16,
+        "adversary": "A47",
+        "seed": seed,
+        "without": [] if on else ["T10"],
+        "max_rounds": 50 if on else 200,
+    }
+    report = run(**values)
+    assert report.converged is on, f"{replay(**values)}\n{report.violations}"
+
+
+# -- how fast ----------------------------------------------------------------------------------
+
+
+def news(count: int) -> list[Publication]:
+    return made_publications("news", count, ["n0000"], Random(0))
+
+
+def holding(
+    start: Snapshot, publications: Sequence[Publication], only: Iterable[NodeId] | None = None
+) -> Snapshot:
+    """The world in which all subscribers, or only these, hold the publications."""
+    nodes = set(start.subscribers if only is None else only)
+    return with_states(
+        start,
+        lambda node, state: (
+            replace(state, publications=tuple(publications)) if node in nodes else state
+        ),
+    )
+
+
+def rounds_until(world: World, is_done: Callable[[], bool], rounds_max: int) -> int:
+    scheduler = RandomOrder()
+    for number in range(rounds_max):
+        if is_done():
+            return number
+        run_rounds(world, scheduler, 1)
+    raise AssertionError(f"not done after {rounds_max} rounds")
+
+
+def has_all(world: World, node: NodeId) -> bool:
+    return world.subscribers[node].trie.root == world.subscribers["n0000"].trie.root
+
+
+@pytest.mark.parametrize("n", [8, 32, 128])
+def test_the_history_comes_to_a_newcomer_in_a_few_rounds_however_large_the_ring(n: int) -> None:
+    """Section 4.3: "it has to rely on the core BuildSR protocol to receive all publications"."""
+    rounds = []
+    for seed in SEEDS:
+        start = holding(standing_ring(n), news(60))
+        world = World(start, seed=seed, config=ProtocolConfig())
+        world.subscribe("newcomer")
+        rounds.append(rounds_until(world, lambda world=world: has_all(world, "newcomer"), 20))
+    assert max(rounds) <= 6
+
+
+def rounds_to_reach_all(n: int, seed: int, without: Sequence[Rule]) -> int:
+    """Until one node's publication has come to all by comparisons alone: nothing is published."""
+    start = holding(standing_ring(n), news(1), only=["n0005"])
+    config = ProtocolConfig(rules=Rules.of(Mode.FAST, without), spread=Spread.FLOOD)
+    world = World(start, seed=seed, config=config)
+    return rounds_until(world, lambda: has_all_publications(world), 200)
+
+
+def test_R16_comparing_over_shortcuts_brings_a_publication_to_all_of_64_much_sooner() -> None:
+    with_shortcuts = [rounds_to_reach_all(64, seed, ()) for seed in SEEDS]
+    in_the_ring = [rounds_to_reach_all(64, seed, (Rule.REPAIR_OVER_SHORTCUTS,)) for seed in SEEDS]
+    assert 2 * max(with_shortcuts) <= min(in_the_ring), (with_shortcuts, in_the_ring)
+
+
+# -- potentials --------------------------------------------------------------------------------
+
+
+class Watched(World):
+    """A world in which something is measured after every single step."""
+
+    measure: Callable[[], int]
+
+    def watch(self, measure: Callable[[], int]) -> list[int]:
+        self.measure, self.measured = measure, [measure()]
+        return self.measured
+
+    def deliver(self, parcel: Parcel) -> None:
+        super().deliver(parcel)
+        self.measured.append(self.measure())
+
+    def tick(self, node: NodeId) -> None:
+        super().tick(node)
+        self.measured.append(self.measure())
+
+
+def missing_everywhere(world: World, everything: set[bytes]) -> int:
+    """Our potential: the sum over all members of |P minus P_v|."""
+    tries = [world.subscribers[node].trie for node in members_of(world)]
+    return sum(len(everything.difference(trie.keys())) for trie in tries)
+
+
+def missing_beside(world: World) -> int:
+    """The paper's Phi: the sum over all ring edges (u, v) of |P_u minus P_v|."""
+    held = {node: set(world.subscribers[node].trie.keys()) for node in members_of(world)}
+    total = 0
+    for node, ids in held.items():
+        machine = world.subscribers[node]
+        for peer in (machine.left, machine.right, machine.ring):
+            if peer is not None:
+                total += len(ids - held[peer.node])
+    return total
+
+
+def never_grows(values: Sequence[int]) -> bool:
+    return all(later <= earlier for earlier, later in pairwise(values))
+
+
+@pytest.mark.parametrize("spread", Spread)
+@pytest.mark.parametrize("adversary", ["A05", "A13", "A15", "A19", "A37"])
+def test_what_is_missing_at_all_members_together_never_becomes_more(
+    adversary: str, spread: Spread
+) -> None:
+    """After every single step, whatever way publications take; nobody crashes or publishes."""
+    values = {"n": 12, "adversary": adversary, "publications": 25, "seed": 3, "spread": str(spread)}
+    scenario = make_scenario(values)
+    start = scenario.start()
+    world = Watched(start, seed=3, config=scenario.config)
+    everything = genuine_ids(start)
+    measured = world.watch(lambda: missing_everywhere(world, everything))
+    run_rounds(world, RandomOrder(), 25)
+    assert measured[0] > 0
+    assert never_grows(measured), replay(**values)
+    assert measured[-1] == 0, replay(**values)
+
+
+def test_the_papers_potential_grows_when_a_publication_is_flooded_over_a_shortcut() -> None:
+    """The lemma "Phi never increases" speaks of ring edges; section 4.3 uses others."""
+    world = Watched(standing_ring(16), seed=0, config=ProtocolConfig(spread=Spread.FLOOD))
+    world.publish("n0000", b"news")
+    everything = set(world.subscribers["n0000"].trie.keys())
+    phi = world.watch(lambda: missing_beside(world))
+    ours = [missing_everywhere(world, everything)]
+    run_rounds(world, RandomOrder(), 10)
+    assert phi[-1] == 0
+    assert not never_grows(phi)
+    assert [*ours, missing_everywhere(world, everything)] == [15, 0]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_papers_potential_never_grows_where_only_ring_neighbours_compare(seed: int) -> None:
+    """The lemma as it stands: a legitimate ring, no flood, no repair over shortcuts."""
+    start = ADVERSARIES["A19"].build(12, Random(seed))
+    config = ProtocolConfig(rules=Rules.of(Mode.FIXED), spread=Spread.FLOOD)
+    world = Watched(start, seed=seed, config=config)
+    phi = world.watch(lambda: missing_beside(world))
+    run_rounds(world, RandomOrder(), 40)
+    assert phi[0] > 0
+    assert never_grows(phi)
+    assert phi[-1] == 0
