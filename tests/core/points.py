@@ -158,10 +158,110 @@ POINTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "test_R15_members_have_a_budget_of_64_or_an_eighth_of_all_who_are_known",
             "test_R15_a_lost_database_does_not_make_the_supervisor_shout",
         ),
+        # -- repair over shortcuts, rumours --
+        "R16": (
+            "test_R16_repair_over_shortcuts_takes_few_rounds",
+            "test_R16_tries_are_compared_over_shortcuts_too",
+        ),
+        "R17": ("test_R17_rumours_of_repairs_are_faster_than_repairs",),
         "k+1": (
             "test_k_plus_1_is_the_exponent_of_the_machine_and_k_without_the_rule",
             "test_k_plus_1_is_the_exponent_with_which_a_label_of_length_k_asks",
             "test_k_plus_1_keeps_the_supervisor_below_one_request_a_round",
+        ),
+        # -- publications --
+        "T1": (
+            "test_T1_a_difference_far_below_shows_at_the_root_although_all_labels_above_are_equal",
+            "test_T1_a_question_tells_the_hash_over_the_hashes_of_both_children",
+            "test_T1_an_id_that_looks_like_the_hashes_of_two_others_does_not_pass_for_them",
+        ),
+        "T2": (
+            "test_T2_one_with_an_empty_trie_asks_like_all_others_and_gets_everything",
+            "test_T2_the_virtual_root_among_other_claims_is_silent_as_well",
+            "test_T2_two_empty_tries_are_silent",
+        ),
+        "T3": (
+            "test_T3_all_that_is_missing_beside_a_deeper_node_comes_and_not_its_first_sibling_only",
+            "test_T3_all_that_is_missing_beside_a_deeper_node_comes_at_once",
+            "test_T3_what_the_asker_has_below_is_not_sent_again",
+        ),
+        "T4": (
+            "test_T4_all_240_pairs_of_sets_over_two_bits_are_equal_after_one_session",
+            "test_T4_alone_makes_every_pair_equal_and_T3_helps_some_without_it",
+            "test_T4_an_empty_claim_says_that_everything_there_is_lacking",
+            "test_T4_one_session_makes_both_equal_whoever_asks",
+            "test_T4_whoever_reads_a_claim_sends_what_is_lacking_under_its_cover",
+            "test_T4_without_it_lists_can_hide_a_difference_for_ever",
+        ),
+        "T6": (
+            "test_T6_leaves_are_told_without_hashes",
+            "test_T6_nobody_sends_an_empty_publish",
+            "test_T6_nothing_is_sent_of_nothing",
+        ),
+        "T8": (
+            "test_T8_a_session_is_over_once_what_was_asked_for_has_come",
+            "test_T8_an_open_session_is_over_after_so_many_silent_ticks",
+            "test_T8_publications_that_come_with_a_question_do_not_end_the_session",
+            "test_T8_the_sessions_of_others_keep_nobody_from_asking",
+            "test_T8_who_waits_for_what_it_asked_for_asks_nobody_else",
+            "test_T8_whoever_waits_for_an_answer_does_not_begin_another_session",
+        ),
+        "T9": (
+            "test_T9_a_forged_root_is_followed_by_no_more_than_the_tries_have_nodes",
+            "test_T9_a_message_with_such_a_label_is_not_read",
+            "test_T9_a_reply_strictly_extends_a_label_it_answers_to",
+            "test_T9_labels_of_more_bits_than_an_id_are_refused",
+            "test_T9_two_that_differ_about_the_hash_of_one_leaf_do_not_argue",
+        ),
+        "T10": (
+            "test_T10_a_stale_hash_is_worked_out_again_and_no_longer_hides_a_difference",
+            "test_T10_a_wrong_hash_is_found_and_put_right",
+            "test_T10_the_scrub_comes_to_every_hash_of_a_large_trie_slice_by_slice",
+        ),
+        "T11": (
+            "test_T11_a_wrong_id_cannot_keep_out_the_publication_whose_it_is",
+            "test_T11_what_comes_under_a_wrong_id_is_kept_under_the_one_its_fields_give",
+        ),
+        "T12": (
+            "test_T12_a_damaged_row_is_never_sent",
+            "test_T12_a_row_that_is_not_what_was_stored_is_put_aside_and_fetched_again",
+        ),
+        "T14": (
+            "test_T14_a_message_far_longer_than_anybody_sends_is_not_answered",
+            "test_T14_a_newcomer_gets_all_3000_in_the_end",
+            "test_T14_a_partner_has_a_credit_a_tick_and_others_have_their_own",
+            "test_T14_a_publication_larger_than_a_chunk_travels_alone",
+            "test_T14_an_answer_comes_in_chunks_and_not_in_more_than_a_message_may_bring",
+            "test_T14_the_rest_is_fetched_within_one_session_if_the_credit_lasts",
+            "test_T14_what_is_said_about_a_large_difference_is_said_in_several_messages",
+            "test_T14_without_any_credit_there_is_no_answer_to_argue_about",
+        ),
+        "T16": (
+            "test_T16_a_neighbour_on_both_sides_is_asked_to_confirm_once",
+            "test_T16_neither_ourselves_nor_the_supervisor_is_a_partner",
+            "test_T16_one_alone_in_its_ring_asks_nobody",
+            "test_T16_one_that_is_neighbour_and_shortcut_is_no_more_likely_than_another",
+            "test_T16_one_without_partners_does_nothing",
+        ),
+        "T18": (
+            "test_T18_any_difference_makes_one_ask_again_soon",
+            "test_T18_by_default_one_asks_at_every_tick",
+            "test_T18_the_period_doubles_up_to_64_ticks_while_all_is_silent",
+            "test_T18_what_is_equal_or_known_makes_nobody_ask_sooner",
+        ),
+        "T19": (
+            "test_T19_a_claim_that_is_true_and_not_about_everything_confirms_nothing",
+            "test_T19_a_confirmation_counts_only_while_the_root_is_still_ours",
+            "test_T19_an_ordinary_question_is_not_answered_by_equal_tries",
+            "test_T19_different_tries_are_not_confirmed",
+            "test_T19_equal_tries_are_confirmed",
+        ),
+        "batch": (
+            "test_batch_a_hundred_differences_take_few_messages",
+            "test_batch_a_session_over_4096_ids_needs_few_messages",
+            "test_batch_all_that_is_open_goes_into_one_message",
+            "test_batch_an_answer_goes_several_levels_down",
+            "test_batch_few_ids_are_listed_at_once",
         ),
     }
 )

@@ -29,13 +29,14 @@ PAGES = [
     if page.exists()
 ]
 
-# The points of the protocol study that are built; it has no B1, B10 and C1, and its R3 to R7 went
-# into the others. R16 and the T points are about publications.
+# The points of the protocol study that are built, and R17, which is ours; the study's numbers have
+# gaps, and its R3 to R7 went into the others.
 POINTS = [
     *(f"S{number}" for number in range(1, 12)),
     *(f"B{number}" for number in (*range(2, 10), *range(11, 15))),
     *(f"C{number}" for number in range(2, 6)),
-    *(f"R{number}" for number in (1, 2, *range(8, 16))),
+    *(f"R{number}" for number in (1, 2, *range(8, 18))),
+    *(f"T{number}" for number in (1, 2, 3, 4, 6, *range(8, 13), 14, 16, 18, 19)),
 ]
 SECTIONS = ["Question", "Choice", "Cost", "Evidence"]
 

@@ -60,6 +60,8 @@ class Holdings:
         """Keep a publication, under the id that its fields give (T10); None if it is known."""
         if publication.id and publication.id in self.trie:
             return None
+        if publication.seq < 0 or publication.time < 0:
+            return None  # no publication: it can have no id
         if self.trie is _NO_PUBLICATIONS:
             self.trie = PublicationTrie()
         genuine = publication.settled(self.topic)
