@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from skipring.bench.markdown import header, row
 from skipring.core.config import ProtocolConfig, Rule, Rules, Spread
 from skipring.core.effects import Origin
 from skipring.core.labels import LABEL_BITS
@@ -100,12 +101,21 @@ class OnlyPublications(Struct, frozen=True):
         return DELIVERED if type(parcel.message) in SPREADING | REPAIRING else LOST
 
 
+def one_alone(n: int, seed: int) -> Snapshot:
+    """A legitimate ring in which one member has a publication, and nobody any other."""
+    return _one_more(n, seed, 0)
+
+
 def one_new(n: int, seed: int) -> Snapshot:
     """A legitimate ring in which one member has one publication more than all others."""
+    return _one_more(n, seed, SCATTERED)
+
+
+def _one_more(n: int, seed: int, known_to_all: int) -> Snapshot:
     rng = Random(f"one new/{seed}")
     world = legitimate_world(n, rng)
     names = sorted(world.subscribers)
-    *known, new = made_publications(world.topic, SCATTERED + 1, names, rng)
+    *known, new = made_publications(world.topic, known_to_all + 1, names, rng)
     return _holding(world, {rng.choice(names): [new]}, known)
 
 
@@ -143,6 +153,7 @@ def repair(start: Snapshot, config: ProtocolConfig, *, seed: int) -> Repair:
 def repair_table(sizes: Sequence[int] = REPAIR_SIZES, seeds: int = REPAIR_SEEDS) -> Iterator[str]:
     """Rounds until everybody has everything, when nothing is published."""
     placings: dict[str, Placing] = {
+        "one at one node": one_alone,
         f"one new beside {SCATTERED}": one_new,
         f"{SCATTERED} scattered": scattered,
     }
@@ -151,11 +162,11 @@ def repair_table(sizes: Sequence[int] = REPAIR_SIZES, seeds: int = REPAIR_SEEDS)
     yield f"compared in the ring alone ({min(seeds, RING_SEEDS)} of them) or over shortcuts too"
     yield "(R16); in the last column what has come by repair is announced to all neighbours."
     yield ""
-    yield from _header("publications", ["n", "2 log2 n", *REPAIRS])
+    yield from header("publications", ["n", "2 log2 n", *REPAIRS])
     for title, place in placings.items():
         for n in sizes:
             cells = [_repair_cell(place, n, config, seeds) for config in REPAIRS.values()]
-            yield _row(title, [str(n), str(2 * levels(n)), *cells])
+            yield row(title, [str(n), str(2 * levels(n)), *cells])
 
 
 def _repair_cell(place: Placing, n: int, config: ProtocolConfig, seeds: int) -> str:
@@ -382,14 +393,14 @@ def spreading_table(
     yield "publications that have come to all. Messages and duplicates are per delivery."
     yield ""
     columns = ["published", "reached", "by all", "data", "duplicates", "ids", "hops: mean, most"]
-    yield from _header("weather", ["spread", *columns])
+    yield from header("weather", ["spread", *columns])
     for weather in weathers:
         for way in (Spread.FLOOD, Spread.TREE, Spread.ADAPTIVE):
             config = ProtocolConfig(spread=way, repairs=False)
             found = Spreadings(Reach())
             for seed in range(weather.seeds):
                 found.take(spread(weather, n, config, seed=seed))
-            yield _row(weather.title, [way, *found.cells()])
+            yield row(weather.title, [way, *found.cells()])
 
 
 def healing_table(n: int = SPREADING_SIZE, weathers: Sequence[Weather] = WEATHERS) -> Iterator[str]:
@@ -397,14 +408,14 @@ def healing_table(n: int = SPREADING_SIZE, weathers: Sequence[Weather] = WEATHER
     yield f"The same with repair, n = {n}, spread `{ProtocolConfig().spread}`: ticks from the last"
     yield "publication until all members have all."
     yield ""
-    yield from _header("weather", ["published", "by spreading", "by repair", "ticks until all"])
+    yield from header("weather", ["published", "by spreading", "by repair", "ticks until all"])
     for weather in weathers:
         shorter = replace(weather, intervals=min(weather.intervals, REPAIRED_INTERVALS))
         running = spread(shorter, n, ProtocolConfig(), seed=0)
         ticks = settle(running)
         origins = running.world.deliveries.by_origin
         cells = [origins[Origin.OWN], origins[Origin.SPREAD], origins[Origin.REPAIR]]
-        yield _row(weather.title, [*map(str, cells), str(ticks) if ticks is not None else "never"])
+        yield row(weather.title, [*map(str, cells), str(ticks) if ticks is not None else "never"])
 
 
 def settle(running: Network) -> int | None:
@@ -441,15 +452,6 @@ def silence_table(n: int = SILENCE_SIZE, rounds: int = SILENCE_ROUNDS) -> Iterat
     yield f"Legitimate ring, n = {n}, all have the same {SCATTERED} publications, {rounds} rounds:"
     yield "all messages about publications."
     yield ""
-    yield from _header("message", ["per node and round"])
+    yield from header("message", ["per node and round"])
     for kind, each in sorted(silence(n, rounds, seed=1).items(), key=lambda item: -item[1]):
-        yield _row(kind.__name__, [f"{each:.4f}"])
-
-
-def _header(first: str, others: Sequence[str]) -> Iterator[str]:
-    yield _row(first, others)
-    yield _row("---", ["---:"] * len(others))
-
-
-def _row(first: str, others: Sequence[str]) -> str:
-    return f"| {' | '.join([first, *others])} |"
+        yield row(kind.__name__, [f"{each:.4f}"])

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from skipring.bench.markdown import header, row
 from skipring.core.config import ProtocolConfig
 from skipring.core.messages import GetConfiguration, Message
 from skipring.sim.engine import World
@@ -66,9 +67,9 @@ def _healing_tables() -> Iterator[str]:
     yield f"Rounds to strict legitimacy, worst of {SEEDS} seeds / messages per node /"
     yield "supervisor requests per node (medians), mode `fast`:"
     yield ""
-    yield from _header("adversary", [f"n = {n}" for n in SIZES])
+    yield from header("adversary", [f"n = {n}" for n in SIZES])
     for adversary in ADVERSARIES:
-        yield _row(adversary, [_cell(cells[adversary, n], n) for n in SIZES])
+        yield row(adversary, [_cell(cells[adversary, n], n) for n in SIZES])
 
 
 def _cell(runs: Sequence[Report], n: int) -> str:
@@ -84,7 +85,7 @@ def _weather_table() -> Iterator[str]:
     """What schedulers and faults do to healing, over all adversaries."""
     yield f"All adversaries, n = {WEATHER_SIZE}, {SEEDS} seeds, rounds to strict legitimacy:"
     yield ""
-    yield from _header("weather", ["converged", "median", "90 %", "worst", "worst is"])
+    yield from header("weather", ["converged", "median", "90 %", "worst", "worst is"])
     for name, values in WEATHER.items():
         found: list[tuple[int, str]] = []
         runs = 0
@@ -99,7 +100,7 @@ def _weather_table() -> Iterator[str]:
         worst, adversary = found[-1]
         share = f"{len(found)}/{runs}"
         tenth = rounds[len(rounds) * 9 // 10]
-        yield _row(name, [share, f"{median(rounds):.0f}", str(tenth), str(worst), adversary])
+        yield row(name, [share, f"{median(rounds):.0f}", str(tenth), str(worst), adversary])
 
 
 class Costs(Struct, frozen=True):
@@ -141,15 +142,6 @@ def _legitimate_table() -> Iterator[str]:
     yield f"Legitimate state, n = {n}, {rounds} rounds: {costs.changes} changes of state,"
     yield f"{costs.requests_mean:.3f} ± {costs.requests_error:.3f} requests per round."
     yield ""
-    yield from _header("message", ["per node and round"])
+    yield from header("message", ["per node and round"])
     for kind, count in sorted(costs.sent.items(), key=lambda item: -item[1]):
-        yield _row(kind.__name__, [f"{count / n / rounds:.4f}"])
-
-
-def _header(first: str, others: Sequence[str]) -> Iterator[str]:
-    yield _row(first, others)
-    yield _row("---", ["---:"] * len(others))
-
-
-def _row(first: str, others: Sequence[str]) -> str:
-    return f"| {' | '.join([first, *others])} |"
+        yield row(kind.__name__, [f"{count / n / rounds:.4f}"])
