@@ -181,7 +181,7 @@ def test_T9_a_message_with_a_wrong_byte_is_one_or_is_refused(
     wire[data.draw(st.integers(0, len(wire) - 1))] = data.draw(st.integers(0, 255))
     try:
         message = decoder.decode(bytes(wire))
-    except msgspec.DecodeError:  # also what is no msgpack at all
+    except (msgspec.DecodeError, UnicodeDecodeError):  # also what is no msgpack, or no text
         return
     for claim in message.claims if isinstance(message, CheckTrie) else ():
         assert len(claim.summaries()) * SHORT_BYTES <= len(claim.digests)
