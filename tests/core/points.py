@@ -177,7 +177,7 @@ POINTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "T2": (
             "test_T2_one_with_an_empty_trie_asks_like_all_others_and_gets_everything",
-            "test_T2_the_virtual_root_among_other_claims_is_silent_as_well",
+            "test_T2_the_virtual_root_of_another_mode_is_silent_as_well",
             "test_T2_two_empty_tries_are_silent",
         ),
         "T3": (

@@ -11,7 +11,7 @@ from hypothesis.strategies import SearchStrategy
 
 from skipring.core.claims import SHORT_BYTES, Claim, Lens, Summary
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.prefixes import ALL, Prefix, apart
 from skipring.core.publications import ID_BITS, ID_BYTES
 from skipring.core.trie import DIGEST_BYTES
 from tests.support.machines import unhurried
@@ -40,8 +40,8 @@ def contents(draw: st.DrawFn) -> tuple[Prefix, list[Summary], list[bytes]]:
     """A cover, nodes below it and leaves: what a claim is made of."""
     cover = draw(prefixes(HALF))
     digest = exactly(draw(st.sampled_from([SHORT_BYTES, DIGEST_BYTES])))
-    labels = draw(st.lists(prefixes(HALF), max_size=20))
-    summaries = [Summary(cover.extended(more), draw(digest)) for more in labels]
+    labels = apart(map(cover.extended, draw(st.lists(prefixes(HALF), max_size=20))))
+    summaries = [Summary(label, draw(digest)) for label in labels]
     return cover, summaries, draw(st.lists(exactly(SHORT_BYTES), max_size=5))
 
 
@@ -199,20 +199,26 @@ def test_a_lens_looks_at_eight_bytes(session: int) -> None:
 
 
 def test_sessions_look_at_different_bytes() -> None:
-    lenses = [Lens(session) for session in range(6)]
-    assert {lens.short_id(KEY) for lens in lenses} == {KEY[8:16], KEY[16:24], KEY[24:]}
+    lenses = [Lens(session) for session in range(8)]
+    parts = {KEY[:8], KEY[8:16], KEY[16:24], KEY[24:]}
+    assert {lens.short_id(KEY) for lens in lenses} == parts
     assert {lens.short_digest(DIGEST) for lens in lenses} == {DIGEST[:8], DIGEST[8:]}
 
 
 def test_what_looks_alike_in_one_session_differs_in_the_next() -> None:
-    other = KEY[:24] + bytes(8)
-    alike = [Lens(s).short_id(other) == Lens(s).short_id(KEY) for s in range(3)]
-    assert alike == [True, True, False]
+    """Whatever part two ids differ in, one session out of four sees it."""
+    for part in range(4):
+        start = part * SHORT_BYTES
+        other = KEY[:start] + bytes(SHORT_BYTES) + KEY[start + SHORT_BYTES :]
+        alike = [Lens(s).short_id(other) == Lens(s).short_id(KEY) for s in range(4)]
+        assert alike == [session != part for session in range(4)]
 
 
-def test_no_lens_looks_at_what_ids_under_one_prefix_have_in_common() -> None:
-    other = b"x" * SHORT_BYTES + KEY[SHORT_BYTES:]
-    assert all(Lens(s).short_id(other) == Lens(s).short_id(KEY) for s in range(6))
+@pytest.mark.parametrize("labels", [("1", "0"), ("0", "0"), ("0", "01"), ("01", "0")])
+def test_T9_labels_out_of_order_or_said_twice_are_refused(labels: tuple[str, str]) -> None:
+    nodes = [Summary(Prefix.parse(bits), DIGEST) for bits in labels]
+    with pytest.raises(ValueError, match="out of order"):
+        Claim.make(ALL, nodes)
 
 
 @pytest.mark.parametrize("session", range(4))

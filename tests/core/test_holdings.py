@@ -100,10 +100,10 @@ def test_T10_what_is_known_is_dropped_whatever_id_it_claims(claimed: bytes | Non
     assert len(kept.holdings.trie) == 1
 
 
-def test_T10_a_publication_under_the_id_of_another_does_not_replace_it() -> None:
+def test_T10_a_publication_under_the_id_of_another_is_neither_lost_nor_replaces_it() -> None:
     kept = Kept([settled(0)])
-    assert kept.take(publication(1, id=settled(0).id)) == []
-    assert kept.archive.read(0) == settled(0)
+    kept.take(publication(1, id=settled(0).id))
+    assert [kept.archive.read(offset) for offset in (0, 1)] == [settled(0), settled(1)]
 
 
 def test_the_same_fields_in_another_topic_are_another_publication() -> None:
@@ -164,10 +164,9 @@ def test_what_was_stored_is_read_by_its_id_or_how_that_begins() -> None:
         replace(settled(1), payload=b"changed"),
         replace(settled(1), id=WRONG_ID),
         replace(settled(1), publisher="bob"),
-        settled(2),
         None,
     ],
-    ids=["payload", "id", "publisher", "another", "gone"],
+    ids=["payload", "id", "publisher", "gone"],
 )
 def test_T12_a_row_that_is_not_what_was_stored_is_put_aside(corrupted: Publication | None) -> None:
     kept = Kept([settled(0), settled(1)])
@@ -177,6 +176,37 @@ def test_T12_a_row_that_is_not_what_was_stored_is_put_aside(corrupted: Publicati
     assert kept.holdings.read(settled(1).id, 1, out) is None
     assert kept.carry_out(out) == [Discard(1)]
     assert list(kept.holdings.trie.keys()) == [settled(0).id]
+
+
+def test_T12_a_sound_row_that_the_trie_is_wrong_about_stays_and_is_indexed_again() -> None:
+    kept = Kept([settled(0), settled(1)])
+    kept.holdings.trie.remove(settled(1).id)
+    kept.holdings.trie.add(settled(7).id, 1)
+    out = Outbox()
+    assert kept.holdings.read(settled(7).id, 1, out) is None
+    kept.holdings.scrub(16, out)
+    assert kept.carry_out(out) == []
+    assert set(kept.holdings.trie.keys()) == {settled(0).id, settled(1).id}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_T12_of_two_rows_under_one_id_the_sound_one_stays(is_first: bool) -> None:
+    spoilt = replace(settled(1), id=settled(0).id)
+    kept = Kept([settled(0), spoilt] if is_first else [spoilt, settled(0)])
+    for _ in range(3):
+        out = Outbox()
+        kept.holdings.scrub(16, out)
+        kept.carry_out(out)
+    assert list(kept.archive.publications()) == [settled(0)]
+    assert list(kept.holdings.trie.keys()) == [settled(0).id]
+
+
+def test_T12_a_row_that_is_there_twice_is_put_aside_once() -> None:
+    kept = Kept([settled(0), settled(0)])
+    out = Outbox()
+    kept.holdings.scrub(16, out)
+    kept.carry_out(out)
+    assert list(kept.archive.publications()) == [settled(0)]
 
 
 def test_T12_what_was_put_aside_can_be_taken_in_again() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from skipring.core.prefixes import ALL, PACKED_BYTES_MAX, Prefix, complement
+from skipring.core.prefixes import ALL, PACKED_BYTES_MAX, Prefix, apart, are_disjoint, complement
 from skipring.core.publications import ID_BITS, ID_BYTES
 from tests.support.machines import unhurried
 
@@ -69,18 +69,17 @@ def test_one_covers_another_if_it_begins_with_it(one: Prefix, other: Prefix) -> 
 
 @unhurried
 @given(prefixes(ID_BITS - 1), st.sampled_from([0, 1]))
-def test_a_child_has_one_bit_more_and_a_parent_one_less(prefix: Prefix, bit: int) -> None:
+def test_a_child_has_one_bit_more(prefix: Prefix, bit: int) -> None:
     child = prefix.child(bit)
     assert child.bits == f"{prefix.bits}{bit}"
-    assert child.parent == prefix
+    assert prefix.covers(child)
     assert child.sibling == prefix.child(1 - bit)
     assert child.sibling.sibling == child
 
 
-def test_T9_there_is_nothing_below_an_id_and_nothing_above_everything() -> None:
-    for action in (lambda: Prefix.parse("1" * ID_BITS).child(0), lambda: ALL.parent):
-        with pytest.raises(ValueError, match="no prefix of an id"):
-            action()
+def test_T9_there_is_nothing_below_an_id() -> None:
+    with pytest.raises(ValueError, match="no prefix of an id"):
+        Prefix.parse("1" * ID_BITS).child(0)
 
 
 @unhurried
@@ -181,7 +180,8 @@ def test_cover_and_complement_make_a_partition(cover: Prefix, labels: list[Prefi
 def test_the_prefixes_of_a_complement_are_the_largest(cover: Prefix, labels: list[Prefix]) -> None:
     taken = set().union(*map(below, labels))
     for prefix in complement(cover, labels):
-        assert prefix == cover or below(prefix.parent) & taken
+        parent = Prefix(prefix.length - 1, prefix.value >> 1) if prefix != cover else cover
+        assert prefix == cover or below(parent) & taken
 
 
 @unhurried
@@ -191,3 +191,38 @@ def test_complements_are_the_same_wherever_the_cover_is(
 ) -> None:
     moved = complement(cover, [cover.extended(label) for label in labels])
     assert [cover.beyond(prefix) for prefix in moved] == list(complement(ALL, labels))
+
+
+# -- order -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("0", "1", True),
+        ("1", "0", False),
+        ("0", "01", False),
+        ("01", "0", False),
+        ("001", "01", True),
+    ],
+)
+def test_one_is_before_another_if_all_its_ids_are(one: str, other: str, expected: bool) -> None:
+    assert Prefix.parse(one).is_before(Prefix.parse(other)) is expected
+
+
+@unhurried
+@given(st.lists(st.text("01", max_size=5).map(Prefix.parse), max_size=8))
+def test_what_is_left_apart_shares_nothing_and_misses_nothing(labels: list[Prefix]) -> None:
+    found = apart(labels)
+    assert are_disjoint(found)
+    assert all(any(kept.covers(x) or x.covers(kept) for kept in found) for x in labels)
+    assert are_disjoint(labels) is (len(found) == len(labels))
+
+
+def test_a_complement_goes_down_only_where_there_is_something() -> None:
+    """One id beside a label of 256 bits: without narrowing there are as many prefixes."""
+    label = Prefix.parse("0" * ID_BITS)
+    held = Prefix.parse("0" * (ID_BITS - 1) + "1")
+    assert len(list(complement(ALL, [label]))) == ID_BITS
+    narrowed = complement(ALL, [label], lambda prefix: held if prefix.covers(held) else None)
+    assert list(narrowed) == [held]

@@ -391,10 +391,10 @@ def test_tree_alone_uses_the_tree_in_any_weather() -> None:
     assert to(Host(spread=Spread.TREE).publish()) == TREE
 
 
-def test_tree_alone_sends_nothing_while_one_of_its_edges_is_unknown() -> None:
+def test_tree_alone_uses_the_edges_it_knows() -> None:
     host = calm_host(spread=Spread.TREE)
     host.hear(RemoveConnections("a"))
-    assert host.publish() == []
+    assert to(host.publish()) == [node for node in TREE if node != "a"]
 
 
 def test_flooding_uses_all_edges_in_any_weather_also_back_to_the_sender() -> None:
@@ -693,6 +693,25 @@ def test_T14_no_more_is_answered_than_a_chunk_holds() -> None:
         host.hear(PublishNew(made(seq)), "a")
     answers = host.hear(want("x", *(made(seq) for seq in range(5))))
     assert [message.publication.seq for _, message in answers] == [0, 1]
+
+
+def test_T14_who_asks_again_and_again_has_used_up_its_credit() -> None:
+    host = calm_host(credit_chunks=2)
+    host.hear(PublishNew(made(0)), "a")
+    answers = [to(host.hear(want("x", made(0)))) for _ in range(3)]
+    assert answers == [["x"], ["x"], []]
+    assert to(host.hear(want("b", made(0)))) == ["b"]
+
+
+def test_what_is_said_to_exist_and_not_shown_is_not_taken() -> None:
+    """A forged publication without a payload could keep the real one out for ever."""
+    host = calm_host()
+    forged = replace(made(0), publisher="evil", payload=None)
+    assert host.hear(PublishNew(forged), "a") == []
+    host.hear(Publications((forged,)), "a")
+    assert list(host.archive.publications()) == []
+    host.hear(PublishNew(made(0)), "a")
+    assert list(host.archive.publications()) == [made(0)]
 
 
 def test_the_hops_go_on_where_a_publication_was_asked_for() -> None:

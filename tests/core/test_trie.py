@@ -573,3 +573,22 @@ def test_a_copy_is_not_changed_by_what_comes_later(keys: list[bytes], size: int)
     assert copy.root == reference_of(before).root
     copy.add_many((key, 0) for key in after)
     assert copy.root == reference_of(keys).root
+
+
+def test_T10_the_scrub_goes_on_where_it_was_when_the_buckets_double() -> None:
+    keys = [bytes([first]) + bytes(31) for first in range(0, 256, 2)]
+    trie = trie_of(keys)
+    before = [key for key, _ in trie.scrub(len(keys) // 2)]
+    trie.add_many((bytes([first]) + bytes(31), 0) for first in range(1, 256, 2))
+    after = [key for key, _ in trie.scrub(16)]
+    assert after[0] > before[-1]
+
+
+def test_T10_a_scrub_of_an_emptied_trie_is_a_slice_too() -> None:
+    keys = [bytes([first, second]) + bytes(30) for first in range(64) for second in range(64)]
+    trie = trie_of(keys)
+    for key in keys:
+        trie.remove(key)
+    place = trie._scrubbed
+    assert trie.scrub(16) == []
+    assert trie._scrubbed - place <= 16

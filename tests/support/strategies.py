@@ -36,7 +36,7 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.prefixes import ALL, Prefix, apart
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
 from skipring.core.trie import DIGEST_BYTES
@@ -113,8 +113,9 @@ def claims(draw: st.DrawFn) -> Claim:
     """Claims about a trie, with whole digests or parts of them."""
     cover = draw(prefixes())
     digest = draw(st.sampled_from([trie_digests, short_ids]))
-    nodes = st.builds(Summary, prefixes(cover, bits_max=20), digest)
-    return Claim.make(cover, draw(several(nodes)), draw(several(short_ids)))
+    labels = apart(draw(several(prefixes(cover, bits_max=20))))
+    nodes = [Summary(label, draw(digest)) for label in labels]
+    return Claim.make(cover, nodes, draw(several(short_ids)))
 
 
 def _messages_by_type(nodes: Sequence[NodeId]) -> Mapping[type[Message], SearchStrategy[Message]]:

@@ -203,12 +203,12 @@ def test_hashes_are_read_by_prefix() -> None:
 
 def test_what_is_said_about_tries_is_read() -> None:
     node, leaf, digest = "011", "0123456789abcdef", "5a" * 16
-    claim = {"cover": "01", "nodes": [[node, digest], ["01" * 128, digest]], "leaves": [leaf]}
+    claim = {"cover": "01", "nodes": [["01" * 128, digest], [node, digest]], "leaves": [leaf]}
     made = Claim.make(
         Prefix.parse("01"),
         [
-            Summary(Prefix.parse(node), b"Z" * 16),
             Summary(Prefix.parse("01" * 128), b"Z" * 16),
+            Summary(Prefix.parse(node), b"Z" * 16),
         ],
         [bytes.fromhex(leaf)],
     )

@@ -19,10 +19,10 @@ from skipring.core.effects import Confirmed, Origin, Outbox
 from skipring.core.holdings import Holdings
 from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, TrieEqual
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.prefixes import ALL
+from skipring.core.prefixes import ALL, Prefix, are_disjoint
 from skipring.core.publications import Publication
 from skipring.core.reconciliation import Answer
-from skipring.core.trie import EMPTY_ROOT
+from skipring.core.trie import BUCKET_IDS, EMPTY_ROOT
 
 # Our guess: enough to tell one's own session from another that happens to cross it, mostly; a
 # mistake costs a tick or two.
@@ -48,7 +48,6 @@ class AntiEntropy:
         "_period",
         "_quiet_ticks",
         "_session",
-        "_spent",
     )
 
     def __init__(self, node: NodeId, holdings: Holdings, config: ProtocolConfig) -> None:
@@ -60,30 +59,45 @@ class AntiEntropy:
         self._quiet_ticks = 0  # until we ask again (T18)
         self._period = 1
         self._claims: tuple[Claim, ...] = ()  # of the root
-        self._spent: dict[NodeId, int] | None = None  # chunks sent since the last tick (T14)
 
     # -- periodic actions ------------------------------------------------------------------
 
     def on_tick(self, partners: Sequence[NodeId], rng: Random, out: Outbox) -> None:
         """PublishTimeout: tell a random neighbour the root (T16: if there is one)."""
-        config, trie = self._config, self._holdings.trie
-        self._spent = None
+        config, holdings = self._config, self._holdings
+        holdings.renew_credits()
         if config.rules.scrub:
-            self._holdings.scrub(config.scrubbed_ids, out)
+            holdings.scrub(config.scrubbed_ids, out)
+        # Memory may be corrupted: no counter is believed beyond what it can have been set to.
+        self._open_ticks = min(self._open_ticks, config.session_ticks)
+        self._quiet_ticks = min(self._quiet_ticks, config.quiet_ticks_max)
         if self._open_ticks > 0:
             self._open_ticks -= 1
             return
         if self._quiet_ticks > 0:
             self._quiet_ticks -= 1
             return
-        if not partners or not trie.freshen(config.hashed_ids):
+        claims = self._question(rng) if partners else ()
+        if not claims:
             return
         self._session = 1 + int(rng.random() * (SESSIONS - 1))
         # T18: the longer nothing differs, the more rarely anybody asks.
         self._quiet_ticks = self._period - 1
         self._period = min(2 * self._period, config.quiet_ticks_max)
         partner = partners[int(rng.random() * len(partners))]
-        out.send(partner, CheckTrie(self._node, self._root_claims(), self._session))
+        out.send(partner, CheckTrie(self._node, claims, self._session))
+
+    def _question(self, rng: Random) -> tuple[Claim, ...]:
+        """A claim about all that we hold; about a part of it while hashes cannot keep up."""
+        trie, ids = self._holdings.trie, self._config.hashed_ids
+        if trie.freshen(ids):
+            return self._root_claims()
+        length = max(trie.bucket_bits - (ids // (2 * BUCKET_IDS)).bit_length() + 1, 1)
+        prefix = Prefix(length, int(rng.random() * (1 << length)))
+        if trie.work_out(prefix, ids) < 0:
+            return ()
+        own = trie.node(prefix)
+        return (Claim.make(prefix, [Summary(own.prefix, own.digest)] if own is not None else []),)
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
         """Ask whether the partners' tries are equal to ours, and to be told if they are (T19)."""
@@ -102,10 +116,12 @@ class AntiEntropy:
         trie = self._holdings.trie
         if self._claims and len(trie) and self._claims[0].digests == trie.root:
             return self._claims
-        root = trie.node() if len(trie) else None
+        root, rules = trie.node() if len(trie) else None, self._config.rules
         if root is None:
-            return _NOTHING if self._config.rules.cover else _VIRTUAL_ROOT
-        self._claims = (Claim.make(ALL, [Summary(root.prefix, root.digest)]),)
+            return _NOTHING if rules.cover else _VIRTUAL_ROOT
+        # T6: the label of a leaf would say it all once more, in 33 bytes.
+        label = ALL if root.is_leaf and rules.no_noise else root.prefix
+        self._claims = (Claim.make(ALL, [Summary(label, root.digest)]),)
         return self._claims
 
     # -- messages --------------------------------------------------------------------------
@@ -114,7 +130,8 @@ class AntiEntropy:
         """CheckTrie and CheckAndPublish: compare, ask for more, send what is lacking there."""
         if not self._can_answer(message):
             return
-        if type(message) is CheckTrie and message.claims == self._root_claims():
+        is_fresh = self._holdings.trie.freshen(self._config.hashed_ids)
+        if is_fresh and type(message) is CheckTrie and message.claims == self._root_claims():
             self._on_equal(message, out)
             return
         answer = self._compared(message)
@@ -137,11 +154,15 @@ class AntiEntropy:
         return session == self._session != NO_SESSION and self._config.rules.one_session
 
     def _can_answer(self, message: CheckTrie | CheckAndPublish) -> bool:
-        """False for what would take too long, or comes from nobody; other sessions will follow."""
-        config = self._config
+        """False for what is from nobody, too long, or says the same thing twice."""
         is_from_somebody = message.sender not in (self._node, SUPERVISOR)
-        is_short = _size_bytes(message) <= SIZE_TOLERANCE * config.claims_bytes
-        return is_from_somebody and is_short and self._holdings.trie.freshen(config.hashed_ids)
+        is_short = _size_bytes(message) <= SIZE_TOLERANCE * self._config.claims_bytes
+        whole = (claim for claim in _wanted(message) if not claim.leaves)
+        chosen = (claim for claim in _wanted(message) if claim.leaves)
+        return (is_from_somebody and is_short) and all(
+            are_disjoint(claim.prefix for claim in claims)
+            for claims in (message.claims, whole, chosen)
+        )
 
     def _compared(self, message: CheckTrie | CheckAndPublish) -> Answer:
         """What is to be said and sent in answer to a message."""
@@ -190,17 +211,16 @@ class AntiEntropy:
 
     def _affordable(self, to: NodeId, answer: Answer, out: Outbox) -> list[list[Publication]]:
         """The chunks to send that the partner has credit for; the rest is described (T14)."""
-        spent = self._spent or {}
-        credit = min(self._config.answer_chunks, self._config.credit_chunks - spent.get(to, 0))
+        config, spent = self._config, self._holdings.chunks_spent(to)
+        credit = min(config.answer_chunks, config.credit_chunks - spent)
         chunks: list[list[Publication]] = []
-        for chunk in self._chunks(answer, out):
-            if len(chunks) >= credit:
-                if chunks:  # without any credit there is no answer at all
-                    answer.put_off(chunks[-1][-1].id)
+        for chunk in self._chunks(answer, out) if credit > 0 else ():
+            if len(chunks) == credit:
+                answer.put_off(chunks[-1][-1].id)
                 break
             chunks.append(chunk)
         if chunks:
-            self._spent = {**spent, to: spent.get(to, 0) + len(chunks)}
+            self._holdings.charge(to, len(chunks))
         return chunks
 
     def _chunks(self, answer: Answer, out: Outbox) -> Iterator[list[Publication]]:

@@ -8,6 +8,7 @@ on the wire a node's label is given by the bits it adds to the cover's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Final
 
 from msgspec import Struct
@@ -38,8 +39,8 @@ class Lens(Struct, frozen=True, gc=False):
     session: int
 
     def short_id(self, key: bytes) -> bytes:
-        """The part of an id; never the first, which those under one prefix have in common."""
-        start = SHORT_BYTES * (1 + self.session % 3)
+        """The part of an id: each of the four in its turn."""
+        start = SHORT_BYTES * (self.session % 4)
         return key[start : start + SHORT_BYTES]
 
     def short_digest(self, digest: bytes) -> bytes:
@@ -61,9 +62,15 @@ class Claim(Struct, frozen=True, array_like=True, gc=False):
     leaves: bytes = b""
 
     def __post_init__(self) -> None:
-        """Refuse a claim that cannot be read, or has a label of more bits than an id (T9)."""
-        cover = Prefix.unpack(self.cover)
-        count = sum(1 for _ in _unpack_labels(cover, self.labels))
+        """Refuse a claim that cannot be read, or has a label of more bits than an id (T9).
+
+        Labels stand in order and share nothing: one said twice would be answered twice.
+        """
+        labels = list(_unpack_labels(Prefix.unpack(self.cover), self.labels))
+        count = len(labels)
+        if not all(earlier.is_before(later) for earlier, later in pairwise(labels)):
+            message = "labels out of order"
+            raise ValueError(message)
         if count and len(self.digests) not in (count * SHORT_BYTES, count * DIGEST_BYTES):
             message = f"{count} labels with {len(self.digests)} bytes of digests"
             raise ValueError(message)

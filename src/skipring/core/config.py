@@ -132,6 +132,8 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     digest_senders_max: int = 128
     spread: Spread = Spread.ADAPTIVE
     repairs: bool = True  # PublishTimeout; off where spreading alone is looked at
+    # For worlds without payloads: an id that nothing vouches for could keep the real one out.
+    takes_opaque: bool = False
     # Measured at 10^6 publications: 4 levels a message and lists of up to 32 ids need 8 messages.
     batch_levels: int = 4
     listed_ids_max: int = 32

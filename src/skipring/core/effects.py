@@ -54,7 +54,7 @@ class Deliver(Struct, frozen=True, gc=False):
 
 
 class Confirmed(Struct, frozen=True, gc=False):
-    """A ring neighbour has all that we have: its root is ours (T19)."""
+    """A node that was asked has all that we have: its root is ours (T19)."""
 
     node: NodeId
     root: bytes

@@ -19,7 +19,16 @@ _NO_PUBLICATIONS: Final = PublicationTrie()
 class Holdings:
     """The publications of one subscriber; they only become more (section 4.2)."""
 
-    __slots__ = ("_archive", "_end", "_next_seq", "_publisher", "topic", "trie")
+    __slots__ = (
+        "_archive",
+        "_end",
+        "_next_seq",
+        "_publisher",
+        "_scrubbed",
+        "_spent",
+        "topic",
+        "trie",
+    )
 
     def __init__(self, topic: TopicId, archive: Archive | None) -> None:
         self.topic = topic
@@ -28,6 +37,8 @@ class Holdings:
         self._end = 0
         self._publisher: NodeId | None = None  # whose numbers have been looked up
         self._next_seq = 0
+        self._scrubbed = 0  # the offset where the scrub goes on
+        self._spent: dict[NodeId, int] | None = None  # chunks sent since the last tick (T14)
 
     @property
     def archive(self) -> Archive:
@@ -58,8 +69,6 @@ class Holdings:
         self, publication: Publication, out: Outbox, *, origin: Origin, hops: int = 0
     ) -> Publication | None:
         """Keep a publication, under the id that its fields give (T10); None if it is known."""
-        if publication.id and publication.id in self.trie:
-            return None
         if publication.seq < 0 or publication.time < 0:
             return None  # no publication: it can have no id
         if self.trie is _NO_PUBLICATIONS:
@@ -77,10 +86,12 @@ class Holdings:
     def read(self, key: bytes, offset: int, out: Outbox) -> Publication | None:
         """The publication that was stored under an id; None if it is not there any more (T12)."""
         publication = self.archive.read(offset)
-        if publication is not None and publication.id == key and publication.is_genuine(self.topic):
+        is_genuine = publication is not None and publication.is_genuine(self.topic)
+        if publication is not None and is_genuine and publication.id == key:
             return publication
         self.trie.remove(key)
-        out.effects.append(Discard(offset))
+        if not is_genuine:  # a sound row that only the trie is wrong about stays
+            out.effects.append(Discard(offset))
         return None
 
     def find(self, start: bytes, out: Outbox) -> Publication | None:
@@ -88,9 +99,49 @@ class Holdings:
         entry = self.trie.find(start)
         return self.read(*entry, out) if entry is not None else None
 
+    # -- corrupted memory --------------------------------------------------------------------
+
     def scrub(self, ids: int, out: Outbox) -> None:
-        """Check the next ids against their publications, and digests against ids (T10 to T12)."""
+        """Hold the next ids against their publications, and the next rows against the trie.
+
+        So a wrong digest, a wrong id and a wrong offset all come to light in time (T10 to T12).
+        """
         if self.trie is _NO_PUBLICATIONS:
             return
         for key, offset in self.trie.scrub(ids):
             self.read(key, offset, out)
+        start = self._scrubbed if self._scrubbed < self._end else 0
+        self._scrubbed = start + ids
+        for offset in range(start, min(start + ids, self._end)):
+            self._check_row(offset, out)
+
+    def _check_row(self, offset: int, out: Outbox) -> None:
+        """Put a stored publication into the trie if it is missing there, aside if it is spoilt."""
+        publication = self.archive.read(offset)
+        if publication is None:
+            return
+        if publication.is_genuine(self.topic):
+            known = self.trie.offset_of(publication.id)
+            if known is None:
+                self.trie.add(publication.id, offset)
+            if known is None or known == offset:
+                return
+        elif self.trie.offset_of(publication.id) == offset:
+            self.trie.remove(publication.id)
+        out.effects.append(Discard(offset))  # spoilt, or there a second time
+
+    # -- credits (T14) -----------------------------------------------------------------------
+
+    def renew_credits(self) -> None:
+        """A new interval begins."""
+        self._spent = None
+
+    def chunks_spent(self, node: NodeId) -> int:
+        """How many chunks a node has been sent in this interval."""
+        return self._spent.get(node, 0) if self._spent is not None else 0
+
+    def charge(self, node: NodeId, chunks: int) -> None:
+        """A node has been sent so many chunks."""
+        if self._spent is None:
+            self._spent = {}
+        self._spent[node] = self._spent.get(node, 0) + chunks

@@ -140,6 +140,9 @@ class PublishNew(Struct, frozen=True, array_like=True, gc=False, tag=14):
     hops: int = 0
 
 
+HOPS_MAX: Final = 255  # are counted: one byte beside a short id
+
+
 class _ShortIds(Struct, frozen=True, array_like=True, gc=False):
     """What is said about publications by the beginnings of their ids.
 

@@ -56,10 +56,10 @@ class Prefix(Struct, frozen=True, order=True, gc=False):
         """The prefix that differs in the last bit only."""
         return Prefix(self.length, self.value ^ 1)
 
-    @property
-    def parent(self) -> Prefix:
-        """This prefix without its last bit."""
-        return Prefix(self.length - 1, self.value >> 1)
+    def is_before(self, other: Prefix) -> bool:
+        """True if every id that begins with this one comes before all of the other's."""
+        bits = min(self.length, other.length)
+        return self.value >> (self.length - bits) < other.value >> (other.length - bits)
 
     def beyond(self, other: Prefix) -> Prefix:
         """The bits that the other one adds to this one."""
@@ -95,24 +95,47 @@ class Prefix(Struct, frozen=True, order=True, gc=False):
 ALL: Final = Prefix(0, 0)
 
 
+def are_disjoint(prefixes: Iterable[Prefix]) -> bool:
+    """True if no id begins with two of them."""
+    given = list(prefixes)
+    return len(apart(given)) == len(given)
+
+
+def apart(prefixes: Iterable[Prefix]) -> list[Prefix]:
+    """Those of the prefixes that share nothing with an earlier one, in order."""
+    found: list[Prefix] = []
+    for prefix in sorted(prefixes, key=_first_id):
+        if not found or found[-1].is_before(prefix):
+            found.append(prefix)
+    return found
+
+
 def complement(
-    cover: Prefix, labels: Iterable[Prefix], is_held: Callable[[Prefix], bool] = lambda _: True
+    cover: Prefix,
+    labels: Iterable[Prefix],
+    narrow: Callable[[Prefix], Prefix | None] = lambda prefix: prefix,
 ) -> Iterator[Prefix]:
     """The largest prefixes under the cover that share nothing with the labels, in order.
 
-    Where nothing is held nobody has to look, however long the labels there are.
+    To ``narrow`` a prefix is to say under which part of it there is anything to look for, if at
+    all: then nobody has to go down along labels, however long they are.
     """
     waiting = [(cover, _overlapping(cover, labels))]
     while waiting:
-        prefix, inside = waiting.pop()
-        if not is_held(prefix):
+        whole, inside = waiting.pop()
+        prefix = narrow(whole)
+        if prefix is None:
             continue
+        inside = _overlapping(prefix, inside)
         if not inside:
             yield prefix
         elif not any(label.covers(prefix) for label in inside):
-            for bit in (1, 0):
-                child = prefix.child(bit)
-                waiting.append((child, _overlapping(child, inside)))
+            waiting += [(prefix.child(bit), inside) for bit in (1, 0)]
+
+
+def _first_id(prefix: Prefix) -> int:
+    """The first id that begins with a prefix, as a number."""
+    return prefix.value << (ID_BITS - prefix.length)
 
 
 def _overlapping(prefix: Prefix, labels: Iterable[Prefix]) -> list[Prefix]:

@@ -69,7 +69,7 @@ class Publication(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     @property
     def size_bytes(self) -> int:
         """About how much room it takes in a message."""
-        texts = sum(len(name) + len(value) for name, value in self.headers.items())
+        texts = sum(len(text.encode()) for item in self.headers.items() for text in item)
         return OVERHEAD_BYTES + len(self.payload or b"") + len(self.key or b"") + texts
 
 

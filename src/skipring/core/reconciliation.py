@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -50,6 +51,7 @@ class Answer:
         self._trie = trie
         self._config = config
         self._lens = Lens(session)
+        self._ids_left = config.hashed_ids  # there is time to hash for this answer
         self.statements: list[Statement] = []
         self.regions: list[Region] = []
 
@@ -83,7 +85,7 @@ class Answer:
             return
         if claim.leaves or is_pushed:
             labels = [summary.prefix for summary in summaries]
-            gaps = list(complement(cover, labels, self._is_held))
+            gaps = list(complement(cover, labels, self._narrowed))
             if claim.leaves and not self._can_scan(gaps):
                 self._describe(cover)
                 return
@@ -104,6 +106,13 @@ class Answer:
     def _is_held(self, prefix: Prefix) -> bool:
         return not self._trie.has_at_most(0, prefix)
 
+    def _narrowed(self, prefix: Prefix) -> Prefix | None:
+        """Where under a prefix there is anything of ours."""
+        some = list(islice(self._trie.keys(prefix), 2))
+        if not some:
+            return None
+        return Prefix.of_id(some[0]) if len(some) == 1 else prefix
+
     def _can_scan(self, prefixes: Iterable[Prefix]) -> bool:
         """True if so few ids lie there that each can be looked at."""
         return all(self._trie.has_at_most(SCANNED_IDS_MAX, prefix) for prefix in prefixes)
@@ -120,6 +129,9 @@ class Answer:
     def _compare_node(self, summary: Summary) -> None:
         """The three cases of section 4.2: equal, different, not there."""
         label = summary.prefix
+        self._ids_left = self._trie.work_out(label, self._ids_left)
+        if self._ids_left < 0:
+            return  # too much has come at once; another session will find it
         own = self._trie.node(label)
         if own is None:
             if not _is_virtual_root(summary):

@@ -8,8 +8,6 @@ has changed lately floods. What still goes missing, the comparison of tries brin
 
 from __future__ import annotations
 
-from typing import Final
-
 from msgspec import Struct
 
 from skipring.core.claims import SHORT_BYTES
@@ -17,13 +15,11 @@ from skipring.core.config import ProtocolConfig, Spread
 from skipring.core.effects import Origin, Outbox
 from skipring.core.events import PublishRequested
 from skipring.core.holdings import Holdings
-from skipring.core.messages import IHave, PublishNew, Want
+from skipring.core.messages import HOPS_MAX, IHave, PublishNew, Want
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.publications import Publication
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
-
-HOPS_MAX: Final = 255  # are counted: one byte beside a short id
 
 
 class News(Struct, frozen=True, gc=False):
@@ -75,20 +71,15 @@ class Spreading:
         )
         return [node for node in nodes if node not in (self._ring.node, SUPERVISOR)]
 
-    def tree_edges(self) -> list[NodeId] | None:
-        """Who is above and below us in the tree; None if one of them is not known."""
+    def tree_edges(self) -> list[NodeId | None]:
+        """Who is above and below us in the tree; None for an edge whose end is not known."""
         ring, shortcuts, me = self._ring, self._shortcuts, self._ring.me
         if me is None:
-            return None
+            return [None]
         pred, succ = ring.pred, ring.succ
         chains = shortcuts.chains(me, pred, succ)
         labels = [*chains.children, *([chains.parent] if chains.parent is not None else [])]
-        nodes: dict[NodeId, None] = {}
-        for label in labels:
-            node = shortcuts.holder(label, pred, succ)
-            if node is None:
-                return None
-            nodes[node] = None
+        nodes = dict.fromkeys(shortcuts.holder(label, pred, succ) for label in labels)
         return [node for node in nodes if node not in (ring.node, SUPERVISOR)]
 
     def on_tick(self) -> None:
@@ -143,9 +134,9 @@ class Spreading:
             nodes = self.neighbours()  # to the sender too, as the paper does
         else:
             edges = self.tree_edges()
-            if spread is Spread.ADAPTIVE and (edges is None or not self._is_calm()):
-                edges = self.neighbours()
-            nodes = [node for node in edges or () if node != sender]
+            if spread is Spread.ADAPTIVE and (None in edges or not self._is_calm()):
+                edges = [*self.neighbours()]
+            nodes = [node for node in edges if node is not None and node != sender]
         for node in nodes:
             out.send(node, PublishNew(publication, hops))
         self._note_news(publication.id, News(hops, frozenset((*nodes, sender))))
@@ -196,9 +187,13 @@ class Spreading:
         """Send what somebody lacks, as new: its own tree edges may lack it too."""
         if message.sender in (self._ring.node, SUPERVISOR):
             return
-        room = self._config.chunk_bytes  # T14: a few short ids must not draw a long answer
+        # T14: a few short ids must not draw a long answer, nor many of them many.
+        has_credit = self._holdings.chunks_spent(message.sender) < self._config.credit_chunks
+        room = self._config.chunk_bytes if has_credit else 0
         for short, hops in message.short_ids():
             found = self._holdings.find(short, out) if room > 0 else None
             if found is not None:
                 room -= found.size_bytes
                 out.send(message.sender, PublishNew(found, hops))
+        if room < self._config.chunk_bytes:
+            self._holdings.charge(message.sender, 1)

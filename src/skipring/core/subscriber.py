@@ -208,12 +208,8 @@ class Subscriber:
             out.effects.append(Left())
             return
         if was_labelled and self._config.rules.wake:
-            nodes = dict.fromkeys(
-                [*(peer.node for peer in self._ring.peers()), *self._shortcuts.nodes()]
-            )
-            for node in nodes:
-                if node not in (self.node, SUPERVISOR):
-                    out.ask(node)  # R11: they may be as unrecorded as we are
+            for node in self._spreading.neighbours():
+                out.ask(node)  # R11: they may be as unrecorded as we are
         out.send(SUPERVISOR, Subscribe(self.node))
 
     def _on_check_label(self, message: CheckLabel, out: Outbox) -> None:
@@ -255,13 +251,22 @@ class Subscriber:
             out.send(message.sender, RemoveConnections(self.node))  # as B7
 
     def _on_publications(self, message: Publications, sender: NodeId | None, out: Outbox) -> None:
-        self._spreading.announce(self._repair.on_publications(message, out), sender)
+        believed = Publications(
+            tuple(each for each in message.publications if self._is_believed(each)),
+            message.session,
+        )
+        self._spreading.announce(self._repair.on_publications(believed, out), sender)
+
+    def _is_believed(self, publication: Publication) -> bool:
+        """False for one of which only the id is said, unless that is all there is here."""
+        return publication.payload is not None or self._config.takes_opaque
 
     def _on_trie_equal(self, message: TrieEqual, out: Outbox) -> None:
         self._repair.on_trie_equal(message, out)
 
     def _on_publish_new(self, message: PublishNew, sender: NodeId | None, out: Outbox) -> None:
-        self._spreading.on_publish_new(message, sender, out)
+        if self._is_believed(message.publication):
+            self._spreading.on_publish_new(message, sender, out)
         if out.effects:
             self._repair.note_difference()
 

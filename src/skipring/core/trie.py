@@ -113,6 +113,11 @@ class PublicationTrie:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def bucket_bits(self) -> int:
+        """How many bits of an id decide in which bucket it lies."""
+        return self._bits
+
     # -- single ids ------------------------------------------------------------------------
 
     def __contains__(self, key: bytes) -> bool:
@@ -309,26 +314,35 @@ class PublicationTrie:
             return self._digest((1 << prefix.length) | prefix.value, prefix.length)
         return digest_of(list(self.keys(prefix)))
 
-    def freshen(self, keys_max: int) -> bool:
+    def freshen(self, ids: int) -> bool:
         """Work out unknown digests over about so many ids; True once the root is known."""
-        if self.is_fresh:
-            return True
-        left = keys_max
-        waiting = [(1, 0)]
-        while waiting and left > 0:
+        return self.work_out(ALL, ids) >= 0
+
+    def work_out(self, prefix: Prefix, ids: int) -> int:
+        """Work out what the digest of a prefix takes, over about so many ids.
+
+        Return for how many ids there is time left; negative if the digest is not known yet.
+        """
+        if prefix.length > self._bits:
+            return ids - BUCKET_IDS  # a part of a bucket: not kept, soon worked out
+        waiting = [((1 << prefix.length) | prefix.value, prefix.length)]
+        while waiting and ids >= 0:
             index, length = waiting[-1]
-            unknown = [
-                child
-                for child in ((2 * index, length + 1), (2 * index + 1, length + 1))
-                if not self._is_whole(index, length) and self._digests[child[0]] is None
-            ]
-            if self._digests[index] is not None or not unknown:
-                left -= BUCKET_IDS if self._is_whole(index, length) else 1
+            if self._digests[index] is None:
+                unknown = self._unknown_below(index, length)
+                if unknown:
+                    waiting += unknown
+                    continue
+                ids -= BUCKET_IDS if self._is_whole(index, length) else 1
                 self._digest(index, length)
-                waiting.pop()
-            else:
-                waiting += unknown
-        return self.is_fresh
+            waiting.pop()
+        return ids if not waiting else -1
+
+    def _unknown_below(self, index: int, length: int) -> list[tuple[int, int]]:
+        if self._is_whole(index, length):
+            return []
+        below = ((2 * index, length + 1), (2 * index + 1, length + 1))
+        return [child for child in below if self._digests[child[0]] is None]
 
     def _is_whole(self, index: int, length: int) -> bool:
         """True if all ids of a place in the heap lie in one bucket, perhaps with others."""
@@ -363,7 +377,7 @@ class PublicationTrie:
         digest has been worked out from the ids again.
         """
         entries: list[tuple[bytes, int]] = []
-        for _ in range(len(self._buckets)):
+        for _ in range(min(keys_max, len(self._buckets))):  # buckets may be empty
             place = self._scrubbed % len(self._buckets)
             self._scrubbed = place + 1
             if self._buckets[place] is None:

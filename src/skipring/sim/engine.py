@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from msgspec.structs import replace
+
 from skipring.core.archive import MemoryArchive
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Confirmed, Deliver, Discard, Effect, Left, Send, Store
@@ -50,7 +52,7 @@ class World:
         uses_up_start: bool = False,
     ) -> None:
         self.topic = start.topic
-        self.config = config
+        self.config = replace(config, takes_opaque=config.takes_opaque or start.has_opaque)
         self.rng = Random(f"skipring/{seed}")
         self.round = 0
         self.events = 0

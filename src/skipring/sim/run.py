@@ -111,8 +111,7 @@ class Simulation:
     def __init__(self, scenario: Scenario, start: Snapshot | None = None) -> None:
         self.scenario = scenario
         self._adversary = scenario.adversary if start is None else None
-        if start is None:
-            start = scenario.start()
+        start = scenario.start(start)
         members = sum(state.member for state in start.subscribers.values())
         self._n = scenario.n if self._adversary is not None else members
         self.world = World(

@@ -133,10 +133,12 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         partition_end = self.partition.to_round - 1 if self.partition is not None else -1
         return max(partition_end, *(incident.last_round for incident in self.incidents()))
 
-    def start(self) -> Snapshot:
-        """The state that the adversary prepares, with publications scattered over it."""
-        start = ADVERSARIES[self.adversary].build(self.n, Random(f"{self.adversary}/{self.seed}"))
-        return scatter(start, self.publications, Random(f"publications/{self.seed}"))
+    def start(self, given: Snapshot | None = None) -> Snapshot:
+        """The state given, or that the adversary prepares, with publications scattered over it."""
+        if given is None:
+            chance = Random(f"{self.adversary}/{self.seed}")
+            given = ADVERSARIES[self.adversary].build(self.n, chance)
+        return scatter(given, self.publications, Random(f"publications/{self.seed}"))
 
     def faults(self, nodes: list[NodeId]) -> tuple[Fault, ...]:
         """What can happen to messages between these subscribers."""

@@ -3,8 +3,8 @@
 Legitimacy comes in layers, each resting on those before it: the database, the labels, the ring,
 the shortcuts, those who leave. A state in which all hold is explicitly legitimate; it is
 strictly so if nothing in flight can disturb it. Whether all members have all publications is a
-question of its own. Violations are generated lazily, lowest layer
-first: whoever only wants to know *whether* pays for the first one.
+question of its own. Violations are generated lazily, lowest layer first: whoever only wants to
+know *whether* pays for the first one.
 """
 
 from __future__ import annotations

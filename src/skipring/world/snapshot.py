@@ -53,6 +53,15 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         """Every message in a channel."""
         return self.channels
 
+    @property
+    def has_opaque(self) -> bool:
+        """True if somebody holds a publication of which only the id is known."""
+        return any(
+            publication.payload is None
+            for state in self.subscribers.values()
+            for publication in state.publications
+        )
+
     def explicit_edges(self) -> Iterator[tuple[NodeId, NodeId]]:
         """(u, v) for each v whose reference u stores (section 1.1)."""
         for node, state in self.subscribers.items():

@@ -36,7 +36,7 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.prefixes import ALL, Prefix, apart
 from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
 from skipring.core.trie import DIGEST_BYTES
@@ -181,7 +181,8 @@ class Arbitrary:
     def claim(self) -> Claim:
         """Any claim about a trie."""
         cover = self.maybe(0.7, self.prefix) or ALL
-        nodes = self.few(lambda: Summary(self.prefix(cover), self.rng.randbytes(DIGEST_BYTES)))
+        labels = apart(self.few(lambda: self.prefix(cover)))
+        nodes = [Summary(label, self.rng.randbytes(DIGEST_BYTES)) for label in labels]
         return Claim.make(cover, nodes, self.few(self.short_id))
 
     def claims(self) -> tuple[Claim, ...]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from skipring.core.claims import SHORT_BYTES, Claim, Summary
+from skipring.core.messages import HOPS_MAX
 from skipring.core.peers import TopicId
 from skipring.core.prefixes import Prefix
 from skipring.core.publications import ID_BITS, ID_BYTES, Publication
@@ -31,8 +32,6 @@ from skipring.world.file.values import (
     string,
     tuple_of,
 )
-
-HOPS_MAX: Final = 0xFF  # with a short id goes one byte of hops
 
 _PUBLICATION: Final = Shape(
     required=frozenset({"publisher", "seq"}),
