@@ -149,6 +149,7 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     quiet_ticks_max: int = 1
     # Measured: 1.5 microseconds an id, so nothing stands still for longer than 10 ms.
     hashed_ids: int = 4096
+    answer_ids: int = 16384  # for what a message of claims is about: at most 25 ms
     # T10, our guess: 10^6 publications in 17 hours at a tick a second, for 50 microseconds a tick.
     scrubbed_ids: int = 16
     # The tree is for calm weather: this many ticks, and one for each level, without a change.

@@ -51,7 +51,7 @@ class Answer:
         self._trie = trie
         self._config = config
         self._lens = Lens(session)
-        self._ids_left = config.hashed_ids  # there is time to hash for this answer
+        self._ids_left = config.answer_ids  # there is time to hash for this answer
         self.statements: list[Statement] = []
         self.regions: list[Region] = []
 

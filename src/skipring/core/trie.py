@@ -324,7 +324,8 @@ class PublicationTrie:
         Return for how many ids there is time left; negative if the digest is not known yet.
         """
         if prefix.length > self._bits:
-            return ids - BUCKET_IDS  # a part of a bucket: not kept, soon worked out
+            # A part of a bucket, of which no digest is kept.
+            return ids - sum(1 for _ in self._records_under(prefix))
         waiting = [((1 << prefix.length) | prefix.value, prefix.length)]
         while waiting and ids >= 0:
             index, length = waiting[-1]
