@@ -1,9 +1,17 @@
 """The errors skipring raises, as one tree.
 
 SkipringError
-└── InputError              something the user gave us is not of the form we accept
-    ├── WorldFormatError    a world file
-    └── ScenarioError       a scenario file
+├── InputError              something the user gave us is not of the form we accept
+│   ├── WorldFormatError    a world file
+│   ├── ScenarioError       a scenario file
+│   └── IdentityError       the name of a node, given or kept
+├── StorageError            a data directory cannot be used
+│   ├── StoreFullError      there is no room left
+│   └── StoreBusyError      another process uses it
+└── WireError               bytes from a link, or meant for one, are not of the form we speak
+    ├── FramingError        they are no frames
+    ├── GreetingError       the first frame is no greeting, or one of another version
+    └── MessageError        a frame does not hold a message, or one with values we do not accept
 """
 
 from __future__ import annotations
@@ -23,3 +31,35 @@ class WorldFormatError(InputError):
 
 class ScenarioError(InputError):
     """A scenario names something we do not know, or gives it a value we cannot use."""
+
+
+class IdentityError(InputError):
+    """A node cannot have this name, or already has another one."""
+
+
+class StorageError(SkipringError):
+    """Something cannot be kept or read back; the message says what to do. Never for damage."""
+
+
+class StoreFullError(StorageError):
+    """There is no room on the disk; nothing is lost, and it can be tried again."""
+
+
+class StoreBusyError(StorageError):
+    """Another process uses the same data directory."""
+
+
+class WireError(SkipringError):
+    """What came over a link, or was to go over it, is not of the form of docs/wire.md."""
+
+
+class FramingError(WireError):
+    """A frame is too long or of no known kind; nothing behind it can be read."""
+
+
+class GreetingError(WireError):
+    """Whoever is at the other end of a link does not speak our version of our language."""
+
+
+class MessageError(WireError):
+    """A message cannot be read, or a value in it is outside of what we accept."""

@@ -1,0 +1,172 @@
+"""Frames to messages and back.
+
+In a frame is an envelope: an array of the message, its topic, and hints where the nodes that the
+message names can be found. What a later revision adds behind these is ignored. The message comes
+first and starts with its tag, so the third byte of a body says what it is, and is looked at
+before anything else is: also what it costs to read a message has a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+from msgspec import MsgspecError, Raw, Struct
+from msgspec.msgpack import Decoder, Encoder
+from msgspec.structs import replace
+
+from skipring.core.messages import Publications, PublishNew
+from skipring.core.peers import NodeId, TopicId
+from skipring.errors import FramingError, MessageError
+from skipring.wire.formats import FORMATS, Format, tag_of
+from skipring.wire.framing import DATA, Frame, frame
+from skipring.wire.runtime_messages import WIRE_TYPES, Address, Publish, WireMessage
+from skipring.wire.values import SHOWN_CHARACTERS_MAX, check_address, check_hops, check_topic
+
+AnyMessage = TypeVar("AnyMessage")
+
+_TAG_AT: Final = 2  # behind the first bytes of two short arrays: the envelope and the message
+_REASON_CHARACTERS_MAX: Final = 3 * SHOWN_CHARACTERS_MAX
+
+
+class Envelope(Struct, Generic[AnyMessage], frozen=True, array_like=True, gc=False):
+    """What is in a frame.
+
+    A hint says where a node listens, as far as the sender knows; it is no part of the protocol's
+    state, and what a node says of itself in a greeting is newer.
+    """
+
+    message: AnyMessage
+    topic: TopicId
+    hints: dict[NodeId, Address] = {}
+
+
+class _RawPublishNew(Struct, frozen=True, array_like=True, gc=False, tag=tag_of(PublishNew)):
+    """PublishNew with its publication as bytes."""
+
+    publication: Raw
+    hops: int
+
+
+class _Reader(Struct, frozen=True):
+    """How to read the messages of one type."""
+
+    name: str
+    format: Format
+    decoder: Decoder[Envelope[Any]]
+
+
+_READERS: Final[Mapping[int, _Reader]] = {
+    tag_of(kind): _Reader(
+        kind.__name__,
+        FORMATS[kind],
+        Decoder(Envelope[kind]),  # type: ignore[valid-type]
+    )
+    for kind in WIRE_TYPES
+}
+_RAW_DECODER: Final = Decoder(Envelope[_RawPublishNew])
+_ENCODER: Final = Encoder()
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+def decode(given: Frame) -> Envelope[WireMessage]:
+    """Read what is in a frame; whatever is not as docs/wire.md says is a MessageError."""
+    body = given.body
+    reader = _READERS.get(body[_TAG_AT]) if len(body) > _TAG_AT else None
+    if reader is None:
+        raise MessageError("a frame does not start with the tag of a message")
+    if given.kind is not reader.format.frame_kind:
+        raise MessageError(f"{reader.name} in a {given.kind.name.lower()} frame")
+    if len(body) > reader.format.body_bytes_max:
+        raise MessageError(_too_long(reader.name, len(body), reader.format))
+    try:
+        envelope = reader.decoder.decode(body)
+    except (MsgspecError, ValueError, RecursionError) as error:  # ValueError: not UTF-8
+        raise MessageError(f"{reader.name}: {_on_one_line(error)}") from None
+    _check(envelope, reader.format)
+    return envelope
+
+
+def publication_bytes(given: Frame) -> bytes:
+    """The publication of a frame that was read and holds PublishNew, as it came.
+
+    So it can be passed on with all that a later revision may have added to it.
+    """
+    try:
+        return bytes(_RAW_DECODER.decode(given.body).message.publication)
+    except (MsgspecError, ValueError, RecursionError) as error:
+        raise MessageError(f"PublishNew: {_on_one_line(error)}") from None
+
+
+def _check(envelope: Envelope[Any], form: Format) -> None:
+    check_topic(envelope.topic)
+    form.check(envelope.message)
+    if envelope.hints:
+        named = form.nodes(envelope.message)
+        for node, address in envelope.hints.items():
+            if node not in named:
+                raise MessageError("a hint about a node that the message does not name")
+            check_address(address)
+
+
+def _on_one_line(error: Exception) -> str:
+    """What the decoder says, short and printable: it quotes what came."""
+    text = ascii(str(error)[:_REASON_CHARACTERS_MAX])
+    return text[1:-1]
+
+
+def _too_long(name: str, size: int, form: Format) -> str:
+    return f"{name} of {size} bytes, and {form.body_bytes_max} is the limit"
+
+
+# -- writing ---------------------------------------------------------------------------------
+
+
+def named_nodes(message: WireMessage) -> tuple[NodeId, ...]:
+    """The nodes that a message names and that hints may be given for."""
+    return FORMATS[type(message)].nodes(message)
+
+
+def encode(
+    topic: TopicId, message: WireMessage, hints: Mapping[NodeId, Address] | None = None
+) -> bytes:
+    """Write a message as a frame; what others would refuse is a MessageError here already."""
+    form = FORMATS[type(message)]
+    strip = _WITHOUT_IDS.get(type(message))
+    sent = message if strip is None else strip(message)
+    envelope = Envelope(sent, topic, dict(hints) if hints else {})
+    _check(envelope, form)
+    body = _ENCODER.encode(envelope)
+    if len(body) > form.body_bytes_max:
+        raise MessageError(_too_long(type(message).__name__, len(body), form))
+    return frame(body, form.frame_kind)
+
+
+def encode_publish_new(topic: TopicId, publication: bytes, hops: int) -> bytes:
+    """Write a PublishNew whose publication is passed on as it came (``publication_bytes``)."""
+    check_topic(topic)
+    check_hops(hops)
+    body = _ENCODER.encode(Envelope(_RawPublishNew(Raw(publication), hops), topic))
+    try:
+        return frame(body, DATA)
+    except FramingError as error:
+        raise MessageError(f"PublishNew: {error}") from None
+
+
+def _one_without_id(message: PublishNew | Publish) -> PublishNew | Publish:
+    return replace(message, publication=replace(message.publication, id=b""))
+
+
+def _all_without_ids(message: Publications) -> Publications:
+    nameless = tuple(replace(publication, id=b"") for publication in message.publications)
+    return replace(message, publications=nameless)
+
+
+# Whoever receives a publication works out its id (T10), so it does not travel.
+_WITHOUT_IDS: Final[Mapping[type[WireMessage], Callable[[Any], WireMessage]]] = {
+    PublishNew: _one_without_id,
+    Publish: _one_without_id,
+    Publications: _all_without_ids,
+}

@@ -1,0 +1,153 @@
+"""How each message travels: in which kind of frame, and what its fields may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, Final, Self
+
+from msgspec import Struct
+
+from skipring.core.messages import (
+    CheckAndPublish,
+    CheckLabel,
+    CheckTrie,
+    Digest,
+    GetConfiguration,
+    IHave,
+    Introduce,
+    IntroduceShortcut,
+    Publications,
+    PublishNew,
+    RemoveConnections,
+    SetConfiguration,
+    Subscribe,
+    TrieEqual,
+    Unsubscribe,
+    Want,
+)
+from skipring.core.peers import NodeId
+from skipring.wire.framing import CONTROL, CONTROL_BYTES_MAX, DATA, DATA_BYTES_MAX, FrameKind
+from skipring.wire.runtime_messages import (
+    ConfigurationAck,
+    Locate,
+    Members,
+    Probe,
+    ProbeReply,
+    Publish,
+    Published,
+    Refused,
+    ReportSilent,
+    WireMessage,
+)
+from skipring.wire.values import (
+    CLAIMS,
+    COUNT,
+    DIGEST,
+    FLAG,
+    HOPS,
+    HOPS_OF_EACH,
+    ID,
+    LABEL,
+    LINK,
+    MEMBERS,
+    NODE,
+    NUMBER,
+    OFFSET,
+    PEER,
+    PUBLICATION,
+    PUBLICATIONS,
+    REASON,
+    SESSION,
+    SHORT_IDS,
+    TRIE_DIGEST,
+    Check,
+    FieldKind,
+    Naming,
+)
+
+# Limit of ours: to read a claim costs 1 microsecond a byte at worst, and whoever reads ignores
+# what is longer than 64 KiB (twice the core's ``claims_bytes``).
+CLAIMS_BYTES_MAX: Final = 80 * 1024
+
+
+class Format(Struct, frozen=True):
+    """How one type of message travels."""
+
+    frame_kind: FrameKind
+    body_bytes_max: int
+    fields: Mapping[str, FieldKind]
+    # The same as the functions that are called for every message.
+    _checks: tuple[tuple[Callable[[Any], Any], Check], ...]
+    _naming: tuple[tuple[Callable[[Any], Any], Naming], ...]
+
+    @classmethod
+    def of(
+        cls, frame_kind: FrameKind, body_bytes_max: int, fields: Mapping[str, FieldKind]
+    ) -> Self:
+        """The format of a message with these fields."""
+        getters = [(attrgetter(name), kind) for name, kind in fields.items()]
+        return cls(
+            frame_kind,
+            body_bytes_max,
+            fields,
+            tuple((get, kind.check) for get, kind in getters if kind.check),
+            tuple((get, kind.nodes) for get, kind in getters if kind.nodes),
+        )
+
+    def check(self, message: WireMessage) -> None:
+        """Refuse a message with a value that is outside of what we accept."""
+        for get, check in self._checks:
+            check(get(message))
+
+    def nodes(self, message: WireMessage) -> tuple[NodeId, ...]:
+        """The nodes that a message names, as peers that its receiver may want to talk to."""
+        return tuple(node for get, nodes in self._naming for node in nodes(get(message)))
+
+
+def _control(**fields: FieldKind) -> Format:
+    return Format.of(CONTROL, CONTROL_BYTES_MAX, fields)
+
+
+def _data(**fields: FieldKind) -> Format:
+    return Format.of(DATA, DATA_BYTES_MAX, fields)
+
+
+def _claims(**fields: FieldKind) -> Format:
+    return Format.of(DATA, CLAIMS_BYTES_MAX, fields)
+
+
+FORMATS: Final[Mapping[type[WireMessage], Format]] = {
+    Subscribe: _control(node=NODE.or_none()),
+    Unsubscribe: _control(node=NODE.or_none()),
+    GetConfiguration: _control(node=NODE.or_none(), digest=DIGEST.or_none()),
+    SetConfiguration: _control(pred=PEER.or_none(), label=LABEL.or_none(), succ=PEER.or_none()),
+    CheckLabel: _control(sender=PEER, believed=LABEL.or_none(), link=LINK),
+    Introduce: _control(peer=PEER, link=LINK, first_hand=FLAG),
+    IntroduceShortcut: _control(peer=PEER),
+    RemoveConnections: _control(node=NODE),
+    Digest: _control(node=NODE, digest=DIGEST),
+    CheckTrie: _claims(sender=NODE, claims=CLAIMS, session=SESSION, confirm=FLAG),
+    CheckAndPublish: _claims(sender=NODE, claims=CLAIMS, session=SESSION, wanted=CLAIMS),
+    Publications: _data(publications=PUBLICATIONS, session=SESSION),
+    TrieEqual: _control(sender=NODE, root=TRIE_DIGEST),
+    PublishNew: _data(publication=PUBLICATION, hops=HOPS),
+    IHave: _control(sender=NODE, ids=SHORT_IDS, hops=HOPS_OF_EACH),
+    Want: _control(sender=NODE, ids=SHORT_IDS, hops=HOPS_OF_EACH),
+    Locate: _control(request=NUMBER, count=COUNT),
+    Members: _control(request=NUMBER, members=MEMBERS),
+    ReportSilent: _control(node=NODE),
+    Probe: _control(nonce=NUMBER),
+    ProbeReply: _control(nonce=NUMBER),
+    ConfigurationAck: _control(),
+    Publish: _data(request=NUMBER, publication=PUBLICATION),
+    Published: _control(request=NUMBER, id=ID, offset=OFFSET),
+    Refused: _control(request=NUMBER, reason=REASON),
+}
+
+
+def tag_of(message_type: type[WireMessage]) -> int:
+    """The number that a message starts with."""
+    tag = message_type.__struct_config__.tag
+    assert isinstance(tag, int), f"{message_type.__name__} has no number for a tag"
+    return tag

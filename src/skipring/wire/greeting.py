@@ -1,0 +1,89 @@
+"""The greeting: the first frame that each side sends on a link.
+
+The magic and the version come first and stay there in every version, so that two sides that do
+not understand each other can still say why. What a later revision of this version adds behind
+the other fields (a signature, a token) is ignored.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from msgspec import MsgspecError, Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from skipring.core.peers import NodeId
+from skipring.errors import GreetingError, MessageError
+from skipring.wire.framing import CONTROL, Frame, frame
+from skipring.wire.runtime_messages import Address
+from skipring.wire.values import check_address, check_node
+
+MAGIC: Final = "skipring"
+VERSION: Final = 1
+
+
+class Role(StrEnum):
+    """What somebody is in the system."""
+
+    SUPERVISOR = "supervisor"
+    NODE = "node"  # may be a member of topics
+    CLIENT = "client"  # reads or writes through a member
+
+
+class Greeting(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """Who is at this end of a link, and where others reach it; a client need not listen."""
+
+    magic: str = MAGIC
+    version: int = VERSION
+    node: NodeId
+    address: Address
+    role: Role
+
+
+class _Opening(Struct, frozen=True, array_like=True, gc=False):
+    """What the greetings of all versions start with."""
+
+    magic: str
+    version: int
+
+
+_OPENING: Final = Decoder(_Opening)
+_GREETING: Final = Decoder(Greeting)
+_ENCODER: Final = Encoder()
+
+
+def encode_greeting(greeting: Greeting) -> bytes:
+    """Write a greeting as a frame."""
+    _check_values(greeting)
+    return frame(_ENCODER.encode(greeting), CONTROL)
+
+
+def check_greeting(given: Frame) -> Greeting:
+    """Read the first frame of a link; refuse whoever does not speak our version."""
+    if given.kind is not CONTROL:
+        raise GreetingError("the first frame is no greeting: it is a data frame")
+    try:
+        opening = _OPENING.decode(given.body)
+    except (MsgspecError, ValueError, RecursionError):  # ValueError: not UTF-8
+        raise GreetingError("the first frame is no greeting of skipring") from None
+    if opening.magic != MAGIC:
+        raise GreetingError("the first frame is a greeting, but not one of skipring")
+    if opening.version != VERSION:
+        theirs = f"the other side speaks version {opening.version}"
+        raise GreetingError(f"{theirs} of the protocol, and we speak version {VERSION}")
+    try:
+        greeting = _GREETING.decode(given.body)
+    except (MsgspecError, ValueError, RecursionError):
+        raise GreetingError(f"a greeting of version {VERSION} that cannot be read") from None
+    _check_values(greeting)
+    return greeting
+
+
+def _check_values(greeting: Greeting) -> None:
+    try:
+        check_node(greeting.node)
+        if greeting.address or greeting.role is not Role.CLIENT:
+            check_address(greeting.address)
+    except MessageError as error:
+        raise GreetingError(f"in a greeting, {error}") from None

@@ -1,0 +1,218 @@
+"""What the values in a message may be: one small check each, and the words that describe it.
+
+The types are checked where bytes are read; here it is about sizes, ranges and names. A check
+returns nothing or raises a MessageError of one sentence, which stays short whatever came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
+
+from skipring.core.labels import CIRCLE
+from skipring.core.messages import HOPS_MAX
+from skipring.core.peers import NodeId, Peer, TopicId
+from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.trie import OFFSET_BYTES
+from skipring.errors import MessageError
+from skipring.wire.runtime_messages import Address
+
+Check: TypeAlias = Callable[[Any], None]
+Naming: TypeAlias = Callable[[Any], tuple[NodeId, ...]]
+
+# All are limits of ours; the paper has none.
+TOPIC_BYTES_MAX: Final = 255
+PAYLOAD_BYTES_MAX: Final = 512 * 1024
+KEY_BYTES_MAX: Final = 1024
+HEADERS_MAX: Final = 64
+HEADERS_BYTES_MAX: Final = 8 * 1024  # names and values together
+NUMBER_MAX: Final = (1 << 63) - 1  # what SQLite and Spark can hold
+SESSION_MAX: Final = (1 << 16) - 1
+OFFSET_MAX: Final = (1 << 8 * OFFSET_BYTES) - 1
+LOCATED_MAX: Final = 32  # members in one answer: with the longest addresses they fit in a frame
+PUBLICATIONS_MAX: Final = 8192  # twice what a chunk (T14) can hold of the smallest
+REASON_CHARACTERS_MAX: Final = 500
+SHOWN_CHARACTERS_MAX: Final = 40  # Our guess: enough to recognise a value in a sentence.
+
+_NODE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
+_CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_PORT_MAX: Final = (1 << 16) - 1
+
+
+def shown(text: str) -> str:
+    """A text from outside in few printable characters, on one line."""
+    short = ascii(text[:SHOWN_CHARACTERS_MAX])
+    return short if len(text) <= SHOWN_CHARACTERS_MAX else short + "..."
+
+
+# -- names -----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)  # the same few stand in every frame
+def check_topic(topic: TopicId) -> None:
+    """A topic has 1 to 255 bytes of UTF-8 without control characters."""
+    size = len(topic.encode(errors="replace"))
+    if not 1 <= size <= TOPIC_BYTES_MAX:
+        raise MessageError(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
+    if _CONTROL_CHARACTER.search(topic):
+        raise MessageError(f"a topic has no control characters: {shown(topic)}")
+    _check_text(topic)
+
+
+@lru_cache(maxsize=4096)  # as above
+def check_node(node: NodeId) -> None:
+    """A node is named by 1 to 64 characters of [A-Za-z0-9._-]."""
+    if not _NODE.fullmatch(node):
+        raise MessageError(f"a node has 1 to 64 characters of A-Z a-z 0-9 . _ -: {shown(node)}")
+
+
+def check_address(address: Address) -> None:
+    """An address is a host or an IP in ASCII (IPv6 in brackets), a colon and a port."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None or not 1 <= int(match[1]) <= _PORT_MAX:
+        raise MessageError(f"an address is of the form host:port, not {shown(address)}")
+
+
+def _check_text(text: str) -> None:
+    """Bytes that are read are always whole characters; what the application gives may not be."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MessageError(f"half a character in a text: {shown(text)}") from None
+
+
+# -- publications ----------------------------------------------------------------------------
+
+
+def check_publication(publication: Publication) -> None:
+    """What may travel: with a payload, and nothing in it longer than we allow.
+
+    The application's publications can be checked with it too: the id does not matter.
+    """
+    payload, key = publication.payload, publication.key
+    check_node(publication.publisher)
+    if payload is None:
+        raise MessageError("a publication without a payload")
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        size = len(payload)
+        raise MessageError(f"a payload of {size} bytes, and {PAYLOAD_BYTES_MAX} is the limit")
+    if key is not None and len(key) > KEY_BYTES_MAX:
+        raise MessageError(f"a key of {len(key)} bytes, and {KEY_BYTES_MAX} is the limit")
+    if not (0 <= publication.seq <= NUMBER_MAX and 0 <= publication.time <= NUMBER_MAX):
+        raise MessageError("a seq or time that is not from 0 to 2^63-1")
+    if publication.headers:
+        _check_headers(publication.headers)
+
+
+def _check_headers(headers: dict[str, str]) -> None:
+    if len(headers) > HEADERS_MAX:
+        raise MessageError(f"{len(headers)} headers, and {HEADERS_MAX} is the limit")
+    size = 0
+    for item in headers.items():
+        for text in item:
+            _check_text(text)
+            size += len(text.encode())
+    if size > HEADERS_BYTES_MAX:
+        raise MessageError(f"headers of {size} bytes, and {HEADERS_BYTES_MAX} is the limit")
+
+
+def _check_nameless(publication: Publication) -> None:
+    """As it travels: whoever receives it works out its id (T10)."""
+    if publication.id:
+        raise MessageError("a publication travels without its id")
+    check_publication(publication)
+
+
+def _check_publications(publications: tuple[Publication, ...]) -> None:
+    if len(publications) > PUBLICATIONS_MAX:
+        count = len(publications)
+        raise MessageError(f"{count} publications, and {PUBLICATIONS_MAX} is the limit")
+    for publication in publications:
+        _check_nameless(publication)
+
+
+# -- the other fields ------------------------------------------------------------------------
+
+
+def _check_peer(peer: Peer) -> None:
+    check_node(peer.node)
+
+
+def _check_members(members: dict[NodeId, Address]) -> None:
+    if len(members) > LOCATED_MAX:
+        raise MessageError(f"{len(members)} members, and {LOCATED_MAX} is the limit")
+    for node, address in members.items():
+        check_node(node)
+        check_address(address)
+
+
+def _check_id(key: bytes) -> None:
+    if len(key) != ID_BYTES:
+        raise MessageError(f"an id of {len(key)} bytes, and it has {ID_BYTES}")
+
+
+def _check_reason(reason: str) -> None:
+    if len(reason) > REASON_CHARACTERS_MAX:
+        raise MessageError(f"a reason of {len(reason)} characters")
+    _check_text(reason)
+
+
+class FieldKind(Struct, frozen=True):
+    """What a field holds: how to say it, how to check it, which nodes it names as peers.
+
+    Without a check, all that there is to be checked the type does.
+    """
+
+    words: str
+    check: Check | None = None
+    nodes: Naming | None = None
+
+    def or_none(self) -> FieldKind:
+        """The same, or nothing."""
+        check, nodes = self.check, self.nodes
+        return FieldKind(
+            f"{self.words} or nil",
+            check and (lambda value: None if value is None else check(value)),
+            nodes and (lambda value: () if value is None else nodes(value)),
+        )
+
+
+def check_hops(hops: int) -> None:
+    """Hops are counted up to 255."""
+    if not 0 <= hops <= HOPS_MAX:
+        raise MessageError(f"{hops} hops, and they are counted from 0 to {HOPS_MAX}")
+
+
+def _number(last: int, words: str, first: int = 0) -> FieldKind:
+    def check(value: int) -> None:
+        if not first <= value <= last:
+            raise MessageError(f"{value} is not from {words}")
+
+    return FieldKind(words, check)
+
+
+NODE: Final = FieldKind("node", check_node, lambda node: (node,))
+PEER: Final = FieldKind("[[position], node]", _check_peer, lambda peer: (peer.node,))
+LABEL: Final = FieldKind("[position]")
+LINK: Final = FieldKind('"LIN" or "CYC"')
+FLAG: Final = FieldKind("bool")
+DIGEST: Final = _number(CIRCLE - 1, "0 to 2^64-1")
+NUMBER: Final = _number(NUMBER_MAX, "0 to 2^63-1")
+SESSION: Final = _number(SESSION_MAX, f"0 to {SESSION_MAX}")
+HOPS: Final = FieldKind(f"0 to {HOPS_MAX}", check_hops)
+OFFSET: Final = _number(OFFSET_MAX, "0 to 2^40-1")
+COUNT: Final = _number(LOCATED_MAX, f"1 to {LOCATED_MAX}", first=1)
+CLAIMS: Final = FieldKind("claims")
+TRIE_DIGEST: Final = FieldKind("16 bytes")
+SHORT_IDS: Final = FieldKind("8 bytes each")
+HOPS_OF_EACH: Final = FieldKind("1 byte each")
+ID: Final = FieldKind(f"{ID_BYTES} bytes", _check_id)
+PUBLICATION: Final = FieldKind("publication", _check_nameless)
+PUBLICATIONS: Final = FieldKind("publications", _check_publications)
+MEMBERS: Final = FieldKind("map of node to address", _check_members)
+REASON: Final = FieldKind("text", _check_reason)

@@ -1,0 +1,161 @@
+"""One message of each type, and strategies for messages that may travel."""
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from msgspec.structs import replace
+
+from skipring.core.claims import Claim, Summary
+from skipring.core.messages import (
+    CheckAndPublish,
+    CheckLabel,
+    CheckTrie,
+    Digest,
+    GetConfiguration,
+    IHave,
+    Introduce,
+    IntroduceShortcut,
+    Publications,
+    PublishNew,
+    RemoveConnections,
+    SetConfiguration,
+    Subscribe,
+    TrieEqual,
+    Unsubscribe,
+    Want,
+)
+from skipring.core.peers import SUPERVISOR, Link
+from skipring.core.prefixes import ALL, Prefix
+from skipring.core.publications import ID_BYTES, Publication
+from skipring.wire.framing import Frame, FrameReader
+from skipring.wire.runtime_messages import (
+    ConfigurationAck,
+    Locate,
+    Members,
+    Probe,
+    ProbeReply,
+    Publish,
+    Published,
+    Refused,
+    ReportSilent,
+    RuntimeMessage,
+    WireMessage,
+)
+from skipring.wire.values import (
+    LOCATED_MAX,
+    NUMBER_MAX,
+    OFFSET_MAX,
+    REASON_CHARACTERS_MAX,
+    SESSION_MAX,
+)
+from tests.support.machines import label, peer
+from tests.support.strategies import messages, node_names, publications
+
+TOPIC = "news"
+NODES = ("a", "b", SUPERVISOR)
+ADDRESS = "127.0.0.1:7400"
+
+PUBLICATION = Publication(
+    publisher="a", seq=7, payload=b"hello", time=1, key=b"k", headers={"src": "web"}
+)
+_CLAIM = Claim.make(ALL, [Summary(Prefix.parse("01"), bytes(range(16)))])
+_LEAVES = Claim.make(Prefix.parse("1"), leaves=[b"12345678"])
+
+SAMPLES: tuple[WireMessage, ...] = (
+    Subscribe("a"),
+    Unsubscribe(None),
+    GetConfiguration("a", 2**64 - 1),
+    SetConfiguration(peer("0", "a"), label("01"), None),
+    CheckLabel(peer("01", "a"), label("1"), Link.LINE),
+    Introduce(peer("01", "a"), Link.WRAP, first_hand=True),
+    IntroduceShortcut(peer("1", "b")),
+    RemoveConnections("b"),
+    Digest("a", 258),
+    CheckTrie("a", (_CLAIM,), 5, confirm=True),
+    CheckAndPublish("a", (_CLAIM,), 5, (_LEAVES,)),
+    Publications((PUBLICATION, PUBLICATION), 5),
+    TrieEqual("a", bytes(16)),
+    PublishNew(PUBLICATION, 3),
+    IHave("a", b"12345678", b"\x03"),
+    Want("a", b"", b""),
+    Locate(1, 8),
+    Members(1, {"a": ADDRESS, "b": "[::1]:7401"}),
+    ReportSilent("b"),
+    Probe(9),
+    ProbeReply(9),
+    ConfigurationAck(),
+    Publish(2, PUBLICATION),
+    Published(2, bytes(range(ID_BYTES)), 1000),
+    Refused(2, "not a member of this topic"),
+)
+
+
+def frames_of(data: bytes) -> list[Frame]:
+    """The frames in some bytes."""
+    return FrameReader().feed(data)
+
+
+def the_frame(data: bytes) -> Frame:
+    """The one frame in some bytes."""
+    (only,) = frames_of(data)
+    return only
+
+
+def travelling(publication: Publication) -> Publication:
+    """A publication as it may travel: with a payload, without an id, its numbers not too large."""
+    return replace(
+        publication,
+        payload=publication.payload or b"",
+        seq=min(publication.seq, NUMBER_MAX),
+        time=min(publication.time, NUMBER_MAX),
+        id=b"",
+    )
+
+
+def _allowed(message: WireMessage) -> WireMessage:
+    """A message of the core with its values inside the limits of the wire."""
+    match message:
+        case PublishNew(publication=publication, hops=hops):
+            return PublishNew(travelling(publication), hops % 256)
+        case Publications(publications=carried, session=session):
+            return Publications(tuple(map(travelling, carried)), session & SESSION_MAX)
+        case CheckTrie(session=session) | CheckAndPublish(session=session):
+            return replace(message, session=session & SESSION_MAX)
+        case _:
+            return message
+
+
+def addresses() -> SearchStrategy[str]:
+    """Where somebody may listen."""
+    hosts = st.sampled_from(["127.0.0.1", "localhost", "a-b.example", "[::1]", "x" * 253])
+    return st.builds("{}:{}".format, hosts, st.integers(1, 65535))
+
+
+def runtime_messages() -> SearchStrategy[RuntimeMessage]:
+    """The hosts' own messages."""
+    number = st.integers(0, NUMBER_MAX)
+    members = st.dictionaries(node_names(), addresses(), max_size=4)
+    key = st.binary(min_size=ID_BYTES, max_size=ID_BYTES)
+    return st.one_of(
+        st.builds(Locate, number, st.integers(1, LOCATED_MAX)),
+        st.builds(Members, number, members),
+        st.builds(ReportSilent, node_names()),
+        st.builds(Probe, number),
+        st.builds(ProbeReply, number),
+        st.just(ConfigurationAck()),
+        st.builds(Publish, number, publications().map(travelling)),
+        st.builds(Published, number, key, st.integers(0, OFFSET_MAX)),
+        st.builds(Refused, number, st.text(max_size=REASON_CHARACTERS_MAX)),
+    )
+
+
+def wire_messages() -> SearchStrategy[WireMessage]:
+    """Every message that may travel."""
+    return messages(NODES).map(_allowed) | runtime_messages()
+
+
+def topics() -> SearchStrategy[str]:
+    """Names of topics."""
+    characters = st.characters(exclude_categories=("Cc", "Cs"))
+    return st.sampled_from(["news", "x" * 255, "\u00e4" * 127]) | st.text(
+        characters, min_size=1, max_size=63
+    )

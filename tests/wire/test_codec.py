@@ -1,0 +1,396 @@
+"""The codec: frames to messages and back, and whatever else comes is refused."""
+
+import tracemalloc
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.messages import (
+    CheckTrie,
+    Digest,
+    IHave,
+    Publications,
+    PublishNew,
+    RemoveConnections,
+    SetConfiguration,
+    Subscribe,
+)
+from skipring.core.publications import Publication
+from skipring.errors import MessageError, WireError
+from skipring.wire.codec import (
+    Envelope,
+    decode,
+    encode,
+    encode_publish_new,
+    named_nodes,
+    publication_bytes,
+)
+from skipring.wire.formats import FORMATS
+from skipring.wire.framing import CONTROL, DATA, Frame, FrameKind
+from skipring.wire.runtime_messages import Locate, Members, Publish, Published, Refused, WireMessage
+from tests.support.machines import peer, unhurried
+from tests.support.strategies import publications
+from tests.wire.samples import (
+    ADDRESS,
+    PUBLICATION,
+    SAMPLES,
+    TOPIC,
+    addresses,
+    frames_of,
+    the_frame,
+    topics,
+    travelling,
+    wire_messages,
+)
+
+
+def name_of(message: WireMessage) -> str:
+    return type(message).__name__
+
+
+of_every_type = pytest.mark.parametrize("message", SAMPLES, ids=map(name_of, SAMPLES))
+
+
+# -- there and back --------------------------------------------------------------------------
+
+
+@of_every_type
+def test_a_message_of_every_type_comes_back(message: WireMessage) -> None:
+    assert decode(the_frame(encode(TOPIC, message))) == Envelope(message, TOPIC)
+
+
+@unhurried
+@given(wire_messages(), topics(), st.data())
+def test_every_message_comes_back_with_its_topic_and_hints(
+    message: WireMessage, topic: str, data: st.DataObject
+) -> None:
+    known = data.draw(st.lists(st.sampled_from(named_nodes(message) or ("",)), unique=True))
+    hints = {node: data.draw(addresses()) for node in known if node}
+    sent = encode(topic, message, hints)
+    assert decode(the_frame(sent)) == Envelope(message, topic, hints)
+
+
+@unhurried
+@given(st.lists(wire_messages(), max_size=5))
+def test_messages_that_are_written_together_are_read_together(sent: list[WireMessage]) -> None:
+    joined = b"".join(encode(TOPIC, message) for message in sent)
+    assert [decode(each).message for each in frames_of(joined)] == sent
+
+
+@unhurried
+@given(publications())
+def test_publications_travel_without_their_ids(publication: Publication) -> None:
+    bare = travelling(publication)
+    named = bare.settled(TOPIC)
+    assert named.id
+    for sent, received in [
+        (PublishNew(named, 1), PublishNew(bare, 1)),
+        (Publications((named, named)), Publications((bare, bare))),
+        (Publish(1, named), Publish(1, bare)),
+    ]:
+        assert decode(the_frame(encode(TOPIC, sent))).message == received
+        assert named.id not in encode(TOPIC, sent)
+
+
+def test_a_publication_of_the_longest_parts_fits_into_a_frame() -> None:
+    largest = Publication(
+        publisher="x" * 64,
+        seq=2**63 - 1,
+        time=2**63 - 1,
+        payload=bytes(512 * 1024),
+        key=bytes(1024),
+        headers={f"{number:064}": "x" * 64 for number in range(64)},
+    )
+    for message in PublishNew(largest, 255), Publish(2**63 - 1, largest), Publications((largest,)):
+        assert decode(the_frame(encode("x" * 255, message))).message == message
+
+
+def test_a_chunk_fits_into_a_frame_though_the_core_takes_a_character_for_a_byte() -> None:
+    wide = {f"{number:02}": "\U0001f600" * 31 for number in range(62)}
+    wide["more"] = "\U0001f600" * 60
+    each = Publication(publisher="x" * 64, seq=2**63 - 1, time=2**63 - 1, payload=b"", headers=wide)
+    chunk = (each,) * (ProtocolConfig().chunk_bytes // each.size_bytes)
+    message = Publications(chunk, 255)
+    assert decode(the_frame(encode("x" * 255, message))).message == message
+
+
+def test_all_announcements_of_a_flush_fit_into_a_frame() -> None:
+    count = ProtocolConfig().announced_max
+    message = IHave("x" * 64, bytes(8 * count), bytes(count))
+    assert decode(the_frame(encode("x" * 255, message, {"x" * 64: ADDRESS}))).message == message
+
+
+def test_what_a_later_revision_adds_to_an_envelope_is_ignored() -> None:
+    body = msgspec.msgpack.encode([[1, "a", "new"], TOPIC, {}, b"signature", {"token": [1]}])
+    assert decode(Frame(CONTROL, body)) == Envelope(Subscribe("a"), TOPIC)
+
+
+# -- passing on ------------------------------------------------------------------------------
+
+
+@unhurried
+@given(publications(), st.integers(0, 255))
+def test_a_publication_is_passed_on_as_if_it_were_written_anew(
+    publication: Publication, hops: int
+) -> None:
+    bare = travelling(publication)
+    raw = publication_bytes(the_frame(encode(TOPIC, PublishNew(bare, 3))))
+    assert encode_publish_new(TOPIC, raw, hops) == encode(TOPIC, PublishNew(bare, hops))
+
+
+def test_what_a_later_revision_adds_to_a_publication_is_passed_on() -> None:
+    fields = ["a", 7, b"hello", 0, None, {}, b"", b"signature"]
+    given_frame = Frame(DATA, msgspec.msgpack.encode([[14, fields, 3], TOPIC, {}]))
+    assert decode(given_frame).message == PublishNew(
+        Publication(publisher="a", seq=7, payload=b"hello"), 3
+    )
+    passed = the_frame(encode_publish_new(TOPIC, publication_bytes(given_frame), 4))
+    assert passed.body == msgspec.msgpack.encode([[14, fields, 4], TOPIC, {}])
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", msgspec.msgpack.encode([[1, "a"], TOPIC])])
+def test_only_publish_new_has_a_publication_to_pass_on(body: bytes) -> None:
+    with pytest.raises(MessageError):
+        publication_bytes(Frame(DATA, body))
+
+
+@pytest.mark.parametrize(
+    ("topic", "raw", "hops"), [("", b"\xc0", 0), (TOPIC, b"\xc0", 256), (TOPIC, bytes(2**20), 0)]
+)
+def test_what_others_would_refuse_is_not_passed_on(topic: str, raw: bytes, hops: int) -> None:
+    with pytest.raises(MessageError):
+        encode_publish_new(topic, raw, hops)
+
+
+# -- what is refused -------------------------------------------------------------------------
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(MessageError) as refused:
+        call()
+    text = str(refused.value)
+    assert text.isprintable()
+    assert 0 < len(text) < 700
+    return text
+
+
+LONG = Publication(publisher="a", seq=0, payload=bytes(512 * 1024))
+OUTSIDE: dict[str, WireMessage] = {
+    "a node of no name": RemoveConnections(""),
+    "a node with a space": RemoveConnections("a b"),
+    "a subject of 65 characters": Subscribe("x" * 65),
+    "a peer with a bad name": SetConfiguration(None, None, peer("0", "\n")),
+    "a digest below 0": Digest("a", -1),
+    "a digest of 2^64": Digest("a", 2**64),
+    "a session of 2^16": CheckTrie("a", (), 65536),
+    "a session below 0": Publications((), -1),
+    "hops of 256": PublishNew(PUBLICATION, 256),
+    "hops below 0": PublishNew(PUBLICATION, -1),
+    "an opaque publication": PublishNew(replace(PUBLICATION, payload=None)),
+    "an opaque one among others": Publications((PUBLICATION, replace(PUBLICATION, payload=None))),
+    "an opaque one to publish": Publish(0, replace(PUBLICATION, payload=None)),
+    "more publications than a chunk has": Publications((PUBLICATION,) * 8193),
+    "more than a data frame": Publications((LONG, LONG)),
+    "more short ids than a control frame": IHave("a", bytes(8 * 2000), bytes(2000)),
+    "a question for nobody": Locate(0, 0),
+    "a question for too many": Locate(0, 33),
+    "a request below 0": Locate(-1, 1),
+    "too many members": Members(0, {str(number): ADDRESS for number in range(33)}),
+    "a member nowhere": Members(0, {"a": ""}),
+    "half an id": Published(0, bytes(16), 0),
+    "an offset of 2^40": Published(0, bytes(32), 2**40),
+    "a long reason": Refused(0, "x" * 501),
+    "half a character": Refused(0, "\ud800"),
+}
+
+
+@pytest.mark.parametrize("message", OUTSIDE.values(), ids=OUTSIDE)
+def test_a_value_outside_the_limits_is_neither_written_nor_read(message: WireMessage) -> None:
+    refusal(lambda: encode(TOPIC, message))
+    try:
+        body = msgspec.msgpack.encode(Envelope(message, TOPIC))
+    except (OverflowError, UnicodeEncodeError):  # no bytes can say it
+        return
+    refusal(lambda: decode(Frame(FORMATS[type(message)].frame_kind, body)))
+
+
+def test_a_publication_that_comes_with_an_id_is_refused() -> None:
+    named = PublishNew(PUBLICATION.settled(TOPIC), 1)
+    body = msgspec.msgpack.encode(Envelope(named, TOPIC))
+    assert refusal(lambda: decode(Frame(DATA, body))) == "a publication travels without its id"
+
+
+@pytest.mark.parametrize("topic", ["", "x" * 256, "a\nb"])
+def test_a_message_about_no_topic_is_refused(topic: str) -> None:
+    refusal(lambda: encode(topic, Subscribe("a")))
+    body = msgspec.msgpack.encode(Envelope(Subscribe("a"), topic))
+    refusal(lambda: decode(Frame(CONTROL, body)))
+
+
+@pytest.mark.parametrize("hints", [{"b": ADDRESS}, {"a": "nowhere"}, {"a": ADDRESS, "b": ADDRESS}])
+def test_a_hint_is_an_address_of_a_node_that_the_message_names(hints: dict[str, str]) -> None:
+    refusal(lambda: encode(TOPIC, Subscribe("a"), hints))
+    body = msgspec.msgpack.encode(Envelope(Subscribe("a"), TOPIC, hints))
+    refusal(lambda: decode(Frame(CONTROL, body)))
+
+
+@of_every_type
+def test_a_message_in_the_wrong_kind_of_frame_is_refused(message: WireMessage) -> None:
+    right = the_frame(encode(TOPIC, message))
+    wrong = Frame(CONTROL if right.kind is DATA else DATA, right.body)
+    assert f"{name_of(message)} in a " in refusal(lambda: decode(wrong))
+
+
+MALFORMED: dict[str, tuple[FrameKind, bytes]] = {
+    "nothing": (CONTROL, b""),
+    "too little for a tag": (CONTROL, b"\x93\x92"),
+    "no such tag": (CONTROL, msgspec.msgpack.encode([[63, "a"], TOPIC])),
+    "a tag of two bytes": (CONTROL, b"\x92\x92\xcc\x01\xa1a\xa1t"),
+    "a map": (CONTROL, b"\x81\x92\x01\xa1a\xa1t"),
+    "no topic": (CONTROL, msgspec.msgpack.encode([[1, "a"]])),
+    "a topic that is no text": (CONTROL, msgspec.msgpack.encode([[1, "a"], 5])),
+    "a topic that is not UTF-8": (CONTROL, b"\x92\x92\x01\xa1a\xa1\xff"),
+    "a node that is not UTF-8": (CONTROL, b"\x92\x92\x01\xa1\xff\xa1t"),
+    "hints that are no map": (CONTROL, msgspec.msgpack.encode([[1, "a"], TOPIC, 5])),
+    "something behind": (CONTROL, msgspec.msgpack.encode([[1, "a"], TOPIC]) + b"\0"),
+    "half of it": (CONTROL, msgspec.msgpack.encode([[1, "a"], TOPIC])[:-2]),
+    "deep": (CONTROL, b"\x93\x93\x01\xa1a" + b"\x91" * 16_000),
+    "a label outside the circle": (CONTROL, msgspec.msgpack.encode([[7, [[-1], "a"]], TOPIC])),
+    "a long word": (CONTROL, msgspec.msgpack.encode([[6, [[0], "a"], "\n" * 9000, True], TOPIC])),
+    "a float": (CONTROL, msgspec.msgpack.encode([[9, "a", 1.5], TOPIC])),
+    "2^32 claims": (DATA, b"\x93\x95\x0a\xa1a\xdd\xff\xff\xff\xff"),
+    "2^32 publications": (DATA, b"\x93\x93\x0c\xdd\xff\xff\xff\xff"),
+    "a payload of 4 GiB": (DATA, b"\x93\x93\x0e\x97\xa1a\x00\xc6\xff\xff\xff\xff"),
+    "2^32 headers": (DATA, b"\x93\x93\x0e\x97\xa1a\x00\xc4\x00\x00\xc0\xdf\xff\xff\xff\xff"),
+    "a seq below 0": (DATA, msgspec.msgpack.encode([[14, ["a", -1, b""], 0], TOPIC])),
+    "more claims than are read": (
+        DATA,
+        msgspec.msgpack.encode([[10, "a", [[b"\x80", b"\x80" * 2**19]]], TOPIC]),
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "body"), MALFORMED.values(), ids=MALFORMED)
+def test_what_is_no_message_is_refused_in_one_sentence(kind: FrameKind, body: bytes) -> None:
+    tracemalloc.start()
+    try:
+        refusal(lambda: decode(Frame(kind, body)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
+
+
+@unhurried
+@given(st.sampled_from([CONTROL, DATA]), st.binary(max_size=200))
+def test_arbitrary_bytes_are_a_message_or_are_refused(kind: FrameKind, body: bytes) -> None:
+    try:
+        decode(Frame(kind, body))
+    except WireError:
+        return
+
+
+@unhurried
+@given(wire_messages(), st.data())
+def test_a_message_with_a_wrong_byte_is_one_or_is_refused(
+    message: WireMessage, data: st.DataObject
+) -> None:
+    right = the_frame(encode(TOPIC, message))
+    body = bytearray(right.body)
+    body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        received = decode(Frame(right.kind, bytes(body)))
+    except WireError:
+        return
+    encode(received.topic, received.message, received.hints)  # what is read could be written
+
+
+def test_ten_thousand_damaged_messages_are_messages_or_refused() -> None:
+    rng, refused = Random(0), 0
+    frames = [the_frame(encode(TOPIC, message)) for message in SAMPLES]
+    for number in range(10_000):
+        right = frames[number % len(frames)]
+        body = bytearray(right.body)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(body))
+            if rng.random() < 0.3:
+                body[at : at + rng.randint(0, 8)] = rng.randbytes(rng.randint(0, 8)) or b"\0"
+            else:
+                body[at] = rng.randrange(256)
+        try:
+            decode(Frame(right.kind, bytes(body)))
+        except WireError:
+            refused += 1
+    assert refused > 5000
+
+
+# -- pinned bytes ----------------------------------------------------------------------------
+
+# The format of version 1: a change here is a change of the protocol's version.
+GOLDEN = {
+    "Subscribe": "0000000c00939201a161a46e65777380",
+    "Unsubscribe": "0000000b00939202c0a46e65777380",
+    "GetConfiguration": "0000001500939303a161cfffffffffffffffffa46e65777380",
+    "SetConfiguration": "0000001a00939404929100a16191cf4000000000000000c0a46e65777380",
+    "CheckLabel": (
+        "00000025009394059291cf4000000000000000a16191cf8000000000000000a34c494ea46e65777380"
+    ),
+    "Introduce": "0000001c009394069291cf4000000000000000a161a3435943c3a46e65777380",
+    "IntroduceShortcut": "00000017009392079291cf8000000000000000a162a46e65777380",
+    "RemoveConnections": "0000000c00939208a162a46e65777380",
+    "Digest": "0000000f00939309a161cd0102a46e65777380",
+    "CheckTrie": (
+        "0000002a0193950aa1619194c40180c40160c410000102030405060708090a0b0c0d0e0fc40005c3"
+        "a46e65777380"
+    ),
+    "CheckAndPublish": (
+        "0000003c0193950ba1619194c40180c40160c410000102030405060708090a0b0c0d0e0fc4000591"
+        "94c401c0c400c400c4083132333435363738a46e65777380"
+    ),
+    "Publications": (
+        "000000400193930c9297a16107c40568656c6c6f01c4016b81a3737263a3776562c40097a16107c4"
+        "0568656c6c6f01c4016b81a3737263a3776562c40005a46e65777380"
+    ),
+    "TrieEqual": "0000001e0093930da161c41000000000000000000000000000000000a46e65777380",
+    "PublishNew": (
+        "000000250193930e97a16107c40568656c6c6f01c4016b81a3737263a3776562c40003a46e65777380"
+    ),
+    "IHave": "000000190093940fa161c4083132333435363738c40103a46e65777380",
+    "Want": "0000001000939410a161c400c400a46e65777380",
+    "Locate": "0000000c009393400108a46e65777380",
+    "Members": (
+        "0000002a009393410182a161ae3132372e302e302e313a37343030a162aa5b3a3a315d3a37343031"
+        "a46e65777380"
+    ),
+    "ReportSilent": "0000000c00939242a162a46e65777380",
+    "Probe": "0000000b0093924309a46e65777380",
+    "ProbeReply": "0000000b0093924409a46e65777380",
+    "ConfigurationAck": "0000000a00939145a46e65777380",
+    "Publish": (
+        "00000025019393460297a16107c40568656c6c6f01c4016b81a3737263a3776562c400a46e65777380"
+    ),
+    "Published": (
+        "000000300093944702c420000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c"
+        "1d1e1fcd03e8a46e65777380"
+    ),
+    "Refused": (
+        "000000260093934802ba6e6f742061206d656d626572206f66207468697320746f706963a46e65777380"
+    ),
+}
+
+
+@of_every_type
+def test_the_bytes_of_a_frame_stay_what_they_are(message: WireMessage) -> None:
+    assert encode(TOPIC, message).hex() == GOLDEN[name_of(message)]
+    assert decode(the_frame(bytes.fromhex(GOLDEN[name_of(message)]))).message == message
+
+
+def test_a_hint_is_behind_the_topic() -> None:
+    hinted = encode(TOPIC, RemoveConnections("b"), {"b": "h:1"})
+    assert hinted.hex() == "0000001200939208a162a46e65777381a162a3683a31"

@@ -1,0 +1,96 @@
+"""Formats: every message has one, and it says all about its fields."""
+
+import pytest
+from msgspec.structs import fields as struct_fields
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, PublishNew
+from skipring.wire.codec import encode, named_nodes
+from skipring.wire.formats import CLAIMS_BYTES_MAX, FORMATS, tag_of
+from skipring.wire.framing import CONTROL_BYTES_MAX, DATA
+from skipring.wire.runtime_messages import (
+    RUNTIME_TYPES,
+    WIRE_TYPES,
+    Members,
+    Publish,
+    RuntimeMessage,
+    WireMessage,
+)
+from skipring.wire.values import LOCATED_MAX
+from tests.wire.samples import SAMPLES
+
+of_every_type = pytest.mark.parametrize("kind", WIRE_TYPES)
+
+
+def test_every_message_has_a_format() -> None:
+    assert tuple(FORMATS) == WIRE_TYPES
+
+
+@of_every_type
+def test_a_format_names_the_fields_of_its_message_in_order(kind: type[WireMessage]) -> None:
+    assert list(FORMATS[kind].fields) == [field.name for field in struct_fields(kind)]
+
+
+def test_data_frames_carry_publications_and_claims_and_nothing_else() -> None:
+    in_data = {kind for kind, form in FORMATS.items() if form.frame_kind is DATA}
+    assert in_data == {PublishNew, Publications, CheckTrie, CheckAndPublish, Publish}
+
+
+def test_more_claims_are_let_in_than_are_answered() -> None:
+    assert 2 * ProtocolConfig().claims_bytes < CLAIMS_BYTES_MAX
+
+
+@of_every_type
+def test_the_nodes_that_a_message_names_are_found(kind: type[WireMessage]) -> None:
+    (sample,) = (sample for sample in SAMPLES if type(sample) is kind)
+    named = {
+        "Subscribe": ("a",),
+        "GetConfiguration": ("a",),
+        "SetConfiguration": ("a",),
+        "CheckLabel": ("a",),
+        "Introduce": ("a",),
+        "IntroduceShortcut": ("b",),
+        "RemoveConnections": ("b",),
+        "Digest": ("a",),
+        "CheckTrie": ("a",),
+        "CheckAndPublish": ("a",),
+        "TrieEqual": ("a",),
+        "IHave": ("a",),
+        "Want": ("a",),
+        "ReportSilent": ("b",),
+    }
+    assert named_nodes(sample) == named.get(kind.__name__, ())
+
+
+# -- the hosts' own messages -----------------------------------------------------------------
+
+TAGS = {
+    "Locate": 64,
+    "Members": 65,
+    "ReportSilent": 66,
+    "Probe": 67,
+    "ProbeReply": 68,
+    "ConfigurationAck": 69,
+    "Publish": 70,
+    "Published": 71,
+    "Refused": 72,
+}
+
+
+def test_the_tags_of_the_hosts_messages_stay_what_they_are() -> None:
+    assert {kind.__name__: tag_of(kind) for kind in RUNTIME_TYPES} == TAGS
+
+
+def test_the_list_of_the_hosts_messages_is_the_whole_union() -> None:
+    assert set(RUNTIME_TYPES) == set(RuntimeMessage.__args__)
+
+
+def test_every_tag_is_one_byte_and_of_one_message() -> None:
+    tags = [tag_of(kind) for kind in WIRE_TYPES]
+    assert len(set(tags)) == len(tags)
+    assert all(0 < tag < 128 for tag in tags)
+
+
+def test_as_many_members_as_may_be_asked_for_fit_into_a_frame() -> None:
+    longest = {f"{number:064}": f"{'x' * 253}:65535" for number in range(LOCATED_MAX)}
+    assert len(encode("x" * 255, Members(2**63 - 1, longest))) < CONTROL_BYTES_MAX

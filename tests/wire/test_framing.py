@@ -1,0 +1,186 @@
+"""Framing: a stream of bytes cut into frames of limited size."""
+
+import tracemalloc
+from random import Random
+from time import process_time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from skipring.errors import FramingError
+from skipring.wire.framing import (
+    CONTROL,
+    CONTROL_BYTES_MAX,
+    DATA,
+    DATA_BYTES_MAX,
+    Frame,
+    FrameReader,
+    frame,
+)
+from tests.support.machines import unhurried
+
+HEADER_BYTES = 5
+
+
+def frames() -> SearchStrategy[Frame]:
+    return st.builds(Frame, st.sampled_from([CONTROL, DATA]), st.binary(max_size=40))
+
+
+def written(given: Frame) -> bytes:
+    return frame(given.body, given.kind)
+
+
+def read_in_pieces(data: bytes, sizes: list[int]) -> list[Frame]:
+    """What a reader makes of bytes that come in pieces of these sizes, and the rest at once."""
+    reader, found, at = FrameReader(), [], 0
+    for size in [*sizes, len(data)]:
+        found += reader.feed(data[at : at + size])
+        at += size
+    assert reader.buffered_bytes == 0
+    return found
+
+
+# -- what is written is read -----------------------------------------------------------------
+
+
+def test_a_frame_is_its_length_its_kind_and_its_body() -> None:
+    assert frame(b"abc", CONTROL).hex() == "0000000400616263"
+    assert frame(b"", DATA).hex() == "0000000101"
+
+
+@unhurried
+@given(st.lists(frames(), max_size=12), st.lists(st.integers(0, 30), max_size=40))
+def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(
+    sent: list[Frame], sizes: list[int]
+) -> None:
+    assert read_in_pieces(b"".join(map(written, sent)), sizes) == sent
+
+
+@unhurried
+@given(st.lists(frames(), max_size=6))
+def test_frames_come_out_when_their_last_byte_has_come(sent: list[Frame]) -> None:
+    reader = FrameReader()
+    for each in sent:
+        *early, last = (bytes((byte,)) for byte in written(each))
+        assert [reader.feed(byte) for byte in early] == [[]] * len(early)
+        assert reader.feed(last) == [each]
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [(CONTROL, CONTROL_BYTES_MAX), (DATA, DATA_BYTES_MAX)],
+    ids=["control", "data"],
+)
+def test_a_frame_may_be_as_long_as_its_limit(kind: Frame, size: int) -> None:
+    longest = Frame(kind, b"x" * size)
+    assert FrameReader().feed(written(longest)) == [longest]
+    assert read_in_pieces(written(longest) * 2, [3, 1000, size - 5]) == [longest] * 2
+
+
+# -- what is refused -------------------------------------------------------------------------
+
+REFUSED = {
+    "an empty frame": bytes.fromhex("00000000"),
+    "an oversize frame of any kind": bytes.fromhex("00100002"),
+    "the beginning of an HTTP request": b"GET ",
+    "the beginning of a TLS handshake": bytes.fromhex("16030102"),
+    "a control frame of 16 KiB and a byte": bytes.fromhex("0000400200"),
+    "a frame of kind 2": bytes.fromhex("0000000502"),
+    "a frame of kind 255": bytes.fromhex("00000005ff"),
+}
+
+
+@pytest.mark.parametrize("start", REFUSED.values(), ids=REFUSED)
+def test_what_is_no_frame_is_refused_when_its_header_is_seen(start: bytes) -> None:
+    reader = FrameReader()
+    assert reader.feed(start[:-1]) == []
+    with pytest.raises(FramingError, match=r"^a .*frame of ") as refused:
+        reader.feed(start[-1:])
+    with pytest.raises(FramingError) as at_once:
+        FrameReader().feed(start + b"x" * 10)
+    assert str(at_once.value) == str(refused.value)
+    assert len(str(refused.value)) < 80
+
+
+@pytest.mark.parametrize("start", REFUSED.values(), ids=REFUSED)
+def test_after_a_refusal_nothing_more_is_read(start: bytes) -> None:
+    reader = FrameReader()
+    with pytest.raises(FramingError):
+        reader.feed(frame(b"good", CONTROL) + start)
+    with pytest.raises(FramingError):
+        reader.feed(frame(b"good", CONTROL))
+    assert reader.buffered_bytes == 0
+
+
+def test_an_oversize_frame_is_not_written() -> None:
+    with pytest.raises(FramingError, match="a control frame of 16385 bytes, and 16384"):
+        frame(bytes(CONTROL_BYTES_MAX + 1), CONTROL)
+    with pytest.raises(FramingError, match="a data frame of 1048577 bytes, and 1048576"):
+        frame(bytes(DATA_BYTES_MAX + 1), DATA)
+
+
+@unhurried
+@given(st.lists(st.binary(max_size=50), max_size=20))
+def test_arbitrary_bytes_are_frames_or_refused(chunks: list[bytes]) -> None:
+    reader = FrameReader()
+    try:
+        for chunk in chunks:
+            reader.feed(chunk)
+    except FramingError:
+        assert reader.buffered_bytes == 0
+
+
+def test_ten_thousand_damaged_streams_are_frames_or_refused() -> None:
+    rng = Random(0)
+    good = b"".join(frame(bytes(size), DATA) for size in (0, 1, 7, 30))
+    refused = 0
+    for _ in range(10_000):
+        data = bytearray(good)
+        data[rng.randrange(len(data))] = rng.randrange(256)
+        reader = FrameReader()
+        try:
+            reader.feed(bytes(data[: rng.randrange(len(data))]))
+        except FramingError:
+            refused += 1
+        assert reader.buffered_bytes <= len(good)
+    assert refused > 1000
+
+
+# -- cost ------------------------------------------------------------------------------------
+
+
+def test_no_more_than_one_frame_is_kept() -> None:
+    reader, data = FrameReader(), frame(bytes(DATA_BYTES_MAX), DATA)
+    piece = 64 * 1024
+    tracemalloc.start()
+    try:
+        for start in [*range(0, len(data), piece)] * 4:
+            reader.feed(data[start : start + piece])
+            assert reader.buffered_bytes < DATA_BYTES_MAX + HEADER_BYTES
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * DATA_BYTES_MAX  # the bytes that were begun, the frame cut out of them
+
+
+def seconds(data: bytes, step: int) -> float:
+    reader, start = FrameReader(), process_time()
+    for at in range(0, len(data), step):
+        reader.feed(data[at : at + step])
+    return process_time() - start
+
+
+@pytest.mark.parametrize(
+    ("body_bytes", "count", "step"),
+    [(20_000, 1, 1), (0, 4000, 10**9)],
+    ids=["byte by byte", "many in one chunk"],
+)
+def test_reading_takes_linear_time(body_bytes: int, count: int, step: int) -> None:
+    factor = 8  # quadratic would be 64 times as long
+    small = frame(bytes(body_bytes), DATA) * count
+    large = frame(bytes(factor * body_bytes), DATA) * (count * (1 if body_bytes else factor))
+    assert min(seconds(large, step) for _ in range(2)) < 3 * factor * max(
+        min(seconds(small, step) for _ in range(3)), 1e-3
+    )
