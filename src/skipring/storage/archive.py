@@ -1,0 +1,215 @@
+"""The publications of one topic: in packs on the disk, and the newest in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from threading import Lock
+from typing import Final, NamedTuple
+
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
+from skipring.storage.database import Mark
+from skipring.storage.packs import Draft, Pack, Segment, encoded
+from skipring.storage.places import Places
+
+SPOILT: Final = "not what was stored there (T12)"
+
+
+class Batch(NamedTuple):
+    """What of a topic goes to the disk with the next commit."""
+
+    drafts: list[Draft]
+    marks: list[Mark]
+
+
+class StoredArchive:
+    """The publications of one topic that a subscriber has stored (``core.archive.Archive``).
+
+    What is written can be read at once, and is durable after the next commit of its store. That
+    may run in another thread; everything else belongs to one.
+    """
+
+    __slots__ = (
+        "_drafts",
+        "_end",
+        "_fetch",
+        "_lock",
+        "_marks",
+        "_on_the_way",
+        "_places",
+        "_put_aside",
+        "durable_end",
+        "epoch",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: TopicId,
+        fetch: Callable[[int], Pack | None],
+        *,
+        places: Places,
+        epoch: int,
+        marks: Iterable[Mark],
+    ) -> None:
+        self.topic = topic
+        self.epoch = epoch  # raised when a recovery ends below what was promised to be durable
+        self.durable_end = places.end  # everything before this offset is on the disk
+        self._end = places.end
+        self._fetch = fetch
+        self._places = places
+        self._put_aside: set[int] = set()
+        for mark in marks:
+            if places.covers(mark.start):  # else nothing is there
+                self._put_aside.update(range(mark.start, mark.start + mark.length))
+        self._drafts: list[Draft] = []
+        self._marks: list[Mark] = []
+        self._on_the_way = Batch([], [])
+        self._lock = Lock()  # of what a commit in another thread changes
+
+    # -- the archive of core ---------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return self._end
+
+    def read(self, offset: int) -> Publication | None:
+        """The publication at an offset, or None if it cannot be read."""
+        if offset in self._put_aside:
+            return None
+        segment = self._segment(offset)
+        return segment.publication(offset) if segment is not None else None
+
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """The id of each publication, as it was stored, and its offset."""
+        aside = self._put_aside
+        for segment in self._segments(0):
+            entries = segment.entries()
+            yield from (entry for entry in entries if entry[1] not in aside) if aside else entries
+
+    def publications(self) -> Iterator[Publication]:
+        """All publications that can be read, in the order in which they came."""
+        return (publication for _, publication in self.read_range(0, self.end))
+
+    def next_seq(self, publisher: NodeId) -> int:
+        """A number after all that stored publications of this publisher have.
+
+        Those that were put aside count, if they can be read: their numbers have been used.
+        """
+        last = -1
+        for segment in self._segments(0):
+            for node, seq in segment.numbers():
+                if node == publisher and last < seq < SEQ_BELIEVED_MAX:
+                    last = seq
+        return last + 1
+
+    # -- besides ---------------------------------------------------------------------------
+
+    def read_range(self, start: int, end: int) -> Iterator[tuple[int, Publication]]:
+        """The publications between two offsets that can be read, in order, each with its own."""
+        for segment in self._segments(start):
+            for offset in range(max(start, segment.start), min(end, segment.end)):
+                publication = None if offset in self._put_aside else segment.publication(offset)
+                if publication is not None:
+                    yield offset, publication
+            if segment.end >= end:
+                return
+
+    def write(self, offset: int, publication: Publication) -> None:
+        """Carry out a Store: offsets come in order."""
+        assert offset == self._end, f"offset {offset} after {self._end}"
+        data = encoded(publication)
+        with self._lock:
+            if not self._drafts or self._drafts[-1].is_full:
+                self._drafts.append(Draft(self.topic, offset))
+            self._drafts[-1].append(publication.id, data)
+        self._end = offset + 1
+
+    def discard(self, offset: int, reason: str = SPOILT) -> None:
+        """Carry out a Discard: put aside what is at an offset, never to be served again."""
+        place = self._located(offset)
+        if offset in self._put_aside or place is None or offset < place[0]:
+            return  # nothing is there
+        segment = self._opened(*place)
+        data = segment.data(offset) if segment is not None else b""
+        self._put_aside.add(offset)
+        with self._lock:
+            self._marks.append(Mark(self.topic, offset, 1, reason, data))
+
+    @property
+    def unwritten(self) -> int:
+        """How many publications are only in memory."""
+        return self._end - self._places.end
+
+    # -- commits ---------------------------------------------------------------------------
+
+    def prepare(self) -> Batch | None:
+        """What is to be written now; None if there is nothing."""
+        with self._lock:
+            if not self._drafts and not self._marks:
+                return None
+            self._on_the_way = Batch(self._drafts, self._marks)
+            self._drafts, self._marks = [], []
+            return self._on_the_way
+
+    def give_back(self) -> None:
+        """What was prepared could not be written."""
+        with self._lock:
+            self._drafts = self._on_the_way.drafts + self._drafts
+            self._marks = self._on_the_way.marks + self._marks
+            self._on_the_way = Batch([], [])
+
+    def settle(self, rows: Iterable[int]) -> None:
+        """What was prepared is written, each draft in a row of its own."""
+        with self._lock:
+            for draft, row in zip(self._on_the_way.drafts, rows, strict=True):
+                self._places.add(draft.start, draft.end, row)
+            self._on_the_way = Batch([], [])
+
+    @property
+    def written_end(self) -> int:
+        """Everything before this offset is written; when that is promised, it is durable."""
+        return self._places.end
+
+    @property
+    def is_known(self) -> bool:
+        """True if there is anything to remember: publications, or an epoch."""
+        return self.written_end > 0 or self.epoch > 0
+
+    # -- where things are ------------------------------------------------------------------
+
+    def _located(self, offset: int) -> tuple[int, int, int | Draft] | None:
+        """The first draft or row of a pack that ends after an offset, with its first and end."""
+        with self._lock:
+            place = self._places.after(offset)
+            if place is not None:
+                return place
+            for draft in chain(self._on_the_way.drafts, self._drafts):
+                if offset < draft.end:
+                    return draft.start, draft.end, draft
+            return None
+
+    def _opened(self, start: int, end: int, source: int | Draft) -> Segment | None:
+        """A draft itself, or the pack in a row, if it is still the one that was written there."""
+        if isinstance(source, Draft):
+            return source
+        pack = self._fetch(source)
+        if pack is None or pack.head.topic != self.topic:
+            return None
+        return pack if (pack.start, pack.end) == (start, end) else None
+
+    def _segment(self, offset: int) -> Segment | None:
+        """Where the publication with an offset is."""
+        place = self._located(offset)
+        return self._opened(*place) if place is not None and place[0] <= offset else None
+
+    def _segments(self, start: int) -> Iterator[Segment]:
+        """All that can be read from an offset on, in order."""
+        place = self._located(start)
+        while place is not None:
+            segment = self._opened(*place)
+            if segment is not None:
+                yield segment
+            place = self._located(place[1])

@@ -1,0 +1,231 @@
+"""The SQLite file of a node: its tables, and what is in them if nothing is damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from msgspec.msgpack import Encoder
+
+from skipring.core.peers import TopicId
+from skipring.storage.carving import PAGE_BYTES
+from skipring.storage.packs import Pack
+from skipring.storage.places import Places
+from skipring.storage.promises import Promise
+
+FILE: Final = "publications.sqlite3"
+
+# Rows of `packs` are told from all others by their form when SQLite cannot read them: carving.py.
+SCHEMA: Final = {
+    "packs": "CREATE TABLE packs(pack INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+    "quarantine": (
+        "CREATE TABLE quarantine(entry INTEGER PRIMARY KEY, topic TEXT NOT NULL, "
+        "start INTEGER NOT NULL, count INTEGER NOT NULL, reason TEXT NOT NULL, "
+        "body BLOB NOT NULL, seal BLOB NOT NULL)"
+    ),
+    "store": "CREATE TABLE store(id TEXT NOT NULL, seal BLOB NOT NULL)",
+    "topics": (
+        "CREATE TABLE topics(topic TEXT PRIMARY KEY, epoch INTEGER NOT NULL, "
+        "promised INTEGER NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID"
+    ),
+}
+
+_SEAL_BYTES: Final = 8
+_ENCODER: Final = Encoder()
+
+
+class DamageError(Exception):
+    """Something in a file is not what was written; the store is made anew from what is intact."""
+
+
+class Mark(NamedTuple):
+    """Offsets that are not served: of what was put aside, or lost."""
+
+    topic: TopicId
+    start: int
+    length: int
+    reason: str
+    body: bytes = b""
+
+
+class Contents(NamedTuple):
+    """What is in a file, by topic."""
+
+    store: str
+    promises: dict[TopicId, Promise]
+    places: dict[TopicId, Places]
+    epochs: dict[TopicId, int]  # as the packs have them
+    marks: list[Mark]
+
+    def epoch_of(self, topic: TopicId) -> int:
+        """The latest that is known."""
+        return max(self.promises.get(topic, Promise()).epoch, self.epochs.get(topic, 0))
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that starts no transactions by itself and waits for nobody."""
+    return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+
+
+def connect_durably(path: Path) -> sqlite3.Connection:
+    """A connection that writes: whatever it has committed is on the disk."""
+    db = connect(path)
+    try:
+        db.execute("PRAGMA journal_mode=WAL").fetchall()
+        db.execute("PRAGMA synchronous=FULL")
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
+
+
+def create(path: Path, store: str) -> sqlite3.Connection:
+    """A new file without publications, in a transaction that is still to be committed."""
+    db = connect(path)
+    try:
+        db.execute(f"PRAGMA page_size={PAGE_BYTES}")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA secure_delete=ON")  # a row that was removed is never found again
+        db.execute("BEGIN IMMEDIATE")
+        for statement in SCHEMA.values():
+            db.execute(statement)
+        db.execute("INSERT INTO store VALUES (?, ?)", (store, seal_of(store)))
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:  # SQLite may have rolled back by itself
+            db.execute("ROLLBACK")
+
+
+# -- rows ----------------------------------------------------------------------------------
+
+
+def seal_of(*fields: str | int) -> bytes:
+    """What shows that a row is as it was written."""
+    data = _ENCODER.encode(fields)
+    return blake2b(data, digest_size=_SEAL_BYTES, person=b"skipring seal").digest()
+
+
+def insert_pack(db: sqlite3.Connection, body: bytes) -> int:
+    """Add a pack; return its row."""
+    row = db.execute("INSERT INTO packs(body) VALUES (?)", (body,)).lastrowid
+    assert row is not None
+    return row
+
+
+def insert_mark(db: sqlite3.Connection, mark: Mark) -> None:
+    """Put something aside."""
+    seal = seal_of(mark.topic, mark.start, mark.length)
+    columns = "topic, start, count, reason, body, seal"
+    db.execute(f"INSERT INTO quarantine({columns}) VALUES (?, ?, ?, ?, ?, ?)", (*mark, seal))  # noqa: S608
+
+
+def replace_promise(db: sqlite3.Connection, topic: TopicId, promise: Promise) -> None:
+    """Note what is promised with the transaction."""
+    seal = seal_of(topic, promise.epoch, promise.end)
+    values = (topic, promise.epoch, promise.end, seal)
+    db.execute("INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)", values)
+
+
+def read_pack(db: sqlite3.Connection, row: int) -> Pack | None:
+    """The pack in a row; None if it cannot be read."""
+    try:
+        rows = db.execute("SELECT body FROM packs WHERE pack = ?", (row,)).fetchall()
+    except sqlite3.Error:
+        return None
+    return Pack.parse(rows[0][0]) if rows and isinstance(rows[0][0], bytes) else None
+
+
+# -- all of it -----------------------------------------------------------------------------
+
+
+def contents_of(db: sqlite3.Connection) -> Contents:
+    """All that is in a sound file; DamageError, or an error of SQLite, if it is not sound."""
+    tables = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    if tables != SCHEMA or db.execute("PRAGMA page_size").fetchall() != [(PAGE_BYTES,)]:
+        raise DamageError("its tables are not those of a store")
+    (store,) = stores_of(db)
+    places, epochs = _packs(db)
+    contents = Contents(store, dict(promises_of(db)), places, epochs, list(marks_of(db)))
+    _check_offsets(contents)
+    if (said := db.execute("PRAGMA quick_check(1)").fetchall()) != [("ok",)]:
+        raise DamageError(str(said[0][0]).splitlines()[-1])
+    return contents
+
+
+def stores_of(db: sqlite3.Connection) -> Iterator[str]:
+    """The id of the store: one, or nothing."""
+    rows = db.execute("SELECT id, seal FROM store LIMIT 1").fetchall()
+    if not rows:
+        raise DamageError("it has no id")
+    for store, seal in rows:
+        _check_seal(seal, store)
+        yield store
+
+
+def promises_of(db: sqlite3.Connection) -> Iterator[tuple[TopicId, Promise]]:
+    """What the file itself remembers to have promised."""
+    for topic, epoch, promised, seal in db.execute("SELECT * FROM topics ORDER BY topic"):
+        _check_seal(seal, topic, epoch, promised)
+        yield topic, Promise(epoch, promised)
+
+
+def marks_of(db: sqlite3.Connection) -> Iterator[Mark]:
+    """What was put aside, oldest first."""
+    query = "SELECT topic, start, count, reason, body, seal FROM quarantine ORDER BY entry"
+    for topic, start, count, reason, body, seal in db.execute(query):
+        _check_seal(seal, topic, start, count)
+        yield Mark(topic, start, count, str(reason), body if isinstance(body, bytes) else b"")
+
+
+def _check_seal(seal: object, *fields: Any) -> None:  # noqa: ANN401  (damage gives anything)
+    if not all(isinstance(field, str | int) for field in fields) or seal != seal_of(*fields):
+        raise DamageError("a row does not fit its seal")
+
+
+def _packs(db: sqlite3.Connection) -> tuple[dict[TopicId, Places], dict[TopicId, int]]:
+    places: dict[TopicId, Places] = {}
+    epochs: dict[TopicId, int] = {}
+    for row, body in db.execute("SELECT pack, body FROM packs ORDER BY pack"):
+        pack = Pack.parse(body) if isinstance(body, bytes) else None
+        if pack is None or not pack.is_whole:
+            raise DamageError("a pack is not what was written")
+        head = pack.head
+        if head.topic not in places:
+            places[head.topic] = Places()
+        places[head.topic].add(head.start, head.end, row)
+        epochs[head.topic] = max(epochs.get(head.topic, 0), head.epoch)
+    return places, epochs
+
+
+def _check_offsets(contents: Contents) -> None:
+    """Every offset is in one pack, or known to be lost."""
+    known = lost_offsets(contents.marks)
+    for topic, places in contents.places.items():
+        if not places.settle():
+            raise DamageError("two packs have the same offsets")
+        if any(gap not in known.get(topic, ()) for gap in places.gaps()):
+            raise DamageError("a pack is missing")
+
+
+def lost_offsets(marks: Iterable[Mark]) -> dict[TopicId, set[tuple[int, int]]]:
+    """First and last offset of what is marked, by topic."""
+    lost: dict[TopicId, set[tuple[int, int]]] = {}
+    for mark in marks:
+        lost.setdefault(mark.topic, set()).add((mark.start, mark.start + mark.length))
+    return lost

@@ -1,0 +1,153 @@
+"""Files of a data directory: who may use them, how they are replaced and put aside."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from errno import EDQUOT, ENOSPC
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from typing import Final
+
+from skipring.errors import StorageError, StoreBusyError, StoreFullError
+
+DAMAGED_MAX: Final = 2  # Limit of ours: each may be as large as the store.
+
+_SURROUNDINGS: Final = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
+)
+_FULL: Final = frozenset({ENOSPC, EDQUOT})
+_PRIMARY_CODE: Final = 0xFF  # SQLite's extended codes keep the kind of error in the lowest byte
+
+
+@contextmanager
+def failures_told(place: Path) -> Iterator[None]:
+    """Turn what the system and SQLite complain about into our errors, with what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            raise _full(place) from error
+        raise StorageError(
+            f"{place}: {reason}; check that it is a directory which this user may write to"
+        ) from error
+    except sqlite3.Error as error:
+        match code_of(error):
+            case sqlite3.SQLITE_FULL:
+                raise _full(place) from error
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                raise _busy(place) from error
+            case _:
+                raise StorageError(
+                    f"{place}: {error}; a restart keeps what is intact, if the disk is sound"
+                ) from error
+
+
+def _full(place: Path) -> StoreFullError:
+    return StoreFullError(f"{place}: no room left; make room, then it is tried again")
+
+
+def _busy(place: Path) -> StoreBusyError:
+    return StoreBusyError(
+        f"{place}: used by another process; stop it, or take another data directory"
+    )
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """The kind of an error of SQLite; 0 if it did not come from SQLite itself."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & _PRIMARY_CODE
+
+
+def is_damage(error: sqlite3.Error, path: Path) -> bool:
+    """True if an error is the fault of a database itself, and not of its surroundings."""
+    may_use = os.access(path.parent, os.W_OK) and (
+        not path.exists() or os.access(path, os.R_OK | os.W_OK)
+    )
+    return may_use and code_of(error) not in _SURROUNDINGS
+
+
+class Lock:
+    """Keeps other processes out of a data directory; ends with the process, however it ends."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            flock(self._file, LOCK_EX | LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._file)
+            raise _busy(path.parent) from error
+        except OSError:
+            os.close(self._file)
+            raise
+
+    def release(self) -> None:
+        """Let others in; a second time does nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def sync_directory(directory: Path) -> None:
+    """Make names durable: of files that were made, replaced or removed."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a file by another, at once; readable by its owner only."""
+    fresh = path.with_name(path.name + ".new")
+    with suppress(FileNotFoundError):
+        fresh.unlink()
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    sync_directory(path.parent)
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """The file whose name has a suffix more."""
+    return path.with_name(path.name + suffix)
+
+
+def put_aside(path: Path, wal: bytes | None = None) -> Path | None:
+    """Rename a damaged database, with its log, and forget the oldest of those kept.
+
+    Return its new name; None if there was nothing. A log that SQLite may have removed meanwhile is
+    given as it was.
+    """
+    log = beside(path, "-wal")
+    if wal is None:
+        wal = log.read_bytes() if log.exists() else b""
+    aside = None
+    if path.exists() or wal:
+        kept = _damaged(path)
+        aside = beside(path, f".damaged-{max(kept, default=0) + 1}")
+        if wal:
+            beside(aside, "-wal").write_bytes(wal)
+        if path.exists():
+            path.replace(aside)
+        for number in sorted(kept)[: max(0, len(kept) + 1 - DAMAGED_MAX)]:
+            for suffix in ("", "-wal"):
+                beside(path, f".damaged-{number}{suffix}").unlink(missing_ok=True)
+    for suffix in ("-wal", "-shm", "-journal"):
+        beside(path, suffix).unlink(missing_ok=True)
+    return aside
+
+
+def _damaged(path: Path) -> set[int]:
+    form = re.compile(re.escape(path.name) + r"\.damaged-(\d{1,9})(?:-wal)?")
+    names = (form.fullmatch(other.name) for other in path.parent.iterdir())
+    return {int(match[1]) for match in names if match}

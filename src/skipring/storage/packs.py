@@ -1,0 +1,261 @@
+"""Packs: many publications of one topic in one row, which verifies itself.
+
+A pack is, in this order: a head (topic, epoch, first offset, count), the ids, where each
+publication begins and how long it is, the publications in MessagePack without their ids, the head
+again, and a digest over all of it. Damage to one publication does not lose the others: each is
+believed if its id follows from its fields, and the head exists twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import accumulate, chain
+from struct import Struct as Layout
+from struct import pack
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import DecodeError, Meta, Struct, ValidationError
+from msgspec.msgpack import Decoder, Encoder
+from msgspec.structs import replace
+
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import ID_BYTES, Publication
+
+PACK_BYTES: Final = 1 << 18  # Our guess: a repair reads one publication of many packs.
+DIGEST_BYTES: Final = 32
+
+_MAGIC: Final = b"SRP1"  # the last byte is the version
+_SIZE: Final = Layout("<I")
+_SPAN: Final = Layout("<II")  # begin, counted from the first publication's, and length
+_CHECK_BYTES: Final = 8
+_DIGEST: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring pack")
+_CHECK: Final = blake2b(digest_size=_CHECK_BYTES, person=b"skipring head")
+
+_Natural = Annotated[int, Meta(ge=0, lt=1 << 62)]  # Limit of ours: sums stay below 2^63.
+
+
+class Head(Struct, frozen=True, array_like=True, gc=False):
+    """Whose publications are in a pack, and at which offsets."""
+
+    topic: TopicId
+    epoch: _Natural
+    start: _Natural
+    count: _Natural
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return self.start + self.count
+
+
+class _Numbered(Struct, frozen=True, array_like=True, gc=False):
+    """The first fields of a publication: the others are skipped."""
+
+    publisher: NodeId
+    seq: int
+
+
+_ENCODER: Final = Encoder()
+_HEADS: Final = Decoder(Head)
+_PUBLICATIONS: Final = Decoder(Publication)
+_NUMBERS: Final = Decoder(_Numbered)
+
+
+def encoded(publication: Publication) -> bytes:
+    """A publication without its id."""
+    p = publication
+    return _ENCODER.encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers))
+
+
+def restored(data: bytes, key: bytes, topic: TopicId) -> Publication | None:
+    """The publication stored under an id; None if the id does not follow from its fields.
+
+    An opaque one has nothing that its id could follow from.
+    """
+    try:
+        publication = _PUBLICATIONS.decode(data)
+    except (DecodeError, ValidationError, ValueError):
+        return None
+    if publication.payload is None:
+        return replace(publication, id=key)
+    publication = publication.settled(topic)
+    return publication if publication.id == key else None
+
+
+class Draft:
+    """A pack in the making: publications that are only in memory."""
+
+    __slots__ = ("_encoded", "_ids", "size_bytes", "start", "topic")
+
+    def __init__(self, topic: TopicId, start: int) -> None:
+        self.topic = topic
+        self.start = start
+        self.size_bytes = 0
+        self._ids: list[bytes] = []
+        self._encoded: list[bytes] = []
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return self.start + len(self._ids)
+
+    @property
+    def is_full(self) -> bool:
+        """True if the next publication belongs into another pack."""
+        return self.size_bytes >= PACK_BYTES
+
+    def append(self, key: bytes, data: bytes) -> None:
+        """Take an encoded publication."""
+        assert len(key) == ID_BYTES, f"an id of {len(key)} bytes"
+        self._ids.append(key)
+        self._encoded.append(data)
+        self.size_bytes += ID_BYTES + _SPAN.size + len(data)
+
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """Ids and their offsets."""
+        return ((key, self.start + place) for place, key in enumerate(self._ids))
+
+    def numbers(self) -> Iterator[tuple[NodeId, int]]:
+        """Publishers and their numbers."""
+        return map(_number, self._encoded)
+
+    def data(self, offset: int) -> bytes:
+        """What is stored of a publication."""
+        return self._encoded[offset - self.start]
+
+    def publication(self, offset: int) -> Publication | None:
+        """The publication at an offset."""
+        place = offset - self.start
+        return restored(self._encoded[place], self._ids[place], self.topic)
+
+    def packed(self, epoch: int) -> bytes:
+        """The pack."""
+        head = _framed(Head(self.topic, epoch, self.start, len(self._ids)))
+        lengths = [len(data) for data in self._encoded]
+        begins = accumulate(lengths, initial=0)
+        numbers = chain.from_iterable(zip(begins, lengths, strict=False))
+        spans = pack(f"<{2 * len(lengths)}I", *numbers)
+        content = b"".join((head, *self._ids, spans, *self._encoded, head))
+        return content + _digest(content)
+
+
+class Pack:
+    """A pack as it was read, damaged or not."""
+
+    __slots__ = ("_body", "_ids", "_is_whole", "head")
+
+    def __init__(self, head: Head, head_bytes: int, body: bytes) -> None:
+        self.head = head
+        self._body = body
+        self._ids = head_bytes  # where the ids begin
+        self._is_whole: bool | None = None
+
+    @classmethod
+    def parse(cls, body: bytes) -> Pack | None:
+        """The pack, however damaged, if one of its heads is intact."""
+        found = _head_at(body, 0) or _head_at(body, body.rfind(_MAGIC))
+        return cls(*found, body) if found is not None else None
+
+    @property
+    def start(self) -> int:
+        """The first offset."""
+        return self.head.start
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return self.head.end
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes."""
+        return len(self._body)
+
+    @property
+    def digest(self) -> bytes:
+        """What is written at its end."""
+        return self._body[-DIGEST_BYTES:]
+
+    @property
+    def is_whole(self) -> bool:
+        """True if it is what was written."""
+        if self._is_whole is None:
+            content = memoryview(self._body)[:-DIGEST_BYTES]
+            self._is_whole = _digest(content) == self.digest
+        return self._is_whole
+
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """Ids and offsets of what is intact."""
+        offsets = range(self.start, self.end)
+        if self.is_whole:
+            places = range(self._ids, self._ids + ID_BYTES * len(offsets), ID_BYTES)
+            body = self._body
+            return zip((body[place : place + ID_BYTES] for place in places), offsets, strict=True)
+        return ((self._id(o), o) for o in offsets if self.publication(o) is not None)
+
+    def numbers(self) -> Iterator[tuple[NodeId, int]]:
+        """Publishers and their numbers, of what is intact."""
+        return (_number(self.data(offset)) for _, offset in self.entries())
+
+    def publication(self, offset: int) -> Publication | None:
+        """The publication at an offset; None if it is not what was written."""
+        data, key = self.data(offset), self._id(offset)
+        publication = restored(data, key, self.head.topic)
+        if publication is not None and publication.payload is None and not self.is_whole:
+            return None
+        return publication
+
+    def data(self, offset: int) -> bytes:
+        """What is stored of a publication, right or wrong."""
+        spans = self._ids + ID_BYTES * self.head.count
+        place = spans + _SPAN.size * (offset - self.start)
+        if place + _SPAN.size > len(self._body):
+            return b""
+        begin, size = _SPAN.unpack_from(self._body, place)
+        first = spans + _SPAN.size * self.head.count
+        return self._body[first + begin : first + begin + size]
+
+    def _id(self, offset: int) -> bytes:
+        place = self._ids + ID_BYTES * (offset - self.start)
+        return self._body[place : place + ID_BYTES]
+
+
+Segment: TypeAlias = Pack | Draft  # publications with consecutive offsets, wherever they are
+
+
+def _number(data: bytes) -> tuple[NodeId, int]:
+    numbered = _NUMBERS.decode(data)
+    return numbered.publisher, numbered.seq
+
+
+def _framed(head: Head) -> bytes:
+    data = _ENCODER.encode(head)
+    framed = _MAGIC + _SIZE.pack(len(data)) + data
+    return framed + _check(framed)
+
+
+def _head_at(body: bytes, place: int) -> tuple[Head, int] | None:
+    """The head that begins at a place, and how long it is."""
+    begin = place + len(_MAGIC) + _SIZE.size
+    if body[place : place + len(_MAGIC)] != _MAGIC or len(body) < begin:
+        return None
+    end = begin + _SIZE.unpack_from(body, begin - _SIZE.size)[0]
+    if _check(body[place:end]) != body[end : end + _CHECK_BYTES]:
+        return None
+    try:
+        return _HEADS.decode(body[begin:end]), end + _CHECK_BYTES - place
+    except (DecodeError, ValidationError, ValueError):
+        return None
+
+
+def _digest(content: bytes | memoryview) -> bytes:
+    state = _DIGEST.copy()
+    state.update(content)
+    return state.digest()
+
+
+def _check(content: bytes) -> bytes:
+    state = _CHECK.copy()
+    state.update(content)
+    return state.digest()

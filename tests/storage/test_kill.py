@@ -1,0 +1,65 @@
+"""A process that is killed in the middle of its commits loses nothing that it has promised."""
+
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from threading import Timer
+
+import pytest
+
+from skipring.storage.publications import PublicationStore
+from tests.storage.stored import CHAT, NEWS, offsets
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from skipring.storage.publications import PublicationStore
+from tests.storage.stored import CHAT, NEWS, publication
+
+store = PublicationStore.open(Path(sys.argv[1]))
+step = int(sys.argv[2])
+while True:
+    for topic in (NEWS, CHAT):
+        archive = store.archive(topic)
+        for offset in range(archive.end, archive.end + step):
+            archive.write(offset, publication(offset, topic))
+    store.commit()
+    print(store.archive(NEWS).durable_end, store.archive(CHAT).durable_end, flush=True)
+"""
+
+
+def promised_before_death(directory: Path, step: int, lines: int) -> tuple[int, int]:
+    """Run the program, kill it some time after so many commits, return what it has said last."""
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", PROGRAM, str(directory), str(step)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+        deadline = Timer(60, process.kill)
+        deadline.start()
+        try:
+            assert process.stdout is not None
+            said = [process.stdout.readline() for _ in range(lines)]
+            process.kill()
+            said += process.stdout.readlines()
+        finally:
+            deadline.cancel()
+            process.kill()
+    news, chat = [line for line in said if line.endswith("\n")][-1].split()
+    return int(news), int(chat)
+
+
+@pytest.mark.heavy
+def test_whenever_it_is_killed_everything_promised_is_there_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    rng = Random(9)
+    for _ in range(6):
+        step = rng.choice((1, 7, 100))
+        news, chat = promised_before_death(tmp_path, step, lines=rng.randrange(1, 20))
+        with PublicationStore.open(tmp_path) as store:
+            for topic, promised in ((NEWS, news), (CHAT, chat)):
+                archive = store.archive(topic)
+                assert promised <= archive.end <= promised + step
+                assert offsets(store, topic) == list(range(archive.end))
+                assert archive.epoch == 0
+            assert store.recovery.damage is None

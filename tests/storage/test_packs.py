@@ -1,0 +1,86 @@
+"""Packs: the form of what is stored, which must be readable for ever, and what damage leaves."""
+
+import pytest
+
+from skipring.core.publications import Publication
+from skipring.storage.packs import Draft, Head, Pack, encoded
+from tests.storage.stored import NEWS, publication
+
+# Written by version 1, from publications 5 and 6 of ``golden``.
+VERSION_1 = bytes.fromhex(
+    "535250310900000094a46e6577730305026f4b79830ac8af8f5e40303ec03ee3526cccbdabc4e046e4cdc4b7"
+    "871f2585329de368f44c2d95706f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f"
+    "6f0000000013000000130000000a00000096a3616e6e07c402686909c4016b81a161a16296a3626f6200c000"
+    "c080535250310900000094a46e6577730305026f4b79830ac8af8f6283d85b949887a33c7f300f6dbfbf3b2e"
+    "847efa38952abd1a4cba37eb53e2cc"
+)
+
+
+def golden() -> Draft:
+    return draft(
+        Publication(publisher="ann", seq=7, payload=b"hi", time=9, key=b"k", headers={"a": "b"}),
+        Publication(publisher="bob", seq=0, payload=None, id=b"o" * 32),
+        start=5,
+    )
+
+
+def draft(*rows: Publication, start: int = 0) -> Draft:
+    made = Draft(NEWS, start)
+    for row in rows:
+        made.append(row.settled(NEWS).id, encoded(row))
+    return made
+
+
+def parsed(body: bytes) -> Pack:
+    pack = Pack.parse(body)
+    assert pack is not None
+    return pack
+
+
+def test_what_version_1_has_written_is_read() -> None:
+    assert golden().packed(epoch=3) == VERSION_1
+    pack = parsed(VERSION_1)
+    assert pack.head == Head(NEWS, 3, 5, 2)
+    assert [pack.publication(offset) for offset in (5, 6)] == [
+        golden().publication(offset) for offset in (5, 6)
+    ]
+    assert list(pack.entries()) == list(golden().entries())
+    assert list(pack.numbers()) == list(golden().numbers()) == [("ann", 7), ("bob", 0)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_whichever_byte_is_damaged_nothing_wrong_is_served(count: int) -> None:
+    rows = [publication(seq) for seq in range(count)]
+    body = draft(*rows).packed(0)
+    for place in range(len(body)):
+        pack = parsed(body[:place] + bytes([body[place] ^ 0x10]) + body[place + 1 :])
+        assert not pack.is_whole
+        left = [pack.publication(offset) for offset in range(count)]
+        assert sum(row is None for row in left) <= 1
+        assert all(row in (None, rows[offset]) for offset, row in enumerate(left))
+        assert [offset for _, offset in pack.entries()] == [
+            offset for offset, row in enumerate(left) if row is not None
+        ]
+
+
+def test_wherever_a_pack_ends_nothing_wrong_is_served() -> None:
+    rows = [publication(seq) for seq in range(3)]
+    body = draft(*rows).packed(0)
+    for end in range(len(body)):
+        pack = Pack.parse(body[:end])
+        if pack is not None:
+            left = [pack.publication(offset) for offset in range(3)]
+            assert all(row in (None, rows[offset]) for offset, row in enumerate(left))
+
+
+def test_an_opaque_publication_is_believed_only_in_a_whole_pack() -> None:
+    opaque = Publication(publisher="a", seq=0, payload=None, id=b"o" * 32)
+    body = draft(opaque, publication(1)).packed(0)
+    assert parsed(body).publication(0) == opaque
+    damaged = parsed(body[:-1] + bytes([body[-1] ^ 1]))
+    assert [damaged.publication(offset) for offset in (0, 1)] == [None, publication(1)]
+
+
+@pytest.mark.parametrize("body", [b"", b"SRP1", b"SRP1\xff\xff\xff\xff", b"nonsense" * 100])
+def test_what_is_no_pack_is_none(body: bytes) -> None:
+    assert Pack.parse(body) is None

@@ -1,0 +1,413 @@
+"""Damage: a store always opens, keeps what is intact and serves nothing that was not written."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from skipring.core.publications import Publication
+from skipring.storage.files import DAMAGED_MAX
+from skipring.storage.publications import PublicationStore
+from tests.storage.stored import (
+    CHAT,
+    DATABASE,
+    NEWS,
+    PROMISES,
+    crashed,
+    damaged,
+    flip,
+    made,
+    offsets,
+    places,
+    write,
+)
+
+COUNT = 60  # of the publications in the store that is damaged again and again
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def change(directory: Path, statement: str, *values: object) -> None:
+    db = sqlite3.connect(directory / DATABASE, isolation_level=None)
+    db.execute(statement, values)
+    db.close()
+
+
+# -- every byte ---------------------------------------------------------------------------
+
+
+def reopened(directory: Path) -> int:
+    """How many publications are left; the store is then as good as new."""
+    with PublicationStore.open(directory) as store:
+        found = offsets(store)
+        archive = store.archive(NEWS)
+        assert len(found) == store.recovery.publications
+        assert archive.end == COUNT or (archive.end < COUNT and archive.epoch == 1)
+        end = archive.end
+        write(store, 2)
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == [*found, end, end + 1]
+        assert store.recovery.damage is None
+    return len(found)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("make", [made, crashed])
+@pytest.mark.parametrize("size", [40, 2000])
+def test_whichever_byte_is_damaged_the_others_are_kept(
+    make: Callable[..., Path], size: int, tmp_path: Path
+) -> None:
+    original = make(tmp_path / "original", 20, 1, 1, 1, 30, 7, size=size)
+    rng = Random(f"{make.__name__} {size}")
+    kept = []
+    for file in sorted(path for path in original.iterdir() if path.stat().st_size):
+        for place in places(file, 24):
+            copy = tmp_path / "copy"
+            shutil.copytree(original, copy)
+            flip(copy / file.name, min(place + rng.randrange(64), file.stat().st_size - 1))
+            kept.append(reopened(copy))
+            shutil.rmtree(copy)
+    assert len(kept) > 60
+    assert sum(kept) >= 0.95 * COUNT * len(kept), kept
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("bytes_lost", [1, 512, 4096, 20_000])
+def test_whichever_part_is_overwritten_nothing_is_invented(bytes_lost: int, tmp_path: Path) -> None:
+    original = made(tmp_path / "original", 20, 1, 1, 1, 30, 7, size=400)
+    rng = Random(bytes_lost)
+    for place in places(original / DATABASE, 12):
+        copy = tmp_path / "copy"
+        shutil.copytree(original, copy)
+        data = bytearray((copy / DATABASE).read_bytes())
+        data[place : place + bytes_lost] = rng.randbytes(len(data[place : place + bytes_lost]))
+        (copy / DATABASE).write_bytes(data)
+        reopened(copy)
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9])
+def test_a_file_that_was_cut_keeps_its_beginning(directory: Path, share: float) -> None:
+    made(directory, *[5] * 12, size=1000)
+    data = (directory / DATABASE).read_bytes()
+    (directory / DATABASE).write_bytes(data[: int(len(data) * share)])
+    assert reopened(directory) >= COUNT * (share - 0.3)
+
+
+def test_a_file_without_its_first_page_keeps_everything(directory: Path) -> None:
+    made(directory, 20, 40)
+    data = (directory / DATABASE).read_bytes()
+    (directory / DATABASE).write_bytes(b"\0" * 4096 + data[4096:])
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == list(range(60))
+        assert store.archive(NEWS).epoch == 0
+        assert str(store.recovery) == (
+            "60 publications; the file was damaged: file is not a database; "
+            "0 lost here, to be fetched from other nodes; "
+            "the damaged file is kept as publications.sqlite3.damaged-1"
+        )
+
+
+def test_a_file_that_is_something_else_is_put_aside(directory: Path) -> None:
+    directory.mkdir()
+    (directory / DATABASE).write_text("a letter to my aunt\n" * 1000)
+    with PublicationStore.open(directory) as store:
+        assert store.topics == []
+    assert (directory / damaged(directory)[0]).read_text().startswith("a letter")
+
+
+def test_a_directory_in_place_of_the_file_is_put_aside(directory: Path) -> None:
+    (directory / DATABASE).mkdir(parents=True)
+    made(directory, 1)
+    assert damaged(directory) == [f"{DATABASE}.damaged-1"]
+
+
+# -- packs --------------------------------------------------------------------------------
+
+
+def damage_publication(directory: Path, payload: bytes) -> None:
+    """Damage one publication, in a way that SQLite cannot notice."""
+    data = (directory / DATABASE).read_bytes()
+    flip(directory / DATABASE, data.index(payload) + 3)
+
+
+def test_damage_to_one_publication_does_not_lose_the_others_of_its_pack(directory: Path) -> None:
+    made(directory, 10)
+    damage_publication(directory, b"news 4 news 4 ")
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+        assert (store.recovery.lost, store.archive(NEWS).end) == (1, 10)
+        assert store.archive(NEWS).epoch == 0
+        marks = store._db.execute("SELECT topic, start, count, reason FROM quarantine").fetchall()
+        assert marks == [(NEWS, 4, 1, "could not be read any more")]
+    assert damaged(directory) == [f"{DATABASE}.damaged-1"]
+
+
+def test_the_last_publication_of_a_topic_damaged_is_below_the_promise(directory: Path) -> None:
+    made(directory, 10)
+    damage_publication(directory, b"news 9 news 9 ")
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == list(range(9))
+        assert (store.archive(NEWS).end, store.archive(NEWS).epoch) == (9, 1)
+        assert (store.recovery.lost, store.recovery.raised) == (1, (NEWS,))
+        assert str(store.recovery).endswith("offsets count anew for news")
+
+
+def test_a_row_damaged_while_the_store_is_open_is_not_served(directory: Path) -> None:
+    made(directory, 3, 3)
+    with PublicationStore.open(directory) as store:
+        store._db.execute("UPDATE packs SET body = substr(body, 1, 100) WHERE pack = 1")
+        store._db.execute("DELETE FROM packs WHERE pack = 2")
+        archive = store.archive(NEWS)
+        assert [archive.read(offset) for offset in range(6)] == [None] * 6
+        assert list(archive.entries()) == list(archive.publications()) == []
+        for offset in range(6):
+            archive.discard(offset)
+        write(store, 2)
+        assert offsets(store) == [6, 7]
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == [6, 7]
+
+
+def test_packs_with_the_same_offsets_are_served_once(directory: Path) -> None:
+    made(directory, 3, 2)
+    change(directory, "INSERT INTO packs(body) SELECT body FROM packs WHERE pack = 1")
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == list(range(5))
+        assert store.archive(NEWS).epoch == 0
+
+
+def test_a_missing_pack_leaves_a_gap_that_is_known_from_then_on(directory: Path) -> None:
+    made(directory, 3, 2, 4)
+    change(directory, "DELETE FROM packs WHERE pack = 2")
+    change(directory, "VACUUM")  # so that it is nowhere in the file
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == [0, 1, 2, 5, 6, 7, 8]
+        assert (store.archive(NEWS).end, store.archive(NEWS).epoch) == (9, 0)
+        assert store.recovery.lost == 2
+    with PublicationStore.open(directory) as store:
+        assert store.recovery.damage is None
+
+
+def test_what_was_put_aside_stays_so_when_the_file_is_made_anew(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        write(store, 5, 5)
+        store.archive(NEWS).discard(2)
+        store.archive(NEWS).discard(9)
+        store.commit()
+    damage_publication(directory, b"news 4 news 4 ")
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == [0, 1, 3, 5, 6, 7, 8]
+
+
+def test_offsets_that_are_used_again_are_not_taken_for_those_put_aside(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        write(store, 3, 3)
+        store.archive(NEWS).discard(4)
+        store.commit()
+    change(directory, "DELETE FROM packs WHERE pack = 2")
+    change(directory, "VACUUM")
+    with PublicationStore.open(directory) as store:
+        assert (offsets(store), store.archive(NEWS).epoch) == ([0, 1, 2], 1)
+        write(store, 3)
+        assert offsets(store) == list(range(6))
+    with PublicationStore.open(directory) as store:
+        assert (offsets(store), store.archive(NEWS).epoch) == (list(range(6)), 1)
+
+
+def test_a_publication_that_looks_like_a_pack_is_not_taken_for_one(directory: Path) -> None:
+    made(directory.with_name("other"), 1)
+    db = sqlite3.connect(directory.with_name("other") / DATABASE)
+    ((forged,),) = db.execute("SELECT body FROM packs").fetchall()
+    db.close()
+    with PublicationStore.open(directory) as store:
+        for offset in range(200):
+            row = Publication(publisher="a", seq=offset, payload=forged + bytes(offset))
+            store.archive(CHAT).write(offset, row.settled(CHAT))
+        store.archive(CHAT).discard(7)
+        store.commit()
+    flip(directory / DATABASE, 20, 255)
+    with PublicationStore.open(directory) as store:
+        assert store.recovery.damage is not None
+        assert store.topics == [CHAT]
+
+
+# -- the log ------------------------------------------------------------------------------
+
+
+def test_a_log_that_was_lost_is_noticed_because_of_the_promise(directory: Path) -> None:
+    crashed(directory, 3, 4)
+    (directory / f"{DATABASE}-wal").unlink()
+    with PublicationStore.open(directory) as store:
+        assert (offsets(store), store.archive(NEWS).epoch) == ([], 1)
+        assert (store.recovery.lost, store.recovery.raised) == (7, (NEWS,))
+
+
+def test_a_log_damaged_in_its_middle_keeps_what_is_behind(directory: Path) -> None:
+    crashed(directory, *[3] * 20)
+    wal = directory / f"{DATABASE}-wal"
+    flip(wal, 32 + 24 + 4096 + 10)  # the second frame's header of a page
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == list(range(60))
+        assert store.archive(NEWS).epoch == 0
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
+def test_a_log_that_ends_early_gives_what_was_before(directory: Path, share: float) -> None:
+    crashed(directory, *[3] * 20)
+    wal = directory / f"{DATABASE}-wal"
+    data = wal.read_bytes()
+    wal.write_bytes(data[: int(len(data) * share)])
+    with PublicationStore.open(directory) as store:
+        found = offsets(store)
+        assert found == list(range(len(found)))
+        assert 60 * (share - 0.1) < len(found) < 60
+        assert store.archive(NEWS).epoch == 1
+
+
+# -- promises and epochs ------------------------------------------------------------------
+
+
+def epochs_after(directory: Path, *, news: int, chat: int) -> None:
+    with PublicationStore.open(directory) as store:
+        assert (store.archive(NEWS).epoch, store.archive(CHAT).epoch) == (news, chat)
+        offsets(store, NEWS)
+        offsets(store, CHAT)
+
+
+def two_topics(directory: Path) -> Path:
+    with PublicationStore.open(directory) as store:
+        write(store, 5)
+        write(store, 5, topic=CHAT)
+    return directory
+
+
+def test_only_the_topic_that_ends_below_its_promise_gets_a_new_epoch(directory: Path) -> None:
+    two_topics(directory)
+    change(directory, "DELETE FROM packs WHERE pack = 2")
+    change(directory, "VACUUM")
+    for _ in range(2):
+        epochs_after(directory, news=0, chat=1)
+
+
+def test_an_epoch_never_falls(directory: Path) -> None:
+    two_topics(directory)
+    for epoch in range(1, 4):
+        (directory / DATABASE).unlink()
+        epochs_after(directory, news=epoch, chat=epoch)
+        two_topics(directory)
+    for name in PROMISES:
+        (directory / name).unlink()
+    epochs_after(directory, news=3, chat=3)
+
+
+def test_the_id_survives_the_loss_of_either_file(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        made_once = store.id
+    (directory / DATABASE).unlink()
+    with PublicationStore.open(directory) as store:
+        assert store.id == made_once
+    for name in PROMISES:
+        (directory / name).unlink()
+    with PublicationStore.open(directory) as store:
+        assert store.id == made_once
+
+
+def test_without_its_promise_a_sound_file_is_believed(directory: Path) -> None:
+    two_topics(directory)
+    for name in PROMISES:
+        (directory / name).write_bytes(b"nonsense")
+    epochs_after(directory, news=0, chat=0)
+    assert damaged(directory) == []
+
+
+def test_without_its_promise_a_damaged_file_gets_new_epochs(directory: Path) -> None:
+    two_topics(directory)
+    for name in PROMISES:
+        (directory / name).unlink()
+    flip(directory / DATABASE, 20, 255)
+    epochs_after(directory, news=1, chat=1)
+
+
+def test_one_damaged_promise_of_two_does_not_matter(directory: Path) -> None:
+    for name in PROMISES:
+        two_topics(directory)
+        flip(directory / name, 20)
+        epochs_after(directory, news=0, chat=0)
+        shutil.rmtree(directory)
+
+
+def test_an_old_copy_of_the_file_is_noticed(directory: Path) -> None:
+    made(directory, 5)
+    shutil.copy(directory / DATABASE, directory / "backup")
+    made(directory, 5)
+    shutil.copy(directory / "backup", directory / DATABASE)
+    with PublicationStore.open(directory) as store:
+        assert (offsets(store), store.archive(NEWS).epoch) == (list(range(5)), 1)
+
+
+def test_an_old_copy_from_before_a_new_epoch_is_noticed(directory: Path) -> None:
+    made(directory, 5)
+    shutil.copy(directory / DATABASE, directory / "backup")
+    (directory / DATABASE).unlink()
+    made(directory, 2)
+    shutil.copy(directory / "backup", directory / DATABASE)
+    with PublicationStore.open(directory) as store:
+        assert (offsets(store), store.archive(NEWS).epoch) == (list(range(5)), 2)
+
+
+def test_the_promise_of_another_store_means_nothing(tmp_path: Path) -> None:
+    ours, other = made(tmp_path / "ours", 3), made(tmp_path / "other", 9, 9)
+    for name in PROMISES:
+        shutil.copy(other / name, ours / name)
+    with PublicationStore.open(ours) as store:
+        assert (offsets(store), store.archive(NEWS).epoch) == ([0, 1, 2], 0)
+    with PublicationStore.open(ours) as store:
+        assert store.recovery.damage is None
+
+
+# -- what is put aside --------------------------------------------------------------------
+
+
+def test_only_the_newest_damaged_files_are_kept(directory: Path) -> None:
+    made(directory, 5)
+    for _ in range(4):
+        flip(directory / DATABASE, 20, 255)
+        made(directory, 1)
+    assert damaged(directory) == [f"{DATABASE}.damaged-{n}" for n in (3, 4)][-DAMAGED_MAX:]
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == list(range(9))
+
+
+def test_a_damaged_file_is_put_aside_with_its_log(directory: Path) -> None:
+    crashed(directory, 5)
+    wal = (directory / f"{DATABASE}-wal").read_bytes()
+    (directory / DATABASE).write_bytes(b"nonsense" * 1000)
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == list(range(5))
+    aside = f"{DATABASE}.damaged-1"
+    assert damaged(directory) == [aside, f"{aside}-wal"]
+    assert (directory / f"{aside}-wal").read_bytes() == wal
+
+
+@pytest.mark.parametrize("moment", ["incomplete", "complete", "old one gone"])
+def test_a_recovery_that_was_cut_short_is_finished(directory: Path, moment: str) -> None:
+    made(directory, 5)
+    shutil.copy(directory / DATABASE, directory / "sound")
+    flip(directory / DATABASE, 20, 255)
+    suffix = ".rebuilding" if moment == "incomplete" else ".new"
+    (directory / "sound").rename(directory / f"{DATABASE}{suffix}")
+    if moment == "incomplete":
+        (directory / f"{DATABASE}{suffix}").write_bytes(b"half of it")
+    if moment == "old one gone":
+        (directory / DATABASE).unlink()
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == list(range(5))
+        assert store.archive(NEWS).epoch == 0
+    assert not list(directory.glob("*.new")) + list(directory.glob("*.rebuilding"))
