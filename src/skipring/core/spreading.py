@@ -137,8 +137,9 @@ class Spreading:
             if spread is Spread.ADAPTIVE and (None in edges or not self._is_calm()):
                 edges = [*self.neighbours()]
             nodes = [node for node in edges if node is not None and node != sender]
+        message = PublishNew(publication, hops)  # one for all: a host encodes it once
         for node in nodes:
-            out.send(node, PublishNew(publication, hops))
+            out.send(node, message)
         self._note_news(publication.id, News(hops, frozenset((*nodes, sender))))
 
     # -- lazy edges --------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from skipring.core.events import (
     Tick,
 )
 from skipring.core.peers import NodeId, TopicId
+from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 
@@ -72,6 +73,10 @@ class SubscriberTopics:
         """Run the periodic actions of every topic."""
         return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]
 
+    def states(self) -> dict[TopicId, SubscriberState]:
+        """The machines of all topics as values."""
+        return {topic: machine.state() for topic, machine in self._machines.items()}
+
     def flush(self) -> list[tuple[TopicId, list[Effect]]]:
         """Say what was put off, in every topic that has something to say."""
         return [
@@ -102,6 +107,10 @@ class SupervisorTopics:
         if machine.is_idle:
             self._machines.pop(topic, None)
         return effects
+
+    def machine(self, topic: TopicId) -> Supervisor | None:
+        """The machine of a topic that somebody wants something of."""
+        return self._machines.get(topic)
 
     def tick(self) -> list[tuple[TopicId, list[Effect]]]:
         """Run the periodic actions of every topic."""

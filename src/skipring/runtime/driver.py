@@ -1,0 +1,102 @@
+"""The driver: events to the machines, their effects to links and archives, in the order given.
+
+This is the one place where the effects of live machines are carried out. A frame is made once and
+queued for everybody it goes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from skipring.core.effects import Effect, Send
+from skipring.core.events import Event, Received
+from skipring.core.messages import MESSAGE_TYPES, Message
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.errors import WireError
+from skipring.runtime.addresses import AddressBook, supervisor_of
+from skipring.runtime.links import Links
+from skipring.wire.codec import Envelope, encode, named_nodes
+from skipring.wire.runtime_messages import Address, WireMessage
+
+_CORE_TYPES = frozenset(MESSAGE_TYPES)
+
+
+class Machines(Protocol):
+    """The machines of all topics of a process."""
+
+    def handle(self, topic: TopicId, event: Event) -> list[Effect]:
+        """React to one event of one topic."""
+
+    def tick(self) -> list[tuple[TopicId, list[Effect]]]:
+        """Run the periodic actions of every topic."""
+
+
+class Driver:
+    """Drives the machines of one process."""
+
+    def __init__(
+        self,
+        machines: Machines,
+        *,
+        node: NodeId,
+        book: AddressBook,
+        supervisors: Sequence[Address],
+        keep: Callable[[TopicId, Effect], None],
+    ) -> None:
+        self._machines = machines
+        self._node = node
+        self._book = book
+        self._supervisors = tuple(supervisors)
+        self._keep = keep
+        self.links: Links | None = None
+
+    def receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
+        """A message has come over a link."""
+        message = envelope.message
+        if type(message) in _CORE_TYPES:
+            self.give(envelope.topic, Received(message, sender))  # type: ignore[arg-type]
+
+    def tick(self) -> None:
+        """Run the periodic actions of every topic."""
+        self.perform_all(self._machines.tick())
+
+    def give(self, topic: TopicId, event: Event) -> None:
+        """Let the machine of a topic react to an event."""
+        self.perform(topic, self._machines.handle(topic, event))
+
+    def perform_all(self, work: Iterable[tuple[TopicId, list[Effect]]]) -> None:
+        """Carry out the effects of several topics."""
+        for topic, effects in work:
+            self.perform(topic, effects)
+
+    def perform(self, topic: TopicId, effects: Iterable[Effect]) -> None:
+        """Carry out effects, in order."""
+        made: tuple[Message, bytes] | None = None
+        for effect in effects:
+            if type(effect) is not Send:
+                self._keep(topic, effect)
+                continue
+            message = effect.message
+            if made is None or made[0] is not message:
+                frame = self._frame(topic, message)
+                if frame is None:
+                    continue
+                made = (message, frame)
+            self._send(topic, effect.to, made[1])
+
+    def _frame(self, topic: TopicId, message: Message) -> bytes | None:
+        hints = self._book.hints(node for node in named_nodes(message) if node != self._node)
+        try:
+            return encode(topic, message, hints)
+        except WireError:
+            assert self.links is not None
+            self.links.counts["not encodable"] += 1
+            return None
+
+    def _send(self, topic: TopicId, to: NodeId, frame: bytes) -> None:
+        assert self.links is not None, "the driver has been started"
+        if to == SUPERVISOR:
+            self.links.send_to_supervisor(supervisor_of(topic, self._supervisors), frame)
+        else:
+            self.links.send(to, frame)

@@ -1,0 +1,18 @@
+"""What a live process is told when it starts."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from skipring.core.config import ProtocolConfig
+from skipring.wire.runtime_messages import Address
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Where the supervisors are, how fast time goes, and how the protocol is set."""
+
+    supervisors: tuple[Address, ...] = ()
+    tick_s: float = 1.0  # Our guess; the paper only says "periodically".
+    flush_s: float = 0.1  # Our guess: soon for a person, late for a network.
+    # T18: a live ring is mostly in order, so tries are compared ever more rarely.
+    config: ProtocolConfig = ProtocolConfig(quiet_ticks_max=64)

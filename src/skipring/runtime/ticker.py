@@ -1,0 +1,37 @@
+"""The clock: calls something again and again, never twice at once, with jitter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+JITTER: Final = 0.1  # Our guess: enough that those who started together do not stay together.
+
+
+class Ticker:
+    """Calls a function every so many seconds, give or take a tenth, until it is stopped."""
+
+    def __init__(self, call: Callable[[], None], period_s: float, rng: Random) -> None:
+        self._call = call
+        self._period_s = period_s
+        self._rng = rng
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Call for the first time after a part of the period."""
+        self._schedule(self._rng.uniform(0, self._period_s))
+
+    def stop(self) -> None:
+        """Call no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self, delay_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._run)
+
+    def _run(self) -> None:
+        self._schedule(self._period_s * self._rng.uniform(1 - JITTER, 1 + JITTER))
+        self._call()

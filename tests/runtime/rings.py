@@ -1,0 +1,125 @@
+"""Rings of real sockets on loopback, in one process: started, waited for and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Deliver
+from skipring.core.events import PublishRequested
+from skipring.core.peers import NodeId, TopicId
+from skipring.runtime.node import Node
+from skipring.runtime.settings import Settings
+from skipring.runtime.supervisor import SupervisorServer
+from skipring.storage.publications import PublicationStore
+from skipring.world.legitimacy import publication_violations, violations
+from skipring.world.snapshot import Snapshot
+
+LOOPBACK = "127.0.0.1"
+TOPIC = "news"
+DEADLINE_S = 60.0  # for what takes a second or two
+POLL_S = 0.01
+
+
+class LiveRing:
+    """A supervisor and nodes, and what their applications were given."""
+
+    def __init__(self, tick_s: float) -> None:
+        self._tick_s = tick_s
+        self.settings = Settings()
+        self.supervisor = self._new_supervisor()
+        self.nodes: dict[NodeId, Node] = {}
+        self.delivered: dict[NodeId, list[bytes]] = {}
+
+    def _new_supervisor(self) -> SupervisorServer:
+        return SupervisorServer(Settings(tick_s=self._tick_s), rng=Random(0))
+
+    async def start(self) -> None:
+        await self.supervisor.start(LOOPBACK, 0)
+        self.settings = Settings(
+            supervisors=(self.supervisor.address,),
+            tick_s=self._tick_s,
+            flush_s=self._tick_s / 10,
+            config=ProtocolConfig(),
+        )
+
+    async def restart_supervisor(self) -> None:
+        """Lose the supervisor and its database; a new one comes to the same address."""
+        port = int(self.supervisor.address.rpartition(":")[2])
+        await self.supervisor.close()
+        self.supervisor = self._new_supervisor()
+        await self.supervisor.start(LOOPBACK, port)
+
+    async def join(self, name: NodeId, store: PublicationStore | None = None) -> Node:
+        """Start a node that becomes a member of the topic."""
+        got = self.delivered.setdefault(name, [])
+
+        def deliver(topic: TopicId, delivery: Deliver) -> None:
+            assert topic == TOPIC
+            assert delivery.publication.payload is not None
+            got.append(delivery.publication.payload)
+
+        node = Node(name, self.settings, rng=Random(name), deliver=deliver, store=store)
+        self.nodes[name] = await node.start(LOOPBACK, 0)
+        node.subscribe(TOPIC)
+        return node
+
+    async def leave(self, name: NodeId) -> bool:
+        """Let a node leave the topic and stop; True if it was let go."""
+        node = self.nodes.pop(name)
+        is_let_go = await node.unsubscribe(TOPIC, DEADLINE_S)
+        await node.close()
+        return is_let_go
+
+    async def publish(self, name: NodeId, payload: bytes) -> bytes:
+        return await self.nodes[name].publish(TOPIC, PublishRequested(payload=payload))
+
+    def snapshot(self) -> Snapshot:
+        """The state of the topic, without what is in flight."""
+        return Snapshot(
+            topic=TOPIC,
+            supervisor=self.supervisor.state(TOPIC),
+            subscribers={name: node.states()[TOPIC] for name, node in self.nodes.items()},
+        )
+
+    def faults(self) -> list[str]:
+        """What keeps the ring from being legitimate and all from having all, in words."""
+        seen = self.snapshot()
+        return [
+            str(fault) for judge in (violations, publication_violations) for fault in judge(seen)
+        ]
+
+    async def settle(self) -> None:
+        """Wait until the ring is legitimate and everybody has everything."""
+        await until(lambda: not self.faults(), lambda: "\n".join(self.faults()))
+
+    async def stop(self) -> None:
+        for node in self.nodes.values():
+            await node.close()
+        await self.supervisor.close()
+
+
+async def until(holds: Callable[[], bool], why: Callable[[], str] = str) -> None:
+    """Wait for a condition, with a deadline."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not holds():  # noqa: ASYNC110  (nobody announces that a ring is legitimate)
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise AssertionError(f"not in {DEADLINE_S:.0f} s: {why()}") from None
+
+
+@asynccontextmanager
+async def live_ring(*names: NodeId, tick_s: float = 0.05) -> AsyncIterator[LiveRing]:
+    """A ring of nodes without a disk."""
+    ring = LiveRing(tick_s)
+    await ring.start()
+    try:
+        for name in names:
+            await ring.join(name)
+        yield ring
+    finally:
+        await ring.stop()
