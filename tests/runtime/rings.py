@@ -74,6 +74,10 @@ class LiveRing:
         await node.close()
         return is_let_go
 
+    async def kill(self, name: NodeId) -> None:
+        """Let a node stop without a word."""
+        await self.nodes.pop(name).close()
+
     async def publish(self, name: NodeId, payload: bytes) -> bytes:
         return await self.nodes[name].publish(TOPIC, PublishRequested(payload=payload))
 

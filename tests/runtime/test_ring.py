@@ -79,6 +79,21 @@ def test_one_that_leaves_is_let_go_and_the_others_close_the_gap() -> None:
     asyncio.run(scene())
 
 
+def test_crashes_are_noticed_and_the_others_close_the_gaps() -> None:
+    async def scene() -> None:
+        async with live_ring(*NAMES) as ring:
+            await ring.settle()
+            for name in ("n01", "n04"):
+                await ring.kill(name)
+            await ring.publish("n06", b"after")
+            await ring.settle()
+            assert all(
+                got == [b"after"] for name, got in ring.delivered.items() if name in ring.nodes
+            )
+
+    asyncio.run(scene())
+
+
 def test_what_was_published_is_there_after_a_restart(tmp_path: Path) -> None:
     async def first() -> list[bytes]:
         with PublicationStore.open(tmp_path) as store:

@@ -110,7 +110,7 @@ class Subscriber:
             case Flush():
                 self._spreading.on_flush(out)
             case ConfirmRequested():
-                self._repair.ask_to_confirm(self._ring_nodes(), out)
+                self._repair.ask_to_confirm(self.ring_neighbours(), out)
             case NodeSuspected():
                 pass  # section 3.3: one failure detector, at the supervisor, is enough
             case _:
@@ -150,11 +150,13 @@ class Subscriber:
         self._spreading.on_tick()
         if self._config.repairs:
             partners = (
-                self._spreading.neighbours() if rules.repair_over_shortcuts else self._ring_nodes()
+                self._spreading.neighbours()
+                if rules.repair_over_shortcuts
+                else self.ring_neighbours()
             )
             self._repair.on_tick(partners, self._rng, out)  # R16
 
-    def _ring_nodes(self) -> list[NodeId]:
+    def ring_neighbours(self) -> list[NodeId]:
         """The distinct ring neighbours (T16)."""
         nodes = {peer.node: None for peer in self._ring.peers()}
         return [node for node in nodes if node not in (self.node, SUPERVISOR)]

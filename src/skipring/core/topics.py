@@ -17,7 +17,7 @@ from skipring.core.events import (
     Tick,
 )
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.state import SubscriberState
+from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 
@@ -73,6 +73,14 @@ class SubscriberTopics:
         """Run the periodic actions of every topic."""
         return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]
 
+    def ring_neighbours(self) -> list[tuple[TopicId, NodeId]]:
+        """With whom this node shares a ring edge, in which topic."""
+        return [
+            (topic, node)
+            for topic, machine in self._machines.items()
+            for node in machine.ring_neighbours()
+        ]
+
     def states(self) -> dict[TopicId, SubscriberState]:
         """The machines of all topics as values."""
         return {topic: machine.state() for topic, machine in self._machines.items()}
@@ -107,6 +115,15 @@ class SupervisorTopics:
         if machine.is_idle:
             self._machines.pop(topic, None)
         return effects
+
+    def load(self, topic: TopicId, state: SupervisorState) -> None:
+        """Take over the database of a topic, however wrong."""
+        machine = self._machines[topic] = Supervisor(config=self._config)
+        machine.load(state)
+
+    def states(self) -> dict[TopicId, SupervisorState]:
+        """The machines of all topics as values."""
+        return {topic: machine.state() for topic, machine in self._machines.items()}
 
     def machine(self, topic: TopicId) -> Supervisor | None:
         """The machine of a topic that somebody wants something of."""

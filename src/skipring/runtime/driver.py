@@ -7,19 +7,22 @@ queued for everybody it goes to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from skipring.core.effects import Effect, Send
 from skipring.core.events import Event, Received
-from skipring.core.messages import MESSAGE_TYPES, Message
+from skipring.core.messages import Message
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import WireError
 from skipring.runtime.addresses import AddressBook, supervisor_of
 from skipring.runtime.links import Links
 from skipring.wire.codec import Envelope, encode, named_nodes
-from skipring.wire.runtime_messages import Address, WireMessage
-
-_CORE_TYPES = frozenset(MESSAGE_TYPES)
+from skipring.wire.runtime_messages import (
+    RUNTIME_TYPES,
+    Address,
+    RuntimeMessage,
+    WireMessage,
+)
 
 
 class Machines(Protocol):
@@ -43,19 +46,23 @@ class Driver:
         book: AddressBook,
         supervisors: Sequence[Address],
         keep: Callable[[TopicId, Effect], None],
+        answer: Callable[[NodeId, TopicId, RuntimeMessage], None],
     ) -> None:
         self._machines = machines
         self._node = node
         self._book = book
         self._supervisors = tuple(supervisors)
         self._keep = keep
+        self._answer = answer
         self.links: Links | None = None
 
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
         """A message has come over a link."""
         message = envelope.message
-        if type(message) in _CORE_TYPES:
-            self.give(envelope.topic, Received(message, sender))  # type: ignore[arg-type]
+        if isinstance(message, RUNTIME_TYPES):
+            self._answer(sender, envelope.topic, message)
+        else:
+            self.give(envelope.topic, Received(cast("Message", message), sender))
 
     def tick(self) -> None:
         """Run the periodic actions of every topic."""
@@ -72,7 +79,7 @@ class Driver:
 
     def perform(self, topic: TopicId, effects: Iterable[Effect]) -> None:
         """Carry out effects, in order."""
-        made: tuple[Message, bytes] | None = None
+        made: tuple[WireMessage, bytes] | None = None
         for effect in effects:
             if type(effect) is not Send:
                 self._keep(topic, effect)
@@ -85,7 +92,13 @@ class Driver:
                 made = (message, frame)
             self._send(topic, effect.to, made[1])
 
-    def _frame(self, topic: TopicId, message: Message) -> bytes | None:
+    def say(self, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:
+        """Send a message of the runtime's own."""
+        frame = self._frame(topic, message)
+        if frame is not None:
+            self._send(topic, to, frame)
+
+    def _frame(self, topic: TopicId, message: WireMessage) -> bytes | None:
         hints = self._book.hints(node for node in named_nodes(message) if node != self._node)
         try:
             return encode(topic, message, hints)

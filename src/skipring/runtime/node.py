@@ -5,26 +5,53 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Self
+from typing import Final, Self
 
 from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.effects import Confirmed, Deliver, Discard, Effect, Left, Send, Store
-from skipring.core.events import PublishRequested, SubscribeRequested, UnsubscribeRequested
-from skipring.core.peers import NodeId, TopicId
+from skipring.core.events import (
+    ConfirmRequested,
+    PublishRequested,
+    SubscribeRequested,
+    UnsubscribeRequested,
+)
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SubscriberState
+from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import StorageError
 from skipring.runtime.addresses import AddressBook
+from skipring.runtime.detector import Watch
 from skipring.runtime.driver import Driver
 from skipring.runtime.links import Links
 from skipring.runtime.settings import Settings
 from skipring.runtime.ticker import Ticker
 from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
+from skipring.wire.codec import Envelope
 from skipring.wire.greeting import Greeting, Role
+from skipring.wire.runtime_messages import (
+    Address,
+    Probe,
+    ProbeReply,
+    ReportSilent,
+    RuntimeMessage,
+    WireMessage,
+)
+
+LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accuses nobody.
 
 WritableArchive = MemoryArchive | StoredArchive
 Deliverer = Callable[[TopicId, Deliver], None]
+Confirmer = Callable[[TopicId, Confirmed], None]
+
+
+class _Topics(SubscriberTopics):
+    """The machines of a node, which can be looked at without copying what they hold."""
+
+    def machine(self, topic: TopicId) -> Subscriber | None:
+        """The machine of a topic we are in."""
+        return self._machines.get(topic)
 
 
 class Node:
@@ -43,26 +70,36 @@ class Node:
         self._store = store
         self._deliver = deliver
         self._archives: dict[TopicId, WritableArchive] = {}
-        self._topics = SubscriberTopics(
+        self.on_confirmed: Confirmer | None = None  # who wants to hear of confirmations
+        self._topics = _Topics(
             name, rng=rng, config=settings.config, open_archive=self._open_archive
         )
         book = AddressBook()
         self._driver = Driver(
-            self._topics, node=name, book=book, supervisors=settings.supervisors, keep=self._keep
+            self._topics,
+            node=name,
+            book=book,
+            supervisors=settings.supervisors,
+            keep=self._keep,
+            answer=self._on_runtime_message,
         )
+        self._watch = Watch()
+        self._tick_s = settings.tick_s
+        self._last_tick: float | None = None
         greeting = Greeting(node=name, address="", role=Role.NODE)
-        self.links = Links(greeting, book, self._driver.receive, rng)
+        self.links = Links(greeting, book, self._receive, rng)
         self._driver.links = self.links
         self._tickers = (
-            Ticker(self._driver.tick, settings.tick_s, rng),
+            Ticker(self._tick, settings.tick_s, rng),
             Ticker(self._flush, settings.flush_s, rng),
         )
+        self.address: Address = ""
         self._left: dict[TopicId, asyncio.Event] = {}
         self._commit: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> Self:
         """Listen; port 0 picks a free one."""
-        await self.links.listen(host, port)
+        self.address = await self.links.listen(host, port)
         for ticker in self._tickers:
             ticker.start()
         return self
@@ -95,6 +132,10 @@ class Node:
         self._driver.perform(topic, [e for e in effects if isinstance(e, Send)])
         return stored[0].id if stored else b""
 
+    def confirm(self, topic: TopicId) -> None:
+        """Ask the ring neighbours in a topic whether they have all that we have (T19)."""
+        self._driver.give(topic, ConfirmRequested())
+
     async def close(self) -> None:
         """Stop at once, as a crash would, but leave the store in order."""
         for ticker in self._tickers:
@@ -102,6 +143,25 @@ class Node:
         await self.links.close()
         if self._store is not None:
             await self._durable()
+
+    # -- time and messages ---------------------------------------------------------------------
+
+    def _receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
+        self._watch.hear(envelope.topic, sender)
+        self._driver.receive(sender, envelope)
+
+    def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
+        if isinstance(message, Probe) and sender == SUPERVISOR:
+            self._driver.say(topic, SUPERVISOR, ProbeReply(message.nonce))
+
+    def _tick(self) -> None:
+        """Run the machines, and report neighbours that have gone silent (section 3.3)."""
+        now = asyncio.get_running_loop().time()
+        is_late = self._last_tick is None or now - self._last_tick > LATE * self._tick_s
+        self._last_tick = now
+        self._driver.tick()
+        for topic, node in self._watch.tick(self._topics.ring_neighbours(), is_late=is_late):
+            self._driver.say(topic, SUPERVISOR, ReportSilent(node))
 
     # -- effects -----------------------------------------------------------------------------
 
@@ -121,7 +181,10 @@ class Node:
             case Left():
                 if topic in self._left:
                     self._left[topic].set()
-            case Confirmed() | Send():
+            case Confirmed():
+                if self.on_confirmed is not None:
+                    self.on_confirmed(topic, effect)
+            case Send():
                 pass
 
     def _flush(self) -> None:
@@ -139,7 +202,8 @@ class Node:
         if self._commit is not None:
             await asyncio.wait([self._commit])  # it may have begun before our write
         while self._store.unwritten:
-            await self._start_commit()
+            # Whoever gives up waiting must not end the commit: others wait for it too.
+            await asyncio.shield(self._start_commit())
 
     def _start_commit(self) -> asyncio.Task[None]:
         if self._commit is None or self._commit.done():
@@ -155,6 +219,10 @@ class Node:
             raise
 
     # -- what can be seen --------------------------------------------------------------------
+
+    def machine(self, topic: TopicId) -> Subscriber | None:
+        """The machine of a topic we are in, to be looked at only."""
+        return self._topics.machine(topic)
 
     def states(self) -> Mapping[TopicId, SubscriberState]:
         """The machines of all topics as values."""

@@ -12,6 +12,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Where the supervisors are, how fast time goes, and how the protocol is set."""
 
     supervisors: tuple[Address, ...] = ()
+    allowed_topics: tuple[str, ...] = ()  # patterns such as "orders.*"; none: all topics
     tick_s: float = 1.0  # Our guess; the paper only says "periodically".
     flush_s: float = 0.1  # Our guess: soon for a person, late for a network.
     # T18: a live ring is mostly in order, so tries are compared ever more rarely.
