@@ -9,9 +9,10 @@ import click
 
 from skipring.cli.bench import bench
 from skipring.cli.demo import demo
+from skipring.cli.live import node, supervisor
 from skipring.cli.shrink import shrink
 from skipring.cli.simulate import simulate
-from skipring.errors import InputError
+from skipring.errors import InputError, SkipringError
 
 
 class Exit(IntEnum):
@@ -29,7 +30,7 @@ def skipring() -> None:
     """Publish/subscribe without a broker in the data path, which heals from any state."""
 
 
-for command in (demo, simulate, shrink, bench):
+for command in (demo, simulate, shrink, bench, supervisor, node):
     skipring.add_command(command)
 
 
@@ -44,9 +45,9 @@ def _run() -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except InputError as error:
+    except SkipringError as error:
         click.echo(f"Error: {error}", err=True)
-        return Exit.BAD_INPUT
+        return Exit.BAD_INPUT if isinstance(error, InputError) else Exit.NO
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return Exit.INTERRUPTED

@@ -1,0 +1,69 @@
+"""``skipring supervisor`` and ``skipring node``: the processes of a live ring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+
+
+def _tick(command: click.decorators.FC) -> click.decorators.FC:
+    return click.option(
+        "--tick", type=click.FloatRange(0.01, 3600), default=1.0, metavar="S", help="Interval."
+    )(command)
+
+
+@click.command()
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Port 0 picks a free one.")
+@click.option("--data", type=DIRECTORY, metavar="DIR", help="Keep the database here.")
+@click.option("--allow-topic", multiple=True, metavar="GLOB", help="Serve only such topics.")
+@_tick
+def supervisor(listen: str, data: Path | None, allow_topic: tuple[str, ...], tick: float) -> None:
+    """Let subscribers in and out; the first line printed says where it listens."""
+    import asyncio
+
+    from skipring.runtime.serving import serve_supervisor
+    from skipring.runtime.settings import Settings
+
+    settings = Settings(tick_s=tick, allowed_topics=allow_topic)
+    asyncio.run(serve_supervisor(settings, listen, data, _announce))
+
+
+@click.command()
+@click.option(
+    "--supervisor",
+    "supervisors",
+    required=True,
+    metavar="HOST:PORT[,...]",
+    envvar="SKIPRING_SUPERVISOR",
+    help="Or SKIPRING_SUPERVISOR.",
+)
+@click.option(
+    "--topic", "topics", required=True, multiple=True, metavar="T", help="To subscribe to."
+)
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Port 0 picks a free one.")
+@click.option("--data", type=DIRECTORY, metavar="DIR", help="Keep publications here.")
+@click.option("--name", metavar="ID", help="What the node is called.  [default: random]")
+@_tick
+def node(
+    supervisors: str,
+    topics: tuple[str, ...],
+    listen: str,
+    data: Path | None,
+    name: str | None,
+    tick: float,
+) -> None:
+    """Subscribe to topics, keep what is published and pass it on."""
+    import asyncio
+
+    from skipring.runtime.serving import serve_node
+    from skipring.runtime.settings import Settings
+
+    settings = Settings(supervisors=tuple(supervisors.split(",")), tick_s=tick)
+    asyncio.run(serve_node(settings, listen, topics, name=name, data=data, announce=_announce))
+
+
+def _announce(line: str) -> None:
+    click.echo(line)  # flushed at once: others wait for it
