@@ -8,6 +8,7 @@ SkipringError
 ├── StorageError            a data directory cannot be used
 │   ├── StoreFullError      there is no room left
 │   └── StoreBusyError      another process uses it
+├── UnreachableError        nobody who could do it answers
 └── WireError               bytes from a link, or meant for one, are not of the form we speak
     ├── FramingError        they are no frames
     ├── GreetingError       the first frame is no greeting, or one of another version
@@ -47,6 +48,10 @@ class StoreFullError(StorageError):
 
 class StoreBusyError(StorageError):
     """Another process uses the same data directory."""
+
+
+class UnreachableError(SkipringError):
+    """A supervisor or a member is needed, and none answers; the message says what to look at."""
 
 
 class WireError(SkipringError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -86,6 +88,54 @@ def test_the_supervisor_can_be_named_by_the_environment(monkeypatch: pytest.Monk
             _,
         ):
             assert stopped(running, signal.SIGTERM) == 0
+
+
+def ran(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "skipring", *words],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def published(address: str, *words: str, given: str = "") -> list[str]:
+    """Publish as soon as there is a member; the ids."""
+    for _ in range(20):  # each takes a while, and finds a member within a tick or two
+        result = ran("pub", "news", *words, "--supervisor", address, given=given)
+        if result.returncode == 0:
+            return [json.loads(line)["id"] for line in result.stdout.splitlines()]
+        assert result.returncode == 4, result.stderr
+    raise AssertionError("nobody took the publication")
+
+
+def test_what_is_published_from_the_command_line_is_on_a_members_disk(tmp_path: Path) -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
+        with process("node", *words, "--tick", TICK, "--data", str(tmp_path)) as (running, _):
+            ids = published(address, "hello") + published(address, given="one\ntwo\n")
+            running.kill()  # what was acknowledged is there all the same
+            running.wait(timeout=DEADLINE_S)
+    with PublicationStore.open(tmp_path) as store:
+        stored = list(store.archive("news").publications())
+    assert [publication.id.hex() for publication in stored] == ids
+    assert [publication.payload for publication in stored] == [b"hello", b"one", b"two"]
+
+
+def test_without_a_member_or_a_supervisor_publishing_says_what_to_look_at() -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        result = ran("pub", "news", "hello", "--supervisor", address)
+        assert result.returncode == 4
+        assert "is a node running" in result.stderr
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        result = ran("pub", "news", "hello", "--supervisor", f"127.0.0.1:{port}")
+    assert result.returncode == 4
+    assert "is it running?" in result.stderr
 
 
 @pytest.mark.parametrize(

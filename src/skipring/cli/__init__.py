@@ -9,10 +9,10 @@ import click
 
 from skipring.cli.bench import bench
 from skipring.cli.demo import demo
-from skipring.cli.live import node, supervisor
+from skipring.cli.live import node, pub, supervisor
 from skipring.cli.shrink import shrink
 from skipring.cli.simulate import simulate
-from skipring.errors import InputError, SkipringError
+from skipring.errors import InputError, SkipringError, UnreachableError
 
 
 class Exit(IntEnum):
@@ -21,6 +21,7 @@ class Exit(IntEnum):
     YES = 0
     NO = 1
     BAD_INPUT = 2
+    UNREACHABLE = 4
     INTERRUPTED = 130
 
 
@@ -30,8 +31,14 @@ def skipring() -> None:
     """Publish/subscribe without a broker in the data path, which heals from any state."""
 
 
-for command in (demo, simulate, shrink, bench, supervisor, node):
+for command in (demo, simulate, shrink, bench, supervisor, node, pub):
     skipring.add_command(command)
+
+
+def _status_of(error: SkipringError) -> int:
+    if isinstance(error, InputError):
+        return Exit.BAD_INPUT
+    return Exit.UNREACHABLE if isinstance(error, UnreachableError) else Exit.NO
 
 
 def main() -> None:
@@ -47,7 +54,7 @@ def _run() -> int:
         return error.exit_code
     except SkipringError as error:
         click.echo(f"Error: {error}", err=True)
-        return Exit.BAD_INPUT if isinstance(error, InputError) else Exit.NO
+        return _status_of(error)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return Exit.INTERRUPTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -63,6 +64,36 @@ def node(
 
     settings = Settings(supervisors=tuple(supervisors.split(",")), tick_s=tick)
     asyncio.run(serve_node(settings, listen, topics, name=name, data=data, announce=_announce))
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("text", required=False)
+@click.option(
+    "--supervisor",
+    "supervisors",
+    required=True,
+    metavar="HOST:PORT[,...]",
+    envvar="SKIPRING_SUPERVISOR",
+    help="Or SKIPRING_SUPERVISOR.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
+def pub(topic: str, text: str | None, supervisors: str, as_json: bool) -> None:
+    """Publish TEXT, or each line of the standard input, in a topic.
+
+    Returns when a member has made everything durable; prints the ids.
+    """
+    import asyncio
+    import json
+
+    from skipring.runtime.serving import publish_texts
+
+    texts = [text] if text is not None else sys.stdin.read().splitlines()
+    published = asyncio.run(publish_texts(tuple(supervisors.split(",")), topic, texts))
+    for each in published:
+        is_json = as_json or not sys.stdout.isatty()
+        line = {"id": each.id.hex(), "offset": each.offset, "topic": topic}
+        click.echo(json.dumps(line) if is_json else each.id.hex())
 
 
 def _announce(line: str) -> None:

@@ -73,6 +73,11 @@ class SubscriberTopics:
         """Run the periodic actions of every topic."""
         return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]
 
+    def offset_of(self, topic: TopicId, key: bytes) -> int | None:
+        """Where a publication of a topic is stored, or None."""
+        machine = self._machines.get(topic)
+        return machine.trie.offset_of(key) if machine is not None else None
+
     def ring_neighbours(self) -> list[tuple[TopicId, NodeId]]:
         """With whom this node shares a ring edge, in which topic."""
         return [

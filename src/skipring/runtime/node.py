@@ -34,6 +34,9 @@ from skipring.wire.runtime_messages import (
     Address,
     Probe,
     ProbeReply,
+    Publish,
+    Published,
+    Refused,
     ReportSilent,
     RuntimeMessage,
     WireMessage,
@@ -96,6 +99,7 @@ class Node:
         self.address: Address = ""
         self._left: dict[TopicId, asyncio.Event] = {}
         self._commit: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()  # of publishing for others
 
     async def start(self, host: str, port: int) -> Self:
         """Listen; port 0 picks a free one."""
@@ -151,8 +155,40 @@ class Node:
         self._driver.receive(sender, envelope)
 
     def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
-        if isinstance(message, Probe) and sender == SUPERVISOR:
-            self._driver.say(topic, SUPERVISOR, ProbeReply(message.nonce))
+        match message:
+            case Probe(nonce=nonce) if sender == SUPERVISOR:
+                self._driver.say(topic, SUPERVISOR, ProbeReply(nonce))
+            case Publish():
+                task = asyncio.get_running_loop().create_task(
+                    self._publish_for(sender, topic, message)
+                )
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case _:
+                pass  # an answer to nobody
+
+    async def _publish_for(self, sender: NodeId, topic: TopicId, message: Publish) -> None:
+        """Publish for one that is no member, and say so once it is durable."""
+        given = message.publication
+        if topic not in self._topics or given.payload is None:
+            self._driver.say(topic, sender, Refused(message.request, "not a member of the topic"))
+            return
+        event = PublishRequested(
+            payload=given.payload,
+            time=given.time,
+            key=given.key,
+            headers=given.headers,
+            publisher=given.publisher,
+            seq=given.seq,
+        )
+        try:
+            await self.publish(topic, event)
+        except StorageError as error:
+            self._driver.say(topic, sender, Refused(message.request, str(error)))
+            return
+        key = given.id_in(topic)
+        offset = self._topics.offset_of(topic, key)
+        self._driver.say(topic, sender, Published(message.request, key, offset or 0))
 
     def _tick(self) -> None:
         """Run the machines, and report neighbours that have gone silent (section 3.3)."""

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from time import time_ns
 from typing import Final
 
 from skipring.core.effects import Deliver
 from skipring.core.peers import TopicId
+from skipring.core.publications import Publication
 from skipring.errors import InputError
 from skipring.runtime.node import Node
+from skipring.runtime.outsider import Outsider
 from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.storage.identity import node_id
 from skipring.storage.publications import PublicationStore
 from skipring.storage.supervisor import SupervisorStore
+from skipring.wire.runtime_messages import Address, Published
 
 PORT_MAX: Final = 0xFFFF
 LEAVING_S: Final = 5.0  # Our guess: as long as a person waits for a process to stop.
@@ -83,6 +87,22 @@ async def serve_node(
             await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
         finally:
             await node.close()
+
+
+async def publish_texts(
+    supervisors: tuple[Address, ...], topic: TopicId, texts: Iterable[str]
+) -> list[Published]:
+    """Publish texts through a member of a topic, in order."""
+    for address in supervisors:
+        split_address(address, "--supervisor")
+    published = []
+    async with Outsider(supervisors, rng=Random()) as outsider:
+        for seq, text in enumerate(texts):
+            publication = Publication(
+                publisher=outsider.name, seq=seq, payload=text.encode(), time=time_ns() // 1000
+            )
+            published.append(await outsider.publish(topic, publication))
+    return published
 
 
 def _ignore(topic: TopicId, delivery: Deliver) -> None:

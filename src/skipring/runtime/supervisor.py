@@ -23,6 +23,8 @@ from skipring.wire.codec import Envelope
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
     Address,
+    Locate,
+    Members,
     Probe,
     ReportSilent,
     RuntimeMessage,
@@ -39,7 +41,8 @@ class SupervisorServer:
         self._store = store
         self._allowed = settings.allowed_topics
         self._topics = SupervisorTopics(config=settings.config)
-        book = AddressBook()
+        self._rng = rng
+        book = self._book = AddressBook()
         self._driver = Driver(
             self._topics,
             node=SUPERVISOR,
@@ -71,8 +74,20 @@ class SupervisorServer:
         self._driver.receive(sender, envelope)
 
     def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
-        if isinstance(message, ReportSilent):
-            self._detector.report(topic, message.node, sender)
+        match message:
+            case ReportSilent(node=node):
+                self._detector.report(topic, node, sender)
+            case Locate(request=request, count=count):
+                self._driver.say(topic, sender, Members(request, self._members(topic, count)))
+            case _:
+                pass  # an answer to nobody
+
+    def _members(self, topic: TopicId, count: int) -> dict[NodeId, Address]:
+        """Some members of a topic and where they listen, by chance."""
+        machine = self._topics.machine(topic)
+        nodes = list(machine.roster.nodes) if machine is not None else []
+        chosen = self._rng.sample(nodes, min(count, len(nodes)))
+        return self._book.hints(chosen)
 
     def _tick(self) -> None:
         """Run the machines, and look after those who were reported silent (section 3.3)."""
