@@ -73,6 +73,10 @@ class SubscriberTopics:
         """Run the periodic actions of every topic."""
         return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]
 
+    def machine(self, topic: TopicId) -> Subscriber | None:
+        """The machine of a topic we are in."""
+        return self._machines.get(topic)
+
     def offset_of(self, topic: TopicId, key: bytes) -> int | None:
         """Where a publication of a topic is stored, or None."""
         machine = self._machines.get(topic)

@@ -49,14 +49,6 @@ Deliverer = Callable[[TopicId, Deliver], None]
 Confirmer = Callable[[TopicId, Confirmed], None]
 
 
-class _Topics(SubscriberTopics):
-    """The machines of a node, which can be looked at without copying what they hold."""
-
-    def machine(self, topic: TopicId) -> Subscriber | None:
-        """The machine of a topic we are in."""
-        return self._machines.get(topic)
-
-
 class Node:
     """One node over sockets, with its publications in memory or in a store."""
 
@@ -74,7 +66,7 @@ class Node:
         self._deliver = deliver
         self._archives: dict[TopicId, WritableArchive] = {}
         self.on_confirmed: Confirmer | None = None  # who wants to hear of confirmations
-        self._topics = _Topics(
+        self._topics = SubscriberTopics(
             name, rng=rng, config=settings.config, open_archive=self._open_archive
         )
         book = AddressBook()

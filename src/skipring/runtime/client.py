@@ -1,0 +1,225 @@
+"""The public async API: connect to supervisors, and subscribe to topics."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import AsyncExitStack, suppress
+from ipaddress import ip_address
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Final, Self
+
+from skipring.core.archive import Archive
+from skipring.core.effects import Confirmed, Deliver
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.errors import IdentityError, InputError, MessageError, SkipringError
+from skipring.runtime.addresses import supervisor_of
+from skipring.runtime.node import Node
+from skipring.runtime.settings import Settings
+from skipring.runtime.subscription import Start, Subscription
+from skipring.storage.identity import node_id
+from skipring.storage.publications import PublicationStore
+from skipring.wire.runtime_messages import Address
+from skipring.wire.values import check_address, check_node, check_topic, shown
+
+SCHEME: Final = "skipring://"
+FLUSHES_PER_TICK: Final = 10  # as in Settings
+PORT_MAX: Final = (1 << 16) - 1
+
+
+class Connection:
+    """A node of our own in the rings of the topics we subscribe to; made by ``connect``.
+
+    >>> import asyncio, skipring
+    >>> from skipring.testing import Cluster
+    >>> async def scene() -> bytes:
+    ...     async with (
+    ...         Cluster(n=2) as cluster,
+    ...         skipring.connect(cluster.url, tick_s=0.05) as node,
+    ...         node.subscribe(cluster.topic) as news,
+    ...     ):
+    ...         await cluster.publish(cluster.nodes[0], b"hello")
+    ...         async for publication in news:
+    ...             return publication.payload
+    >>> asyncio.run(scene())
+    b'hello'
+    """
+
+    def __init__(
+        self, settings: Settings, *, listen: tuple[str, int], data_dir: Path | None, name: str
+    ) -> None:
+        self.name: NodeId = name  # empty until we are connected, if only the directory knows it
+        self._settings = settings
+        self._listen = listen
+        self._data_dir = data_dir
+        self._node: Node | None = None
+        self._is_connected = False
+        self._store: PublicationStore | None = None
+        self._subscriptions: dict[TopicId, Subscription] = {}
+        self._resources = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        if self._node is not None:
+            raise SkipringError("this connection has been used; call skipring.connect again")
+        async with AsyncExitStack() as resources:
+            if self._data_dir is not None:
+                self.name = node_id(self._data_dir, self.name or None)
+                self._store = resources.enter_context(PublicationStore.open(self._data_dir))
+            self._node = Node(
+                self.name, self._settings, rng=Random(), deliver=self._deliver, store=self._store
+            )
+            self._node.on_confirmed = self._on_confirmed
+            resources.push_async_callback(self._node.close)
+            await self._node.start(*self._listen)
+            resources.push_async_callback(self._leave_all)
+            self._resources = resources.pop_all()
+        self._is_connected = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self._resources.aclose()
+        finally:
+            self._is_connected = False
+
+    def subscribe(self, topic: TopicId, start: Start = "all") -> Subscription:
+        """Take part in a topic, while inside the block of what this returns.
+
+        ``start="all"`` reads what is stored here first, ``"new"`` only what comes from now on.
+        """
+        if not isinstance(topic, str):
+            raise InputError(f"a topic is a text, not {type(topic).__name__}")
+        try:
+            check_topic(topic)
+        except MessageError as error:
+            raise InputError(str(error)) from None
+        if start not in ("all", "new"):
+            raise InputError(f'start is "all" or "new", not {shown(str(start))}')
+        return Subscription(self, topic, start)
+
+    # -- for subscriptions -------------------------------------------------------------------
+
+    @property
+    def node(self) -> Node:
+        """The node below; SkipringError outside of the block of the connection."""
+        if self._node is None or not self._is_connected:
+            raise SkipringError("not connected; use it inside `async with skipring.connect(...)`")
+        return self._node
+
+    @property
+    def tick_s(self) -> float:
+        """How long a tick is."""
+        return self._settings.tick_s
+
+    def supervisor_of(self, topic: TopicId) -> Address:
+        """Where the supervisor of a topic is."""
+        return supervisor_of(topic, self._settings.supervisors)
+
+    @property
+    def is_failing_to_store(self) -> bool:
+        """True if a commit has failed and there still is something to be written."""
+        if self._store is None or not self._store.unwritten:
+            return False
+        return self.node.links.counts["commit failed"] > 0
+
+    def open(self, subscription: Subscription) -> Archive:
+        """Begin to take part in a topic; return where its publications lie."""
+        topic = subscription.topic
+        if topic in self._subscriptions:
+            raise InputError(f"already subscribed to {shown(topic)} over this connection")
+        self.node.subscribe(topic)
+        self._subscriptions[topic] = subscription
+        machine = self.node.machine(topic)
+        assert machine is not None, "a node that has subscribed has a machine"
+        return machine.archive
+
+    def close(self, subscription: Subscription) -> None:
+        """Hand nothing more to a subscription."""
+        self._subscriptions.pop(subscription.topic, None)
+
+    def _deliver(self, topic: TopicId, delivery: Deliver) -> None:
+        if topic in self._subscriptions:
+            self._subscriptions[topic].on_deliver(delivery)
+
+    def _on_confirmed(self, topic: TopicId, confirmed: Confirmed) -> None:
+        if topic in self._subscriptions:
+            self._subscriptions[topic].on_confirmed(confirmed)
+
+    async def _leave_all(self) -> None:
+        """Leave the topics whose block somebody has not left."""
+        await asyncio.gather(*(each.leave() for each in list(self._subscriptions.values())))
+
+
+# -- what the application gives --------------------------------------------------------------
+
+
+def connect(
+    url: str,
+    *,
+    data_dir: str | Path | None = None,
+    name: str | None = None,
+    tick_s: float = 1.0,
+    listen: str = "127.0.0.1:0",
+) -> Connection:
+    """A connection to the rings of some supervisors, to be used in ``async with``.
+
+    With a data directory the node's name and all publications are kept there, without one all is
+    in memory. InputError if something of it cannot be used.
+    """
+    if not tick_s > 0:
+        raise InputError(f"tick_s is a number of seconds above 0, not {tick_s}")
+    directory = None if data_dir is None else Path(data_dir).expanduser()
+    if name is not None:
+        _check_name(name)
+    elif directory is None:
+        name = secrets.token_hex(6)
+    settings = Settings(
+        supervisors=_supervisors(url), tick_s=tick_s, flush_s=tick_s / FLUSHES_PER_TICK
+    )
+    return Connection(settings, listen=_listen(listen), data_dir=directory, name=name or "")
+
+
+def _supervisors(url: str) -> tuple[Address, ...]:
+    addresses = tuple(url.removeprefix(SCHEME).removesuffix("/").split(","))
+    if not url.startswith(SCHEME):
+        raise InputError(f"an address is of the form {SCHEME}host:port, not {shown(url)}")
+    for address in addresses:
+        try:
+            check_address(address)
+        except MessageError:
+            form = f"{SCHEME}host:port[,host:port...]"
+            raise InputError(f"an address is of the form {form}, not {shown(url)}") from None
+        _check_loopback(address.rpartition(":")[0])
+    return addresses
+
+
+def _listen(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and int(port) <= PORT_MAX):
+        raise InputError(f"listen is of the form host:port, not {shown(address)}")
+    _check_loopback(host)
+    return host, int(port)
+
+
+def _check_loopback(host: str) -> None:
+    """Without certificates nothing leaves this machine."""
+    with suppress(ValueError):
+        if host == "localhost" or ip_address(host).is_loopback:
+            return
+    raise InputError(f"without certificates only loopback can be used, not {shown(host)}")
+
+
+def _check_name(name: str) -> None:
+    try:
+        check_node(name)
+    except MessageError as error:
+        raise IdentityError(str(error)) from None
+    if name == SUPERVISOR:
+        raise IdentityError(f"{name!r} is the supervisor's own name; take another")
