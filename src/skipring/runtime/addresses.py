@@ -21,7 +21,7 @@ class AddressBook:
 
     def find(self, node: NodeId) -> Address | None:
         """Where a node listens, or None if nobody has said."""
-        return self._said.get(node) or self._heard.get(node)
+        return self._said.get(node, self._heard.get(node)) or None
 
     def greet(self, node: NodeId, address: Address) -> None:
         """A node has said itself where it listens; an empty address: nowhere."""

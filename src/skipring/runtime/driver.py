@@ -79,18 +79,16 @@ class Driver:
 
     def perform(self, topic: TopicId, effects: Iterable[Effect]) -> None:
         """Carry out effects, in order."""
-        made: tuple[WireMessage, bytes] | None = None
+        made: tuple[WireMessage, bytes | None] | None = None
         for effect in effects:
             if type(effect) is not Send:
                 self._keep(topic, effect)
                 continue
             message = effect.message
             if made is None or made[0] is not message:
-                frame = self._frame(topic, message)
-                if frame is None:
-                    continue
-                made = (message, frame)
-            self._send(topic, effect.to, made[1])
+                made = (message, self._frame(topic, message))
+            if made[1] is not None:
+                self._send(topic, effect.to, made[1])
 
     def say(self, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:
         """Send a message of the runtime's own."""
@@ -109,7 +107,9 @@ class Driver:
 
     def _send(self, topic: TopicId, to: NodeId, frame: bytes) -> None:
         assert self.links is not None, "the driver has been started"
-        if to == SUPERVISOR:
+        if to == SUPERVISOR and not self._supervisors:
+            self.links.counts["no supervisor"] += 1
+        elif to == SUPERVISOR:
             self.links.send_to_supervisor(supervisor_of(topic, self._supervisors), frame)
         else:
             self.links.send(to, frame)

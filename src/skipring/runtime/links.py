@@ -14,7 +14,7 @@ from random import Random
 from typing import Final, cast
 
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.errors import WireError
+from skipring.errors import GreetingError, WireError
 from skipring.runtime.addresses import AddressBook
 from skipring.wire.codec import Envelope, decode
 from skipring.wire.framing import Frame, FrameReader
@@ -25,6 +25,7 @@ QUEUE_BYTES_MAX: Final = 4 << 20  # Our guess: what a slow peer may have waiting
 LINKS_MAX: Final = 4096  # Limit of ours: connections that others have opened.
 GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want to talk.
 DIAL_S: Final = 5.0
+CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
 BACK_OFF_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
 
@@ -45,13 +46,16 @@ class Links:
         self._peers: dict[NodeId, _Peer] = {}
         self.connections: set[_Link] = set()
         self._server: asyncio.Server | None = None
+        self.is_closed = False
+        self._emptied: asyncio.Future[None] | None = None
 
     async def listen(self, host: str, port: int) -> Address:
         """Accept connections; return where, and say so in greetings from now on."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Link(self, None), host, port)
         bound = self._server.sockets[0].getsockname()
-        address = f"{bound[0]}:{bound[1]}"
+        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+        address = f"{shown}:{bound[1]}"
         self.greeting = Greeting(node=self.greeting.node, address=address, role=self.greeting.role)
         return address
 
@@ -65,15 +69,37 @@ class Links:
 
     async def close(self) -> None:
         """Stop listening, send what is queued if that is quick, and close every connection."""
+        self.is_closed = True
         if self._server is not None:
             self._server.close()
-        for peer in self._peers.values():
-            peer.close()
+        dialling = [task for peer in list(self._peers.values()) if (task := peer.close())]
+        if dialling:
+            await asyncio.wait(dialling)
         for link in list(self.connections):
             link.close()
+        await self._drain()
+        for link in list(self.connections):
+            link.abort()
+        await asyncio.sleep(0)  # let transports say that they are closed
         if self._server is not None:
             await self._server.wait_closed()
-        await asyncio.sleep(0)  # let transports say that they are closed
+
+    async def _drain(self) -> None:
+        """Wait until all connections are closed, but not for one that does not read."""
+        if self.connections:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._emptied], timeout=CLOSE_S)
+
+    def on_lost(self, link: _Link) -> None:
+        """A connection is gone."""
+        self.connections.discard(link)
+        if self._emptied is not None and not self.connections and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def forget(self, name: NodeId, peer: _Peer) -> None:
+        """A node has no link, nothing waits for it, and it was not in vain that we called."""
+        if self._peers.get(name) is peer:
+            del self._peers[name]
 
     def peer(self, name: NodeId, address: Address | None = None) -> _Peer:
         """The queue of a node, made when it is first needed."""
@@ -98,6 +124,9 @@ class _Peer:
 
     def queue(self, frame: bytes) -> None:
         """Keep a frame until the loop comes round: one write carries all that was said by then."""
+        if self._links.is_closed:
+            self._links.counts["closed"] += 1
+            return
         if self._size + len(frame) > QUEUE_BYTES_MAX:
             self._links.counts["queue full"] += 1
             return
@@ -115,7 +144,7 @@ class _Peer:
                 self.link.write(b"".join(self._waiting))
                 self._waiting.clear()
                 self._size = 0
-        elif self._waiting and self._dialling is None:
+        elif self._waiting and self._dialling is None and not self._links.is_closed:
             address = self._address or self._links.book.find(self._name)
             if address:
                 self._dialling = asyncio.get_running_loop().create_task(self._dial(address))
@@ -130,13 +159,20 @@ class _Peer:
                 limit = min(BACK_OFF_S * 2**self._failures, BACK_OFF_MAX_S)
                 await asyncio.sleep(links.rng.uniform(0, limit))
             async with asyncio.timeout(DIAL_S):
-                await loop.create_connection(lambda: _Link(links, self), host, int(port))
-        except (OSError, TimeoutError):
-            self._failures = min(self._failures + 1, 16)
-            links.book.doubt(self._name)
-            self._drop("cannot connect")
+                _, link = await loop.create_connection(
+                    lambda: _Link(links, self), host.strip("[]"), int(port)
+                )
+            await link.settled.wait()
+            is_reached = link.is_greeted
+        except (OSError, TimeoutError, UnicodeError):  # UnicodeError: a name that is none
+            is_reached = False
         finally:
             self._dialling = None
+        if not is_reached and self.link is None:
+            self._failures = min(self._failures + 1, 16)
+            if links.book.find(self._name) == address:
+                links.book.doubt(self._name)
+            self._drop("cannot connect")
 
     def on_link(self, link: _Link) -> None:
         """There is a link that has greeted; the newest one is used."""
@@ -148,22 +184,30 @@ class _Peer:
         """True if whoever greets us so is the one we dialled."""
         return node == (SUPERVISOR if self._address is not None else self._name)
 
-    def on_stranger(self) -> None:
-        """The address we had of this node is another's."""
-        self._links.book.doubt(self._name)
-        self._drop("stranger")
+    def on_lost(self, link: _Link) -> None:
+        """A link is gone; what waits needs another one."""
+        if self.link is link:
+            self.link = None
+            self.flush()
+        self._forget_if_idle()
+
+    def _forget_if_idle(self) -> None:
+        if not (self.link or self._waiting or self._dialling or self._failures):
+            self._links.forget(self._name, self)
 
     def _drop(self, reason: str) -> None:
         self._links.counts[reason] += len(self._waiting)
         self._waiting.clear()
         self._size = 0
+        self._forget_if_idle()
 
-    def close(self) -> None:
+    def close(self) -> asyncio.Task[None] | None:
         """Write what waits, if there is a link; dial no more."""
         if self.link is not None:
             self.flush()
         if self._dialling is not None:
             self._dialling.cancel()
+        return self._dialling
 
 
 class _Link(asyncio.Protocol):
@@ -177,13 +221,18 @@ class _Link(asyncio.Protocol):
         self._sender: NodeId | None = None  # known from the greeting on
         self._deadline: asyncio.TimerHandle | None = None
         self.can_write = True
+        self.is_dialled = dialled_for is not None
+        self.is_greeted = False
+        self._is_refused = False
+        self.settled = asyncio.Event()  # greeted, or lost
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say who we are, and expect the same."""
         self._transport = cast("asyncio.Transport", transport)
         links = self._links
         links.connections.add(self)
-        if self._peer is None and len(links.connections) > LINKS_MAX:
+        accepted = sum(not link.is_dialled for link in links.connections)
+        if not self.is_dialled and accepted > LINKS_MAX:
             self._refuse("too many connections")
             return
         self._transport.write(encode_greeting(links.greeting))
@@ -194,6 +243,8 @@ class _Link(asyncio.Protocol):
         """Cut into frames, and hand over what they hold."""
         try:
             for frame in self._reader.feed(data):
+                if self._is_refused:
+                    break
                 self._take(frame)
         except WireError as error:
             self._refuse(type(error).__name__)
@@ -210,10 +261,11 @@ class _Link(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         is_supervisor = greeting.role is Role.SUPERVISOR
+        if is_supervisor != (greeting.node == SUPERVISOR):
+            raise GreetingError("only a supervisor is called so")
         self._sender = SUPERVISOR if is_supervisor else greeting.node
         if self._peer is not None and not self._peer.is_called(self._sender):
-            self._peer.on_stranger()  # somebody else lives at that address now
-            self._refuse("stranger")
+            self._refuse("stranger")  # somebody else lives at that address now
             return
         if not is_supervisor:
             self._links.book.greet(greeting.node, greeting.address)
@@ -221,6 +273,8 @@ class _Link(asyncio.Protocol):
 
     def _attach(self, peer: _Peer) -> None:
         self._peer = peer
+        self.is_greeted = True
+        self.settled.set()
         peer.on_link(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -228,9 +282,10 @@ class _Link(asyncio.Protocol):
         del exc
         if self._deadline is not None:
             self._deadline.cancel()
-        self._links.connections.discard(self)
-        if self._peer is not None and self._peer.link is self:
-            self._peer.link = None
+        self.settled.set()
+        self._links.on_lost(self)
+        if self._peer is not None:
+            self._peer.on_lost(self)
 
     def pause_writing(self) -> None:
         """The other side reads more slowly than we write: let the bounded queue wait."""
@@ -249,9 +304,15 @@ class _Link(asyncio.Protocol):
 
     def _refuse(self, reason: str) -> None:
         self._links.counts[reason] += 1
-        self.close()
+        self._is_refused = True
+        self.abort()
 
     def close(self) -> None:
         """Close the connection once what was written is out."""
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()

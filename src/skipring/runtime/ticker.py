@@ -21,6 +21,7 @@ class Ticker:
 
     def start(self) -> None:
         """Call for the first time after a part of the period."""
+        self.stop()
         self._schedule(self._rng.uniform(0, self._period_s))
 
     def stop(self) -> None:
