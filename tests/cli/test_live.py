@@ -125,6 +125,20 @@ def test_what_is_published_from_the_command_line_is_on_a_members_disk(tmp_path: 
     assert [publication.payload for publication in stored] == [b"hello", b"one", b"two"]
 
 
+def test_a_reader_gets_what_was_published_before_and_ends_when_it_has_all() -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
+        with process("node", *words, "--tick", TICK):
+            ids = published(address, given="one\ntwo\nthree\n")
+            result = ran(
+                "sub", "news", "--supervisor", address, "--exit-when-synced", "--tick", TICK
+            )
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert sorted(line["id"] for line in lines) == sorted(ids)
+    assert {line["payload"] for line in lines} == {"one", "two", "three"}
+
+
 def test_without_a_member_or_a_supervisor_publishing_says_what_to_look_at() -> None:
     with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
         result = ran("pub", "news", "hello", "--supervisor", address)

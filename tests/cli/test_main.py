@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from skipring.cli import Exit, main, skipring
-from skipring.errors import InputError
+from skipring.errors import InputError, StorageError, UnreachableError
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,6 +125,8 @@ def test_a_reader_that_has_gone_is_no_reason_to_complain(words: tuple[str, ...])
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
+        (UnreachableError("nobody answers"), Exit.UNREACHABLE, "Error: nobody answers"),
+        (StorageError("no room"), Exit.NO, "Error: no room"),
         (InputError("w.json: that is no world"), Exit.BAD_INPUT, "Error: w.json: that is no world"),
         (click.UsageError("leave out --n"), Exit.BAD_INPUT, "Error: leave out --n"),
         (click.ClickException("no"), Exit.NO, "Error: no"),
@@ -184,5 +186,6 @@ def test_the_exit_statuses_are_those_of_the_design() -> None:
         "YES": 0,
         "NO": 1,
         "BAD_INPUT": 2,
+        "UNREACHABLE": 4,
         "INTERRUPTED": 130,
     }

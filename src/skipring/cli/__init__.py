@@ -9,7 +9,7 @@ import click
 
 from skipring.cli.bench import bench
 from skipring.cli.demo import demo
-from skipring.cli.live import node, pub, supervisor
+from skipring.cli.live import node, pub, sub, supervisor
 from skipring.cli.shrink import shrink
 from skipring.cli.simulate import simulate
 from skipring.errors import InputError, SkipringError, UnreachableError
@@ -31,7 +31,7 @@ def skipring() -> None:
     """Publish/subscribe without a broker in the data path, which heals from any state."""
 
 
-for command in (demo, simulate, shrink, bench, supervisor, node, pub):
+for command in (demo, simulate, shrink, bench, supervisor, node, pub, sub):
     skipring.add_command(command)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -94,6 +95,46 @@ def pub(topic: str, text: str | None, supervisors: str, as_json: bool) -> None:
         is_json = as_json or not sys.stdout.isatty()
         line = {"id": each.id.hex(), "offset": each.offset, "topic": topic}
         click.echo(json.dumps(line) if is_json else each.id.hex())
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--supervisor",
+    "supervisors",
+    required=True,
+    metavar="HOST:PORT[,...]",
+    envvar="SKIPRING_SUPERVISOR",
+    help="Or SKIPRING_SUPERVISOR.",
+)
+@click.option("--start", type=click.Choice(["all", "new"]), default="all", show_default=True)
+@click.option("--exit-when-synced", is_flag=True, help="End once the neighbours have no more.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON also on a terminal.")
+@_tick
+def sub(
+    topic: str,
+    supervisors: str,
+    start: Literal["all", "new"],
+    exit_when_synced: bool,
+    is_json: bool,
+    tick: float,
+) -> None:
+    """Join a topic, in memory only, and print every publication of it."""
+    import asyncio
+    import json
+
+    from skipring.runtime.following import as_json, follow
+    from skipring.runtime.subscription import Publication
+
+    def emit(publication: Publication) -> None:
+        line = as_json(topic, publication)
+        is_plain = sys.stdout.isatty() and not is_json
+        click.echo(line.get("payload", "(bytes)") if is_plain else json.dumps(line))
+
+    url = f"skipring://{supervisors}"
+    asyncio.run(
+        follow(url, topic, emit, start=start, tick_s=tick, exit_when_synced=exit_when_synced)
+    )
 
 
 def _announce(line: str) -> None:
