@@ -139,7 +139,7 @@ class _Ids(Struct, frozen=True):
         return iter(())
 
     def next_seq(self, publisher: NodeId) -> int:
-        raise NotImplementedError(publisher)
+        raise AssertionError(f"nobody publishes here, and {publisher} wants to")
 
 
 def _id_of(number: int, seed: int) -> bytes:

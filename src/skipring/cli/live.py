@@ -11,10 +11,17 @@ import click
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
-def _tick(command: click.decorators.FC) -> click.decorators.FC:
-    return click.option(
-        "--tick", type=click.FloatRange(0.01, 3600), default=1.0, metavar="S", help="Interval."
-    )(command)
+_tick = click.option(
+    "--tick", type=click.FloatRange(0.01, 3600), default=1.0, metavar="S", help="Interval."
+)
+_supervisors = click.option(
+    "--supervisor",
+    "supervisors",
+    required=True,
+    metavar="HOST:PORT[,...]",
+    envvar="SKIPRING_SUPERVISOR",
+    help="Or SKIPRING_SUPERVISOR.",
+)
 
 
 @click.command()
@@ -34,14 +41,7 @@ def supervisor(listen: str, data: Path | None, allow_topic: tuple[str, ...], tic
 
 
 @click.command()
-@click.option(
-    "--supervisor",
-    "supervisors",
-    required=True,
-    metavar="HOST:PORT[,...]",
-    envvar="SKIPRING_SUPERVISOR",
-    help="Or SKIPRING_SUPERVISOR.",
-)
+@_supervisors
 @click.option(
     "--topic", "topics", required=True, multiple=True, metavar="T", help="To subscribe to."
 )
@@ -70,14 +70,7 @@ def node(
 @click.command()
 @click.argument("topic")
 @click.argument("text", required=False)
-@click.option(
-    "--supervisor",
-    "supervisors",
-    required=True,
-    metavar="HOST:PORT[,...]",
-    envvar="SKIPRING_SUPERVISOR",
-    help="Or SKIPRING_SUPERVISOR.",
-)
+@_supervisors
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
 def pub(topic: str, text: str | None, supervisors: str, as_json: bool) -> None:
     """Publish TEXT, or each line of the standard input, in a topic.
@@ -99,14 +92,7 @@ def pub(topic: str, text: str | None, supervisors: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("topic")
-@click.option(
-    "--supervisor",
-    "supervisors",
-    required=True,
-    metavar="HOST:PORT[,...]",
-    envvar="SKIPRING_SUPERVISOR",
-    help="Or SKIPRING_SUPERVISOR.",
-)
+@_supervisors
 @click.option("--start", type=click.Choice(["all", "new"]), default="all", show_default=True)
 @click.option("--exit-when-synced", is_flag=True, help="End once the neighbours have no more.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON also on a terminal.")
