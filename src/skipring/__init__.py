@@ -5,19 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from skipring import errors
+    from skipring.runtime import blocking
     from skipring.runtime.client import Connection, connect
-    from skipring.runtime.subscription import Health, HealthState, Publication, Subscription
+    from skipring.runtime.reading import Cursor, Publication
+    from skipring.runtime.subscription import Health, HealthState, Subscription
 
-__all__ = ["Connection", "Health", "HealthState", "Publication", "Subscription", "connect"]
+__all__ = [
+    "Connection",
+    "Cursor",
+    "Health",
+    "HealthState",
+    "Publication",
+    "Subscription",
+    "blocking",
+    "connect",
+    "errors",
+]
 
 
 def __getattr__(name: str) -> object:
     """Import what is asked for: the command line starts without sockets and disks."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from skipring.runtime import client, subscription
+    from importlib import import_module
 
-    return getattr(client if hasattr(client, name) else subscription, name)
+    if name == "errors":
+        return import_module("skipring.errors")
+    if name == "blocking":
+        return import_module("skipring.runtime.blocking")
+    homes = (import_module(f"skipring.runtime.{home}") for home in ("client", "subscription"))
+    return next(getattr(home, name) for home in homes if hasattr(home, name))
 
 
 def __dir__() -> list[str]:

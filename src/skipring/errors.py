@@ -4,7 +4,8 @@ SkipringError
 ├── InputError              something the user gave us is not of the form we accept
 │   ├── WorldFormatError    a world file
 │   ├── ScenarioError       a scenario file
-│   └── IdentityError       the name of a node, given or kept
+│   ├── IdentityError       the name of a node, given or kept
+│   └── CursorError         a place to read on from
 ├── StorageError            a data directory cannot be used
 │   ├── StoreFullError      there is no room left
 │   └── StoreBusyError      another process uses it
@@ -36,6 +37,10 @@ class ScenarioError(InputError):
 
 class IdentityError(InputError):
     """A node cannot have this name, or already has another one."""
+
+
+class CursorError(InputError):
+    """A cursor does not point into what is read here; the message says where to start instead."""
 
 
 class StorageError(SkipringError):

@@ -143,7 +143,7 @@ def test_without_a_member_or_a_supervisor_publishing_says_what_to_look_at() -> N
     with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
         result = ran("pub", "news", "hello", "--supervisor", address)
         assert result.returncode == 4
-        assert "is a node running" in result.stderr
+        assert "start a node" in result.stderr
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]

@@ -20,7 +20,7 @@ from skipring.world.snapshot import Snapshot
 
 LOOPBACK = "127.0.0.1"
 TOPIC = "news"
-DEADLINE_S = 60.0  # for what takes a second or two
+DEADLINE_S = 20.0  # for what takes a second or two
 POLL_S = 0.01
 
 

@@ -16,7 +16,8 @@ import skipring
 from skipring.errors import IdentityError, InputError, SkipringError
 from skipring.runtime import client, subscription
 from skipring.runtime.client import Connection, connect
-from skipring.runtime.subscription import HOPS_KEPT, HealthState, Publication, Start, Subscription
+from skipring.runtime.reading import HOPS_KEPT, Publication, Start
+from skipring.runtime.subscription import HealthState, Subscription
 from skipring.testing import Cluster
 
 TICK_S = 0.05
@@ -112,11 +113,11 @@ def test_a_reader_that_falls_behind_misses_nothing_and_keeps_nothing() -> None:
             for number in range(many):
                 await orders.publish(b"%d" % number)
             assert (orders.lag, orders.health().lag) == (many, many)
-            assert len(orders._hops) == HOPS_KEPT
+            assert len(orders.reader._hops) == HOPS_KEPT
             got = await take(orders, many)
             assert payloads(got) == [b"%d" % number for number in range(many)]
             assert (got[0].hops, got[-1].hops) == (None, 0)
-            assert not orders._hops
+            assert not orders.reader._hops
 
     asyncio.run(scene())
 
@@ -130,7 +131,7 @@ def test_a_busy_publisher_lets_others_go_on() -> None:
             a.subscribe("orders") as writer,
             b.subscribe("orders") as reader,
         ):
-            await cluster.until(lambda: len(writer._confirmed) == 1)
+            await cluster.until(lambda: len(writer._confirmations._nodes) == 1)
             for _ in range(100):
                 await writer.publish(bytes(100_000))
             assert reader.lag > 0
@@ -243,7 +244,7 @@ def test_a_neighbour_that_dies_is_told_of() -> None:
             to(cluster) as node,
             node.subscribe(cluster.topic) as news,
         ):
-            await cluster.until(lambda: "n00" in news._confirmed)
+            await cluster.until(lambda: "n00" in news._confirmations)
             cluster.kill("n00")
             await cluster.until(lambda: news.health().state is HealthState.DEGRADED)
             assert news.health().reasons == ("the connection to n00, a ring neighbour, is lost",)
@@ -282,13 +283,13 @@ def test_nothing_is_left_behind() -> None:
         (lambda: connect("127.0.0.1:7400"), "of the form skipring://host:port"),
         (lambda: connect("skipring://"), "of the form skipring://host:port"),
         (lambda: connect("skipring://127.0.0.1:1,x"), "of the form skipring://host:port"),
-        (lambda: connect("skipring://10.0.0.1:7400"), "without certificates only loopback"),
-        (lambda: connect(NOBODY, listen="0.0.0.0:0"), "without certificates only loopback"),
-        (lambda: connect(NOBODY, listen="127.0.0.1"), "listen is of the form host:port"),
+        (lambda: connect("skipring://10.0.0.1:7400"), "there are no certificates"),
+        (lambda: connect(NOBODY, listen="0.0.0.0:0"), "there are no certificates"),
+        (lambda: connect(NOBODY, listen="127.0.0.1"), "listen: expected HOST:PORT"),
         (lambda: connect(NOBODY, tick_s=0), "seconds above 0"),
         (lambda: connect(NOBODY).subscribe(""), "a topic has 1 to 255 bytes"),
         (lambda: connect(NOBODY).subscribe(3), "a topic is a text"),  # type: ignore[arg-type]
-        (lambda: connect(NOBODY).subscribe("t", start="old"), '"all" or "new"'),  # type: ignore[arg-type]
+        (lambda: connect(NOBODY).subscribe("t", start="old"), '"all" or "new"'),
     ],
 )
 def test_bad_addresses_and_topics_are_refused_at_once(

@@ -238,7 +238,7 @@ def test_what_cannot_be_encoded_is_tried_once_for_all_receivers(
 
 
 def test_without_supervisors_what_is_for_them_is_dropped_and_counted(host: Host) -> None:
-    host.driver._supervisors = ()
+    host.driver.supervisors = ()
     host.driver.perform(TOPIC, [Send(SUPERVISOR, Subscribe("me")), Left()])
     assert host.log == [(TOPIC, Left())]
     assert sum(host.counts.values()) == 1

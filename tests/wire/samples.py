@@ -26,15 +26,26 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, Link
 from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.state import SilenceState
+from skipring.core.trie import DIGEST_BYTES
 from skipring.wire.framing import Frame, FrameReader
 from skipring.wire.runtime_messages import (
     ConfigurationAck,
+    DatabasePage,
+    InspectDatabase,
+    InspectNode,
+    JournalEntry,
+    JournalPage,
+    ListPublications,
     Locate,
     Members,
+    NodeStatus,
     Probe,
     ProbeReply,
+    PublicationPage,
     Publish,
     Published,
+    ReadJournal,
     Refused,
     ReportSilent,
     RuntimeMessage,
@@ -48,7 +59,15 @@ from skipring.wire.values import (
     SESSION_MAX,
 )
 from tests.support.machines import label, peer
-from tests.support.strategies import messages, node_names, publications
+from tests.support.strategies import (
+    label_texts,
+    labels,
+    messages,
+    node_names,
+    peers,
+    publications,
+    several,
+)
 
 TOPIC = "news"
 NODES = ("a", "b", SUPERVISOR)
@@ -86,6 +105,27 @@ SAMPLES: tuple[WireMessage, ...] = (
     Publish(2, PUBLICATION),
     Published(2, bytes(range(ID_BYTES)), 1000),
     Refused(2, "not a member of this topic"),
+    InspectDatabase(3, 0),
+    DatabasePage(3, 2, 258, 1, None, (("0", "a"), ("10", None)), ("b",)),
+    InspectNode(3),
+    NodeStatus(
+        request=3,
+        member=True,
+        label=label("0"),
+        left=None,
+        right=peer("01", "b"),
+        ring=peer("1", "c"),
+        shortcuts=((label("1"), "c"), (label("011"), None)),
+        silence={"b": SilenceState(1, 3, True)},
+        digests={"d": 258},
+        count=2,
+        end=3,
+        root=bytes(range(DIGEST_BYTES)),
+    ),
+    ListPublications(3, 0, 1000, payloads=True),
+    PublicationPage(3, 2, (replace(PUBLICATION, id=bytes(range(ID_BYTES))),)),
+    ReadJournal(3),
+    JournalPage(3, 9, (JournalEntry(8, 1, "Introduce", "b", "left", "none", "(0, b)", "why"),)),
 )
 
 
@@ -109,6 +149,14 @@ def travelling(publication: Publication) -> Publication:
         time=min(publication.time, NUMBER_MAX),
         id=b"",
     )
+
+
+def listed(publication: Publication) -> Publication:
+    """A publication as it is shown to whoever looks: named, and whole or without what it says."""
+    bare = travelling(publication)
+    if publication.payload is None:
+        bare = replace(bare, payload=None, key=None, headers={})
+    return replace(bare, id=bytes(ID_BYTES))
 
 
 def _allowed(message: WireMessage) -> WireMessage:
@@ -148,9 +196,47 @@ def runtime_messages() -> SearchStrategy[RuntimeMessage]:
     )
 
 
+def inspection_messages() -> SearchStrategy[RuntimeMessage]:
+    """What those who look say, and those who are looked at."""
+    number, offset = st.integers(0, NUMBER_MAX), st.integers(0, OFFSET_MAX)
+    any_node = st.none() | node_names()
+    nodes = st.lists(node_names(), max_size=4).map(tuple)
+    entries = several(st.tuples(label_texts(), any_node))
+    digest, flag = st.integers(0, 2**64 - 1), st.booleans()
+    peer_or_none = st.none() | peers(NODES)
+    counter = st.integers(-NUMBER_MAX, NUMBER_MAX)
+    watch = st.builds(SilenceState, counter, counter, flag)
+    word = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=20)
+    change = st.builds(JournalEntry, number, number, word, any_node, *(word,) * 4)
+    return st.one_of(
+        st.builds(InspectDatabase, number, number),
+        st.builds(DatabasePage, number, number, digest, number, st.none() | number, entries, nodes),
+        st.builds(InspectNode, number),
+        st.builds(
+            NodeStatus,
+            number,
+            flag,
+            st.none() | labels(),
+            peer_or_none,
+            peer_or_none,
+            peer_or_none,
+            several(st.tuples(labels(), any_node)),
+            st.dictionaries(node_names(), watch, max_size=3),
+            st.dictionaries(node_names(), digest, max_size=3),
+            number,
+            offset,
+            st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES),
+        ),
+        st.builds(ListPublications, number, offset, offset, flag),
+        st.builds(PublicationPage, number, st.none() | offset, several(publications().map(listed))),
+        st.builds(ReadJournal, number),
+        st.builds(JournalPage, number, number, several(change)),
+    )
+
+
 def wire_messages() -> SearchStrategy[WireMessage]:
     """Every message that may travel."""
-    return messages(NODES).map(_allowed) | runtime_messages()
+    return messages(NODES).map(_allowed) | runtime_messages() | inspection_messages()
 
 
 def topics() -> SearchStrategy[str]:

@@ -22,6 +22,7 @@ from skipring.core.messages import (
     Subscribe,
 )
 from skipring.core.publications import Publication
+from skipring.core.state import SilenceState
 from skipring.errors import MessageError, WireError
 from skipring.wire.codec import (
     Envelope,
@@ -33,8 +34,21 @@ from skipring.wire.codec import (
 )
 from skipring.wire.formats import FORMATS
 from skipring.wire.framing import CONTROL, DATA, Frame, FrameKind
-from skipring.wire.runtime_messages import Locate, Members, Publish, Published, Refused, WireMessage
-from tests.support.machines import peer, unhurried
+from skipring.wire.runtime_messages import (
+    DatabasePage,
+    JournalEntry,
+    JournalPage,
+    ListPublications,
+    Locate,
+    Members,
+    NodeStatus,
+    PublicationPage,
+    Publish,
+    Published,
+    Refused,
+    WireMessage,
+)
+from tests.support.machines import label, peer, unhurried
 from tests.support.strategies import publications
 from tests.wire.samples import (
     ADDRESS,
@@ -180,6 +194,21 @@ def refusal(call: Callable[[], object]) -> str:
     return text
 
 
+def status(**fields: object) -> NodeStatus:
+    (sample,) = (each for each in SAMPLES if isinstance(each, NodeStatus))
+    return replace(sample, **fields)
+
+
+def page(*entries: tuple[str, str | None], queue: tuple[str, ...] = ()) -> DatabasePage:
+    return DatabasePage(0, 0, 0, 0, None, entries, queue)
+
+
+def journal(entry: JournalEntry, count: int = 1) -> JournalPage:
+    return JournalPage(0, 0, (entry,) * count)
+
+
+NAMED = replace(PUBLICATION, id=bytes(32))
+CHANGE = JournalEntry(0, 0, "Tick", None, "left", "none", "none", "why")
 LONG = Publication(publisher="a", seq=0, payload=bytes(512 * 1024))
 OUTSIDE: dict[str, WireMessage] = {
     "a node of no name": RemoveConnections(""),
@@ -207,6 +236,39 @@ OUTSIDE: dict[str, WireMessage] = {
     "an offset of 2^40": Published(0, bytes(32), 2**40),
     "a long reason": Refused(0, "x" * 501),
     "half a character": Refused(0, "\ud800"),
+    "more entries than a page has": page(*(("0", "a"),) * 257),
+    "more who wait than a page has": page(queue=("a",) * 257),
+    "a label of other characters": page(("012", "a")),
+    "a label of 4097 characters": page(("1" * 4097, "a")),
+    "an entry with a bad name": page(("0", "a b")),
+    "one with a bad name who waits": page(queue=("",)),
+    "longer entries than a page has": page(*(("1" * 4096, "a"),) * 70),
+    "more shortcuts than levels": status(shortcuts=((label("1"), None),) * 129),
+    "a shortcut to a bad name": status(shortcuts=((label("1"), "\n"),)),
+    "more watches than levels": status(
+        silence={str(number): SilenceState(0, 0, False) for number in range(129)}
+    ),
+    "a watch over a bad name": status(silence={"": SilenceState(0, 0, False)}),
+    "a watch since ever": status(silence={"a": SilenceState(2**63, 0, False)}),
+    "more sums than levels": status(digests={str(number): 0 for number in range(129)}),
+    "a sum of a bad name": status(digests={"": 0}),
+    "a sum below 0": status(digests={"a": -1}),
+    "a root of 15 bytes": status(root=bytes(15)),
+    "an end of 2^40": status(end=2**40),
+    "a count below 0": status(count=-1),
+    "a start of 2^40": ListPublications(0, 2**40, 0, payloads=False),
+    "more publications than a page has": PublicationPage(0, None, (NAMED,) * 1025),
+    "a listed publication without an id": PublicationPage(0, None, (PUBLICATION,)),
+    "headers of what is not shown": PublicationPage(0, None, (replace(NAMED, payload=None),)),
+    "a listed publication of a bad name": PublicationPage(
+        0, None, (replace(NAMED, payload=None, key=None, headers={}, publisher=""),)
+    ),
+    "more changes than a journal has": journal(CHANGE, 129),
+    "a change of many words": journal(replace(CHANGE, why="x" * 201)),
+    "a change that moves the cursor": journal(replace(CHANGE, why="\x1b[2J")),
+    "a change by a bad name": journal(replace(CHANGE, sender="")),
+    "a change at a tick below 0": journal(replace(CHANGE, tick=-1)),
+    "a change at a time below 0": journal(replace(CHANGE, time=-1)),
 }
 
 
@@ -381,6 +443,24 @@ GOLDEN = {
     ),
     "Refused": (
         "000000260093934802ba6e6f742061206d656d626572206f66207468697320746f706963a46e65777380"
+    ),
+    "InspectDatabase": "0000000c009393490300a46e65777380",
+    "DatabasePage": "0000001f0193984a0302cd010201c09292a130a16192a23130c091a162a46e65777380",
+    "InspectNode": "0000000b0093924b03a46e65777380",
+    "NodeStatus": (
+        "0000006401939d4c03c39100c09291cf4000000000000000a1629291cf8000000000000000a16392"
+        "9291cf8000000000000000a1639291cf6000000000000000c081a162930103c381a164cd01020203"
+        "c410000102030405060708090a0b0c0d0e0fa46e65777380"
+    ),
+    "ListPublications": "000000100093954d0300cd03e8c3a46e65777380",
+    "PublicationPage": (
+        "000000470193944e03029197a16107c40568656c6c6f01c4016b81a3737263a3776562c420000102"
+        "030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fa46e65777380"
+    ),
+    "ReadJournal": "0000000b0093924f03a46e65777380",
+    "JournalPage": (
+        "0000003101939450030991980801a9496e74726f64756365a162a46c656674a46e6f6e65a628302c"
+        "206229a3776879a46e65777380"
     ),
 }
 

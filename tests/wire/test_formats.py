@@ -4,19 +4,26 @@ import pytest
 from msgspec.structs import fields as struct_fields
 
 from skipring.core.config import ProtocolConfig
+from skipring.core.labels import Label
 from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, PublishNew
+from skipring.core.peers import Peer
+from skipring.core.state import SilenceState
 from skipring.wire.codec import encode, named_nodes
 from skipring.wire.formats import CLAIMS_BYTES_MAX, FORMATS, tag_of
 from skipring.wire.framing import CONTROL_BYTES_MAX, DATA
 from skipring.wire.runtime_messages import (
     RUNTIME_TYPES,
     WIRE_TYPES,
+    DatabasePage,
+    JournalPage,
     Members,
+    NodeStatus,
+    PublicationPage,
     Publish,
     RuntimeMessage,
     WireMessage,
 )
-from skipring.wire.values import LOCATED_MAX
+from skipring.wire.values import ENTRIES_MAX, LOCATED_MAX, SHORTCUTS_MAX
 from tests.wire.samples import SAMPLES
 
 of_every_type = pytest.mark.parametrize("kind", WIRE_TYPES)
@@ -31,9 +38,10 @@ def test_a_format_names_the_fields_of_its_message_in_order(kind: type[WireMessag
     assert list(FORMATS[kind].fields) == [field.name for field in struct_fields(kind)]
 
 
-def test_data_frames_carry_publications_and_claims_and_nothing_else() -> None:
+def test_data_frames_carry_publications_claims_and_what_is_seen_and_nothing_else() -> None:
     in_data = {kind for kind, form in FORMATS.items() if form.frame_kind is DATA}
-    assert in_data == {PublishNew, Publications, CheckTrie, CheckAndPublish, Publish}
+    seen = {DatabasePage, NodeStatus, PublicationPage, JournalPage}
+    assert in_data == {PublishNew, Publications, CheckTrie, CheckAndPublish, Publish} | seen
 
 
 def test_more_claims_are_let_in_than_are_answered() -> None:
@@ -58,6 +66,8 @@ def test_the_nodes_that_a_message_names_are_found(kind: type[WireMessage]) -> No
         "IHave": ("a",),
         "Want": ("a",),
         "ReportSilent": ("b",),
+        "DatabasePage": ("a", "b"),
+        "NodeStatus": ("b", "c", "c", "b", "d"),
     }
     assert named_nodes(sample) == named.get(kind.__name__, ())
 
@@ -74,6 +84,14 @@ TAGS = {
     "Publish": 70,
     "Published": 71,
     "Refused": 72,
+    "InspectDatabase": 73,
+    "DatabasePage": 74,
+    "InspectNode": 75,
+    "NodeStatus": 76,
+    "ListPublications": 77,
+    "PublicationPage": 78,
+    "ReadJournal": 79,
+    "JournalPage": 80,
 }
 
 
@@ -94,3 +112,29 @@ def test_every_tag_is_one_byte_and_of_one_message() -> None:
 def test_as_many_members_as_may_be_asked_for_fit_into_a_frame() -> None:
     longest = {f"{number:064}": f"{'x' * 253}:65535" for number in range(LOCATED_MAX)}
     assert len(encode("x" * 255, Members(2**63 - 1, longest))) < CONTROL_BYTES_MAX
+
+
+def test_the_longest_status_and_the_longest_page_fit_into_a_frame() -> None:
+    names = [f"{number:064}" for number in range(max(3 * SHORTCUTS_MAX + 3, ENTRIES_MAX))]
+    hints = dict.fromkeys(names, f"{'x' * 253}:65535")
+    label, last = Label(2**64 - 1), Peer(Label(2**64 - 1), names[-1])
+    status = NodeStatus(
+        request=2**63 - 1,
+        member=True,
+        label=label,
+        left=last,
+        right=Peer(label, names[-2]),
+        ring=Peer(label, names[-3]),
+        shortcuts=tuple((label, name) for name in names[:SHORTCUTS_MAX]),
+        silence=dict.fromkeys(
+            names[SHORTCUTS_MAX : 2 * SHORTCUTS_MAX], SilenceState(2**63 - 1, 2**63 - 1, True)
+        ),
+        digests=dict.fromkeys(names[2 * SHORTCUTS_MAX : 3 * SHORTCUTS_MAX], 2**64 - 1),
+        count=2**63 - 1,
+        end=2**40 - 1,
+        root=bytes(16),
+    )
+    encode("x" * 255, status, {name: hints[name] for name in named_nodes(status)})
+    entries = tuple(("1" * 512, name) for name in names[:ENTRIES_MAX])
+    page = DatabasePage(2**63 - 1, 2**63 - 1, 2**64 - 1, 2**63 - 1, 2**63 - 1, entries, ())
+    encode("x" * 255, page, {name: hints[name] for name in named_nodes(page)})

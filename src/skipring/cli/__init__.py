@@ -8,8 +8,11 @@ from enum import IntEnum
 import click
 
 from skipring.cli.bench import bench
+from skipring.cli.certs import certs
 from skipring.cli.demo import demo
-from skipring.cli.live import node, pub, sub, supervisor
+from skipring.cli.inspect import doctor, explain, ring
+from skipring.cli.live import node, supervisor
+from skipring.cli.messages import pub, sub
 from skipring.cli.shrink import shrink
 from skipring.cli.simulate import simulate
 from skipring.errors import InputError, SkipringError, UnreachableError
@@ -31,7 +34,20 @@ def skipring() -> None:
     """Publish/subscribe without a broker in the data path, which heals from any state."""
 
 
-for command in (demo, simulate, shrink, bench, supervisor, node, pub, sub):
+for command in (
+    demo,
+    simulate,
+    shrink,
+    bench,
+    supervisor,
+    node,
+    pub,
+    sub,
+    ring,
+    doctor,
+    explain,
+    certs,
+):
     skipring.add_command(command)
 
 

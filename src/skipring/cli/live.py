@@ -2,125 +2,174 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final
 
 import click
 
-DIRECTORY = click.Path(file_okay=False, path_type=Path)
+from skipring.cli.live_options import Access, access_options, identity_options, tick_option
+from skipring.cli.settings_file import CONFIG_FILE, read_settings
+
+DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+Command = Callable[..., Any]
+
+_PROCESS_OPTIONS: Final = (
+    click.option(
+        "--listen",
+        required=True,
+        metavar="HOST:PORT",
+        envvar="SKIPRING_LISTEN",
+        help="Port 0 picks a free one.",
+    ),
+    click.option(
+        "--advertise",
+        metavar="HOST:PORT",
+        envvar="SKIPRING_ADVERTISE",
+        help="Where others find us, if not where we listen.",
+    ),
+    click.option(
+        "--data", type=DIRECTORY, metavar="DIR", envvar="SKIPRING_DATA", help="Keep data here."
+    ),
+    click.option(
+        "--metrics",
+        metavar="HOST:PORT",
+        envvar="SKIPRING_METRICS",
+        help="Serve /metrics, /healthz and /readyz.",
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice(LEVELS),
+        default="info",
+        show_default=True,
+        envvar="SKIPRING_LOG_LEVEL",
+        help="What is logged, as JSON on stderr.",
+    ),
+    click.option("--chaos", is_flag=True, help="Let skipring chaos damage this process."),
+    tick_option,
+)
 
 
-_tick = click.option(
-    "--tick", type=click.FloatRange(0.01, 3600), default=1.0, metavar="S", help="Interval."
-)
-_supervisors = click.option(
-    "--supervisor",
-    "supervisors",
-    required=True,
-    metavar="HOST:PORT[,...]",
-    envvar="SKIPRING_SUPERVISOR",
-    help="Or SKIPRING_SUPERVISOR.",
-)
+def _process_options(command: Command) -> Command:
+    for option in reversed(_PROCESS_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command()
-@click.option("--listen", required=True, metavar="HOST:PORT", help="Port 0 picks a free one.")
-@click.option("--data", type=DIRECTORY, metavar="DIR", help="Keep the database here.")
-@click.option("--allow-topic", multiple=True, metavar="GLOB", help="Serve only such topics.")
-@_tick
-def supervisor(listen: str, data: Path | None, allow_topic: tuple[str, ...], tick: float) -> None:
-    """Let subscribers in and out; the first line printed says where it listens."""
-    import asyncio
-
-    from skipring.runtime.serving import serve_supervisor
-    from skipring.runtime.settings import Settings
-
-    settings = Settings(tick_s=tick, allowed_topics=allow_topic)
-    asyncio.run(serve_supervisor(settings, listen, data, _announce))
-
-
-@click.command()
-@_supervisors
+@identity_options
+@_process_options
 @click.option(
-    "--topic", "topics", required=True, multiple=True, metavar="T", help="To subscribe to."
+    "--allow-topic",
+    multiple=True,
+    metavar="GLOB",
+    envvar="SKIPRING_ALLOW_TOPIC",
+    help="Serve only such topics.",
 )
-@click.option("--listen", required=True, metavar="HOST:PORT", help="Port 0 picks a free one.")
-@click.option("--data", type=DIRECTORY, metavar="DIR", help="Keep publications here.")
-@click.option("--name", metavar="ID", help="What the node is called.  [default: random]")
-@_tick
-def node(
-    supervisors: str,
-    topics: tuple[str, ...],
-    listen: str,
-    data: Path | None,
-    name: str | None,
-    tick: float,
-) -> None:
-    """Subscribe to topics, keep what is published and pass it on."""
-    import asyncio
+def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
+    """Let subscribers in and out; the first line printed says where it listens."""
+    from msgspec.structs import replace
 
-    from skipring.runtime.serving import serve_node
+    from skipring.runtime.serving import run, serve_supervisor
+
+    settings, place = _prepared(access, **options)
+    settings = replace(settings, allowed_topics=allow_topic)
+    run(serve_supervisor(settings, place, _announce))
+
+
+@click.command()
+@access_options
+@_process_options
+@click.option(
+    "--topic",
+    "topics",
+    required=True,
+    multiple=True,
+    metavar="T",
+    envvar="SKIPRING_TOPIC",
+    help="To subscribe to.",
+)
+@click.option(
+    "--name",
+    metavar="ID",
+    envvar="SKIPRING_NAME",
+    help="What the node is called.  [default: as its certificate, or random]",
+)
+def node(
+    access: Access,
+    topics: tuple[str, ...],
+    name: str | None,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Subscribe to topics, keep what is published and pass it on.
+
+    With --config, SIGHUP reads the list of supervisors in the file again.
+    """
+    from skipring.runtime.serving import run, serve_node
+
+    settings, place = _prepared(access, **options)
+    run(
+        serve_node(
+            settings,
+            place,
+            topics,
+            name=name,
+            announce=_announce,
+            supervisors_again=_reader_of_supervisors(click.get_current_context(), access),
+        )
+    )
+
+
+def _prepared(
+    access: Access,
+    *,
+    listen: str,
+    advertise: str | None,
+    data: Path | None,
+    metrics: str | None,
+    log_level: str,
+    chaos: bool,
+    tick: float,
+) -> tuple[Any, Any]:
+    """What a process is told, checked; from here on it logs."""
+    from skipring.runtime.addresses import split_address
+    from skipring.runtime.logs import configure_logs
+    from skipring.runtime.serving import Place
     from skipring.runtime.settings import Settings
 
-    settings = Settings(supervisors=tuple(supervisors.split(",")), tick_s=tick)
-    asyncio.run(serve_node(settings, listen, topics, name=name, data=data, announce=_announce))
-
-
-@click.command()
-@click.argument("topic")
-@click.argument("text", required=False)
-@_supervisors
-@click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
-def pub(topic: str, text: str | None, supervisors: str, as_json: bool) -> None:
-    """Publish TEXT, or each line of the standard input, in a topic.
-
-    Returns when a member has made everything durable; prints the ids.
-    """
-    import asyncio
-    import json
-
-    from skipring.runtime.serving import publish_texts
-
-    texts = [text] if text is not None else sys.stdin.read().splitlines()
-    published = asyncio.run(publish_texts(tuple(supervisors.split(",")), topic, texts))
-    for each in published:
-        is_json = as_json or not sys.stdout.isatty()
-        line = {"id": each.id.hex(), "offset": each.offset, "topic": topic}
-        click.echo(json.dumps(line) if is_json else each.id.hex())
-
-
-@click.command()
-@click.argument("topic")
-@_supervisors
-@click.option("--start", type=click.Choice(["all", "new"]), default="all", show_default=True)
-@click.option("--exit-when-synced", is_flag=True, help="End once the neighbours have no more.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON also on a terminal.")
-@_tick
-def sub(
-    topic: str,
-    supervisors: str,
-    start: Literal["all", "new"],
-    exit_when_synced: bool,
-    is_json: bool,
-    tick: float,
-) -> None:
-    """Join a topic, in memory only, and print every publication of it."""
-    import asyncio
-    import json
-
-    from skipring.runtime.following import as_json, follow
-    from skipring.runtime.subscription import Publication
-
-    def emit(publication: Publication) -> None:
-        line = as_json(topic, publication)
-        is_plain = sys.stdout.isatty() and not is_json
-        click.echo(line.get("payload", "(bytes)") if is_plain else json.dumps(line))
-
-    url = f"skipring://{supervisors}"
-    asyncio.run(
-        follow(url, topic, emit, start=start, tick_s=tick, exit_when_synced=exit_when_synced)
+    configure_logs(log_level)
+    credentials = access.credentials()
+    if advertise is not None:
+        split_address(advertise, "--advertise", is_secured=credentials is not None)
+    settings = Settings(
+        supervisors=access.supervisors,
+        tick_s=tick,
+        advertised=advertise,
+        credentials=credentials,
+        is_chaotic=chaos,
     )
+    return settings, Place(listen=listen, data=data, metrics=metrics)
+
+
+def _reader_of_supervisors(
+    context: click.Context, access: Access
+) -> Callable[[], tuple[str, ...]] | None:
+    """What reads the list of supervisors again; None if it is not from a file."""
+    from skipring.cli.live_options import address_list
+    from skipring.runtime.serving import check_supervisors
+
+    source = context.get_parameter_source("supervisors")
+    path = context.meta.get(CONFIG_FILE)
+    if path is None or source is not click.core.ParameterSource.DEFAULT_MAP:
+        return None
+
+    def read() -> tuple[str, ...]:
+        listed = address_list(read_settings(context, path).get("supervisors", ""))
+        return check_supervisors(listed, access.credentials())
+
+    return read
 
 
 def _announce(line: str) -> None:

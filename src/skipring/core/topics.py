@@ -77,6 +77,10 @@ class SubscriberTopics:
         """The machine of a topic we are in."""
         return self._machines.get(topic)
 
+    def machines(self) -> list[tuple[TopicId, Subscriber]]:
+        """The machines of all topics we are in."""
+        return list(self._machines.items())
+
     def offset_of(self, topic: TopicId, key: bytes) -> int | None:
         """Where a publication of a topic is stored, or None."""
         machine = self._machines.get(topic)
@@ -137,6 +141,10 @@ class SupervisorTopics:
     def machine(self, topic: TopicId) -> Supervisor | None:
         """The machine of a topic that somebody wants something of."""
         return self._machines.get(topic)
+
+    def machines(self) -> list[tuple[TopicId, Supervisor]]:
+        """The machines of all topics."""
+        return list(self._machines.items())
 
     def tick(self) -> list[tuple[TopicId, list[Effect]]]:
         """Run the periodic actions of every topic."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from hashlib import blake2b
+from ipaddress import ip_address
 from typing import Final
 
-from skipring.core.peers import NodeId, TopicId
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.errors import InputError
 from skipring.wire.runtime_messages import Address
+from skipring.wire.values import shown
 
 ADDRESSES_MAX: Final = 100_000  # Limit of ours: the members of all topics of a process, and more.
+PORT_MAX: Final = (1 << 16) - 1
 
 
 class AddressBook:
@@ -49,6 +54,9 @@ def _put(book: dict[NodeId, Address], node: NodeId, address: Address) -> None:
         del book[next(iter(book))]
 
 
+# -- supervisors -----------------------------------------------------------------------------
+
+
 def supervisor_of(topic: TopicId, supervisors: Iterable[Address]) -> Address:
     """Which supervisor a topic belongs to: the highest hash wins (rendezvous hashing).
 
@@ -60,3 +68,40 @@ def supervisor_of(topic: TopicId, supervisors: Iterable[Address]) -> Address:
 def _weight(topic: TopicId, address: Address) -> bytes:
     text = f"{len(topic)}:{topic}{address}"
     return blake2b(text.encode(), digest_size=8, person=b"skipring topic").digest()
+
+
+def supervisor_at(address: Address) -> NodeId:
+    """What the supervisor at an address is called among links: several share the one name."""
+    return f"{SUPERVISOR}@{address}"
+
+
+# -- what a person has written -----------------------------------------------------------------
+
+
+def split_address(text: Address, what: str, *, is_secured: bool) -> tuple[str, int]:
+    """Cut ``HOST:PORT``, IPv6 in brackets; without certificates only loopback is accepted."""
+    host, colon, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    is_port = port.isascii() and port.isdecimal() and int(port) <= PORT_MAX
+    if not colon or not host or not is_port or (":" in host and not is_bracketed):
+        raise InputError(f"{what}: expected HOST:PORT (IPv6 as [::1]:PORT), got {shown(text)}")
+    host = host.strip("[]")
+    if not is_secured and not is_loopback(host):
+        raise InputError(
+            f"{what}: {shown(host)} can be reached from other machines, and there are no "
+            "certificates; use an address such as 127.0.0.1, or --ca, --cert and --key "
+            "(`skipring certs` makes them)"
+        )
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """True if what is sent to a host stays on this machine."""
+    with suppress(ValueError):
+        return host == "localhost" or ip_address(host).is_loopback
+    return False
+
+
+def join_address(host: str, port: int) -> Address:
+    """Put ``HOST:PORT`` together."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

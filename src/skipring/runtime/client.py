@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import AsyncExitStack, suppress
-from ipaddress import ip_address
+from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from skipring.core.archive import Archive
 from skipring.core.effects import Confirmed, Deliver
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import IdentityError, InputError, MessageError, SkipringError
-from skipring.runtime.addresses import supervisor_of
+from skipring.runtime.addresses import split_address, supervisor_of
+from skipring.runtime.names import may_act_as
 from skipring.runtime.node import Node
+from skipring.runtime.reading import Start
 from skipring.runtime.settings import Settings
-from skipring.runtime.subscription import Start, Subscription
+from skipring.runtime.subscription import Subscription
 from skipring.storage.identity import node_id
 from skipring.storage.publications import PublicationStore
 from skipring.wire.runtime_messages import Address
 from skipring.wire.values import check_address, check_node, check_topic, shown
 
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.runtime.credentials import Credentials
+
 SCHEME: Final = "skipring://"
 FLUSHES_PER_TICK: Final = 10  # as in Settings
-PORT_MAX: Final = (1 << 16) - 1
+NOT_CONNECTED: Final = "not connected; use it inside `async with skipring.connect(...)`"
 
 
 class Connection:
@@ -66,7 +70,8 @@ class Connection:
         async with AsyncExitStack() as resources:
             if self._data_dir is not None:
                 self.name = node_id(self._data_dir, self.name or None)
-                self._store = resources.enter_context(PublicationStore.open(self._data_dir))
+                opened = await asyncio.to_thread(PublicationStore.open, self._data_dir)
+                self._store = resources.enter_context(opened)
             self._node = Node(
                 self.name, self._settings, rng=Random(), deliver=self._deliver, store=self._store
             )
@@ -92,7 +97,8 @@ class Connection:
     def subscribe(self, topic: TopicId, start: Start = "all") -> Subscription:
         """Take part in a topic, while inside the block of what this returns.
 
-        ``start="all"`` reads what is stored here first, ``"new"`` only what comes from now on.
+        ``start="all"`` reads everything, what is stored here first; ``"new"`` only what is
+        published from now on; a datetime what was published since; a cursor reads on from there.
         """
         if not isinstance(topic, str):
             raise InputError(f"a topic is a text, not {type(topic).__name__}")
@@ -100,8 +106,6 @@ class Connection:
             check_topic(topic)
         except MessageError as error:
             raise InputError(str(error)) from None
-        if start not in ("all", "new"):
-            raise InputError(f'start is "all" or "new", not {shown(str(start))}')
         return Subscription(self, topic, start)
 
     # -- for subscriptions -------------------------------------------------------------------
@@ -110,13 +114,20 @@ class Connection:
     def node(self) -> Node:
         """The node below; SkipringError outside of the block of the connection."""
         if self._node is None or not self._is_connected:
-            raise SkipringError("not connected; use it inside `async with skipring.connect(...)`")
+            raise SkipringError(NOT_CONNECTED)
         return self._node
 
     @property
     def tick_s(self) -> float:
         """How long a tick is."""
         return self._settings.tick_s
+
+    @property
+    def store(self) -> PublicationStore | None:
+        """Where publications are kept on disk, None if in memory; SkipringError as ``node``."""
+        if not self._is_connected:
+            raise SkipringError(NOT_CONNECTED)
+        return self._store
 
     def supervisor_of(self, topic: TopicId) -> Address:
         """Where the supervisor of a topic is."""
@@ -125,9 +136,7 @@ class Connection:
     @property
     def is_failing_to_store(self) -> bool:
         """True if a commit has failed and there still is something to be written."""
-        if self._store is None or not self._store.unwritten:
-            return False
-        return self.node.links.counts["commit failed"] > 0
+        return self.node.durability.error is not None
 
     def open(self, subscription: Subscription) -> Archive:
         """Begin to take part in a topic; return where its publications lie."""
@@ -160,60 +169,86 @@ class Connection:
 # -- what the application gives --------------------------------------------------------------
 
 
-def connect(
+def connect(  # noqa: PLR0913  (each is named, and all but the first can be left out)
     url: str,
     *,
     data_dir: str | Path | None = None,
     name: str | None = None,
     tick_s: float = 1.0,
     listen: str = "127.0.0.1:0",
+    advertise: str | None = None,
+    ca: str | Path | None = None,
+    cert: str | Path | None = None,
+    key: str | Path | None = None,
 ) -> Connection:
     """A connection to the rings of some supervisors, to be used in ``async with``.
 
     With a data directory the node's name and all publications are kept there, without one all is
-    in memory. InputError if something of it cannot be used.
+    in memory. ``ca``, ``cert`` and ``key`` are files of ``skipring certs``; without them nothing
+    leaves this machine. InputError if something of it cannot be used.
     """
     if not tick_s > 0:
         raise InputError(f"tick_s is a number of seconds above 0, not {tick_s}")
     directory = None if data_dir is None else Path(data_dir).expanduser()
-    if name is not None:
-        _check_name(name)
-    elif directory is None:
-        name = secrets.token_hex(6)
+    credentials = _credentials(ca, cert, key)
+    is_secured = credentials is not None
+    if advertise is not None:
+        split_address(advertise, "advertise", is_secured=is_secured)
     settings = Settings(
-        supervisors=_supervisors(url), tick_s=tick_s, flush_s=tick_s / FLUSHES_PER_TICK
+        supervisors=_supervisors(url, is_secured=is_secured),
+        tick_s=tick_s,
+        flush_s=tick_s / FLUSHES_PER_TICK,
+        advertised=advertise,
+        credentials=credentials,
     )
-    return Connection(settings, listen=_listen(listen), data_dir=directory, name=name or "")
+    return Connection(
+        settings,
+        listen=split_address(listen, "listen", is_secured=is_secured),
+        data_dir=directory,
+        name=_name(name, directory, credentials),
+    )
 
 
-def _supervisors(url: str) -> tuple[Address, ...]:
-    addresses = tuple(url.removeprefix(SCHEME).removesuffix("/").split(","))
+def _credentials(
+    ca: str | Path | None, cert: str | Path | None, key: str | Path | None
+) -> Credentials | None:
+    if ca is None and cert is None and key is None:
+        return None
+    if ca is None or cert is None or key is None:
+        raise InputError("ca, cert and key go together; give all three, or none")
+    from skipring.runtime.credentials import Credentials  # noqa: PLC0415  (few need it)
+
+    return Credentials.load(Path(ca), Path(cert), Path(key))
+
+
+def _supervisors(url: str, *, is_secured: bool) -> tuple[Address, ...]:
+    form = f"{SCHEME}host:port[,host:port...]"
     if not url.startswith(SCHEME):
-        raise InputError(f"an address is of the form {SCHEME}host:port, not {shown(url)}")
+        raise InputError(f"an address is of the form {form}, not {shown(url)}")
+    addresses = tuple(url.removeprefix(SCHEME).removesuffix("/").split(","))
     for address in addresses:
         try:
             check_address(address)
         except MessageError:
-            form = f"{SCHEME}host:port[,host:port...]"
             raise InputError(f"an address is of the form {form}, not {shown(url)}") from None
-        _check_loopback(address.rpartition(":")[0])
+        split_address(address, "the supervisor", is_secured=is_secured)
     return addresses
 
 
-def _listen(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not (host and port.isascii() and port.isdigit() and int(port) <= PORT_MAX):
-        raise InputError(f"listen is of the form host:port, not {shown(address)}")
-    _check_loopback(host)
-    return host, int(port)
-
-
-def _check_loopback(host: str) -> None:
-    """Without certificates nothing leaves this machine."""
-    with suppress(ValueError):
-        if host == "localhost" or ip_address(host).is_loopback:
-            return
-    raise InputError(f"without certificates only loopback can be used, not {shown(host)}")
+def _name(name: str | None, directory: Path | None, credentials: Credentials | None) -> NodeId:
+    """What the node is called; empty if its directory may know it."""
+    if name is not None:
+        _check_name(name)
+        if credentials is not None and not may_act_as(credentials.name, name):
+            raise IdentityError(
+                f"the certificate is called {credentials.name}: the node may be called that, or "
+                f"{credentials.name}.something, but not {name}"
+            )
+        return name
+    if directory is not None:
+        return credentials.name if credentials is not None else ""
+    prefix = f"{credentials.name}." if credentials is not None else ""
+    return prefix + secrets.token_hex(6)
 
 
 def _check_name(name: str) -> None:

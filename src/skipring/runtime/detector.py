@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from skipring.core.peers import NodeId, TopicId
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 
 # Simulated at n = 1000 under harsh pauses: one crash is noticed in 11 intervals, at 6 to 7 messages
 # an interval.
@@ -50,7 +50,7 @@ class Watch:
 
 
 class _Case(Struct):
-    """What is held against one node."""
+    """What is held against one node in one topic."""
 
     since: int
     newest: int
@@ -63,42 +63,75 @@ class Detector:
     def __init__(self) -> None:
         self._ticks = 0
         self._reports_left = REPORTS_PER_TICK
-        self._cases: dict[tuple[TopicId, NodeId], _Case] = {}
+        self._cases: dict[NodeId, dict[TopicId, _Case]] = {}
+        self._unanswered: dict[NodeId, dict[TopicId, int]] = {}  # since which tick
+
+    def expect(self, topic: TopicId, node: NodeId) -> None:
+        """We have told a node its configuration, and it should say that it has come.
+
+        The backstop for those whom nobody is left to report: members are told in turn anyway.
+        """
+        self._unanswered.setdefault(node, {}).setdefault(topic, self._ticks)
 
     def report(self, topic: TopicId, node: NodeId, accuser: NodeId) -> None:
         """Somebody has not heard a node for a while."""
-        if self._reports_left <= 0 or node == accuser:
-            return
-        self._reports_left -= 1
-        case = self._cases.get((topic, node))
-        if case is None:
-            case = self._cases[topic, node] = _Case(self._ticks, self._ticks, set())
-        case.newest = self._ticks
-        case.accusers.add(accuser)
+        if self._reports_left > 0 and node != accuser:
+            self._reports_left -= 1
+            self._accuse(topic, node, accuser)
+
+    def _accuse(self, topic: TopicId, node: NodeId, accuser: NodeId) -> None:
+        cases = self._cases.setdefault(node, {})
+        if topic not in cases:
+            cases[topic] = _Case(self._ticks, self._ticks, set())
+        cases[topic].newest = self._ticks
+        cases[topic].accusers.add(accuser)
 
     def hear(self, node: NodeId) -> None:
         """A node has said something: it is alive, whatever others say."""
-        for accused in [accused for accused in self._cases if accused[1] == node]:
-            del self._cases[accused]
+        self._cases.pop(node, None)
+        self._unanswered.pop(node, None)
 
     def tick(self) -> None:
         """One more interval has passed."""
         self._ticks += 1
         self._reports_left = REPORTS_PER_TICK
-        self._cases = {
-            accused: case
-            for accused, case in self._cases.items()
-            if self._ticks - case.newest <= FORGET_TICKS
-        }
+        for node, topics in self._unanswered.items():
+            for topic, since in topics.items():
+                if self._ticks - since >= SILENT_TICKS:
+                    self._accuse(topic, node, SUPERVISOR)
+        for topic, node, case in self._all():
+            if self._ticks - case.newest > FORGET_TICKS:
+                self._close(topic, node)
 
     def to_probe(self) -> list[tuple[TopicId, NodeId]]:
         """Whom to ask for a sign of life: those accused longest, but not too many at once."""
-        return sorted(self._cases, key=lambda accused: self._cases[accused].since)[:PROBES_PER_TICK]
+        by_age = sorted(self._all(), key=lambda found: found[2].since)
+        return [(topic, node) for topic, node, _ in by_age[:PROBES_PER_TICK]]
 
     def to_evict(self) -> Iterator[tuple[TopicId, NodeId]]:
         """Who has been accused for too long; the case is closed with it."""
-        for accused, case in list(self._cases.items()):
+        for topic, node, case in self._all():
             patience = EVICTION_TICKS if len(case.accusers) > 1 else LONE_EVICTION_TICKS
             if self._ticks - case.since >= patience:
-                del self._cases[accused]
-                yield accused
+                self._close(topic, node)
+                yield topic, node
+
+    @property
+    def suspects(self) -> int:
+        """How many are accused, in all topics."""
+        return sum(map(len, self._cases.values()))
+
+    def _all(self) -> list[tuple[TopicId, NodeId, _Case]]:
+        return [
+            (topic, node, case)
+            for node, cases in self._cases.items()
+            for topic, case in cases.items()
+        ]
+
+    def _close(self, topic: TopicId, node: NodeId) -> None:
+        for kept in (self._cases, self._unanswered):
+            topics = kept.get(node)
+            if topics is not None:
+                topics.pop(topic, None)
+                if not topics:
+                    del kept[node]

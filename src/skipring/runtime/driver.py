@@ -51,7 +51,7 @@ class Driver:
         self._machines = machines
         self._node = node
         self._book = book
-        self._supervisors = tuple(supervisors)
+        self.supervisors = tuple(supervisors)  # may be replaced at any time: topics then move
         self._keep = keep
         self._answer = answer
         self.links: Links | None = None
@@ -96,6 +96,10 @@ class Driver:
         if frame is not None:
             self._send(topic, to, frame)
 
+    def supervisor_of(self, topic: TopicId) -> Address:
+        """Where the supervisor of a topic is."""
+        return supervisor_of(topic, self.supervisors)
+
     def _frame(self, topic: TopicId, message: WireMessage) -> bytes | None:
         hints = self._book.hints(node for node in named_nodes(message) if node != self._node)
         try:
@@ -107,9 +111,9 @@ class Driver:
 
     def _send(self, topic: TopicId, to: NodeId, frame: bytes) -> None:
         assert self.links is not None, "the driver has been started"
-        if to == SUPERVISOR and not self._supervisors:
+        if to == SUPERVISOR and not self.supervisors:
             self.links.counts["no supervisor"] += 1
         elif to == SUPERVISOR:
-            self.links.send_to_supervisor(supervisor_of(topic, self._supervisors), frame)
+            self.links.send_to_supervisor(self.supervisor_of(topic), frame)
         else:
             self.links.send(to, frame)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from skipring.core.peers import TopicId
-from skipring.runtime.client import connect
-from skipring.runtime.subscription import Publication, Subscription
+from skipring.runtime.client import Connection
+from skipring.runtime.reading import Publication, Start
+from skipring.runtime.subscription import Subscription
 
 SYNC_S: Final = 3600.0  # as long as somebody waits who wants to have everything
 
@@ -17,24 +18,28 @@ Emit = Callable[[Publication], None]
 
 
 async def follow(
-    url: str,
+    connection: Connection,
     topic: TopicId,
     emit: Emit,
     *,
-    start: Literal["all", "new"],
-    tick_s: float,
+    start: Start,
     exit_when_synced: bool,
 ) -> None:
     """Hand over every publication of a topic, for ever or until the neighbours have no more."""
-    async with connect(url, tick_s=tick_s) as node, node.subscribe(topic, start) as subscription:
-        reading = asyncio.create_task(_read(subscription, emit))
+    async with connection as node, node.subscribe(topic, start) as subscription:
+        tasks = {asyncio.create_task(_read(subscription, emit))}
+        if exit_when_synced:
+            tasks.add(asyncio.create_task(subscription.synced(SYNC_S)))
         try:
-            await (subscription.synced(SYNC_S) if exit_when_synced else reading)
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()  # raise what it has ended with
         finally:
-            reading.cancel()
-            await asyncio.wait([reading])
-        while subscription.lag:  # what has come and was not read yet
-            emit(await anext(subscription))
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for publication in await subscription.read_available():
+            emit(publication)
 
 
 async def _read(subscription: Subscription, emit: Emit) -> None:

@@ -11,52 +11,74 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from random import Random
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final
 
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.errors import GreetingError, WireError
-from skipring.runtime.addresses import AddressBook
-from skipring.wire.codec import Envelope, decode
-from skipring.wire.framing import Frame, FrameReader
-from skipring.wire.greeting import Greeting, Role, check_greeting, encode_greeting
+from skipring.runtime.addresses import AddressBook, is_loopback, join_address, supervisor_at
+from skipring.runtime.link import GREETING_S, Link, trouble
+from skipring.runtime.logs import Rarely, logger
+from skipring.runtime.securing import TROUBLES, Doors, dial
+from skipring.wire.codec import Envelope
+from skipring.wire.greeting import Greeting, Role, encode_greeting
 from skipring.wire.runtime_messages import Address, WireMessage
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.runtime.credentials import Credentials
 
 QUEUE_BYTES_MAX: Final = 4 << 20  # Our guess: what a slow peer may have waiting.
 LINKS_MAX: Final = 4096  # Limit of ours: connections that others have opened.
-GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want to talk.
-DIAL_S: Final = 5.0
 CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
 BACK_OFF_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
+SPARE_S: Final = 10.0  # Our guess: a second link to somebody that is not used so long can go.
+GRUDGE_S: Final = 60.0  # Our guess: then we forget that somebody could not be reached.
 
 Receiver = Callable[[NodeId, Envelope[WireMessage]], None]
+
+_LOG: Final = logger("links")
 
 
 class Links:
     """All connections of one process."""
 
     def __init__(
-        self, greeting: Greeting, book: AddressBook, receive: Receiver, rng: Random
+        self,
+        greeting: Greeting,
+        book: AddressBook,
+        receive: Receiver,
+        rng: Random,
+        *,
+        credentials: Credentials | None = None,
+        dials: bool = True,
     ) -> None:
         self.counts: Counter[str] = Counter()  # of what was dropped, and why
-        self.greeting = greeting
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.frames_received = 0
+        self.frames_sent = 0
         self.book = book
-        self.receive = receive
+        self._receive = receive
         self.rng = rng
-        self._peers: dict[NodeId, _Peer] = {}
-        self.connections: set[_Link] = set()
-        self._server: asyncio.Server | None = None
+        self.credentials = credentials
+        self.dials = dials  # False for a supervisor: who wants something of it, keeps a link to it
+        self.connections: set[Link] = set()
         self.is_closed = False
+        self._greeting = greeting
+        self._peers: dict[NodeId, _Peer] = {}
+        self._accepted = 0
+        self._doors = Doors(self)
         self._emptied: asyncio.Future[None] | None = None
+        self._rarely = Rarely(_LOG)
 
-    async def listen(self, host: str, port: int) -> Address:
-        """Accept connections; return where, and say so in greetings from now on."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Link(self, None), host, port)
-        bound = self._server.sockets[0].getsockname()
-        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        address = f"{shown}:{bound[1]}"
-        self.greeting = Greeting(node=self.greeting.node, address=address, role=self.greeting.role)
+    async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
+        """Accept connections; return where, and say so in greetings from now on.
+
+        Others may have to use another address than we do: it is the advertised one that they hear.
+        """
+        bound = await self._doors.open(host, port)
+        address = join_address(*bound)
+        name, role = self._greeting.node, self._greeting.role
+        self._greeting = Greeting(node=name, address=advertised or address, role=role)
         return address
 
     def send(self, to: NodeId, frame: bytes) -> None:
@@ -65,13 +87,22 @@ class Links:
 
     def send_to_supervisor(self, address: Address, frame: bytes) -> None:
         """Queue a frame for the supervisor at an address."""
-        self.peer(f"{SUPERVISOR}@{address}", address).queue(frame)
+        self.peer(supervisor_at(address), address).queue(frame)
+
+    def is_linked(self, name: NodeId) -> bool:
+        """True if there is a link to somebody, over which both have greeted."""
+        return name in self._peers and self._peers[name].link is not None
+
+    def sweep(self) -> None:
+        """Close links that nobody needs, and forget whom we could not reach; once a tick."""
+        now = asyncio.get_running_loop().time()
+        for peer in list(self._peers.values()):
+            peer.sweep(now)
 
     async def close(self) -> None:
         """Stop listening, send what is queued if that is quick, and close every connection."""
         self.is_closed = True
-        if self._server is not None:
-            self._server.close()
+        self._doors.close()
         dialling = [task for peer in list(self._peers.values()) if (task := peer.close())]
         if dialling:
             await asyncio.wait(dialling)
@@ -80,21 +111,13 @@ class Links:
         await self._drain()
         for link in list(self.connections):
             link.abort()
-        await asyncio.sleep(0)  # let transports say that they are closed
-        if self._server is not None:
-            await self._server.wait_closed()
+        await self._doors.closed()
 
     async def _drain(self) -> None:
         """Wait until all connections are closed, but not for one that does not read."""
         if self.connections:
             self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._emptied], timeout=CLOSE_S)
-
-    def on_lost(self, link: _Link) -> None:
-        """A connection is gone."""
-        self.connections.discard(link)
-        if self._emptied is not None and not self.connections and not self._emptied.done():
-            self._emptied.set_result(None)
 
     def forget(self, name: NodeId, peer: _Peer) -> None:
         """A node has no link, nothing waits for it, and it was not in vain that we called."""
@@ -107,20 +130,81 @@ class Links:
             self._peers[name] = _Peer(self, name, address)
         return self._peers[name]
 
+    # -- for a link --------------------------------------------------------------------------
+
+    @property
+    def greeting_frame(self) -> bytes:
+        """What we say first."""
+        return encode_greeting(self._greeting)
+
+    @property
+    def node(self) -> NodeId:
+        """As what we greet."""
+        return self._greeting.node
+
+    @property
+    def is_secured(self) -> bool:
+        """True if whoever talks to us has to show a certificate."""
+        return self.credentials is not None
+
+    def admit(self, link: Link) -> bool:
+        """A connection is there; False if there are too many."""
+        self.connections.add(link)
+        self._accepted += not link.is_dialled
+        return link.is_dialled or self._accepted <= LINKS_MAX
+
+    def welcome(self, greeting: Greeting) -> _Peer:
+        """Somebody who has dialled us has greeted: its queue."""
+        if greeting.role is Role.CLIENT:  # no node can have such a name, nor get its answers
+            return self.peer(f"client/{greeting.node}")
+        self.book.greet(greeting.node, greeting.address)
+        return self.peer(greeting.node)
+
+    def receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
+        """A message has come."""
+        self.frames_received += 1
+        if envelope.hints:
+            self.book.hear(envelope.hints)
+        self._receive(sender, envelope)
+
+    def on_bytes(self, size: int) -> None:
+        """Something has come."""
+        self.bytes_received += size
+
+    def on_lost(self, link: Link) -> None:
+        """A connection is gone."""
+        if link not in self.connections:
+            return
+        self.connections.discard(link)
+        self._accepted -= not link.is_dialled
+        if self._emptied is not None and not self.connections and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def refuse(self, reason: str, link: Link, detail: str = "") -> None:
+        """A connection is dropped; count it and say so."""
+        self.complain("connection refused", reason, link.address, detail)
+
+    def complain(self, what: str, reason: str, address: str, detail: str = "") -> None:
+        """Count what went wrong with somebody, and say so now and then."""
+        self.counts[reason] += 1
+        self._rarely.warn(what, reason=reason, address=address, detail=detail)
+
 
 class _Peer:
     """What waits for one node, and the link it goes over."""
 
     def __init__(self, links: Links, name: NodeId, address: Address | None) -> None:
+        self.name = name
+        self.link: Link | None = None
         self._links = links
-        self._name = name
         self._address = address  # of a supervisor; a node's is looked up
+        self._spare: list[Link] = []  # greeted too, but others are used
         self._waiting: list[bytes] = []
         self._size = 0
         self._is_scheduled = False
         self._dialling: asyncio.Task[None] | None = None
         self._failures = 0
-        self.link: _Link | None = None
+        self._failed_s = 0.0
 
     def queue(self, frame: bytes) -> None:
         """Keep a frame until the loop comes round: one write carries all that was said by then."""
@@ -142,58 +226,97 @@ class _Peer:
         if self.link is not None:
             if self._waiting and self.link.can_write:
                 self.link.write(b"".join(self._waiting))
+                self._links.bytes_sent += self._size
+                self._links.frames_sent += len(self._waiting)
                 self._waiting.clear()
                 self._size = 0
         elif self._waiting and self._dialling is None and not self._links.is_closed:
-            address = self._address or self._links.book.find(self._name)
-            if address:
-                self._dialling = asyncio.get_running_loop().create_task(self._dial(address))
-            else:
-                self._drop("no address")
+            self._dial_or_drop()
+
+    def _dial_or_drop(self) -> None:
+        address = self._address or self._links.book.find(self.name)
+        if not self._links.dials:
+            self._drop("not connected")
+        elif not address:
+            self._drop("no address")
+        elif not self._links.is_secured and not is_loopback(address.rpartition(":")[0].strip("[]")):
+            self._drop("not loopback")  # without certificates nothing leaves this machine
+        else:
+            self._dialling = asyncio.get_running_loop().create_task(self._dial(address))
 
     async def _dial(self, address: Address) -> None:
-        links, loop = self._links, asyncio.get_running_loop()
-        host, _, port = address.rpartition(":")
+        links = self._links
         try:
             if self._failures:  # full jitter: those who lost the same peer do not come at once
                 limit = min(BACK_OFF_S * 2**self._failures, BACK_OFF_MAX_S)
                 await asyncio.sleep(links.rng.uniform(0, limit))
-            async with asyncio.timeout(DIAL_S):
-                _, link = await loop.create_connection(
-                    lambda: _Link(links, self), host.strip("[]"), int(port)
-                )
+            link = await dial(links, self, address)
             await link.settled.wait()
             is_reached = link.is_greeted
-        except (OSError, TimeoutError, UnicodeError):  # UnicodeError: a name that is none
+        except TROUBLES as error:
             is_reached = False
+            self._on_trouble(address, error)
         finally:
             self._dialling = None
         if not is_reached and self.link is None:
             self._failures = min(self._failures + 1, 16)
-            if links.book.find(self._name) == address:
-                links.book.doubt(self._name)
+            self._failed_s = asyncio.get_running_loop().time()
+            if links.book.find(self.name) == address:
+                links.book.doubt(self.name)
             self._drop("cannot connect")
 
-    def on_link(self, link: _Link) -> None:
-        """There is a link that has greeted; the newest one is used."""
-        self.link = link
+    def _on_trouble(self, address: Address, error: Exception) -> None:
+        reason, detail = trouble(error)
+        if reason is not None:  # nobody there is usual, a certificate that is refused is not
+            self._links.complain("cannot connect", reason, address, detail)
+
+    # -- for a link --------------------------------------------------------------------------
+
+    def on_link(self, link: Link) -> None:
+        """There is a link that has greeted: the newest is used, unless both sides dialled at once.
+
+        Then both sides take the one that the smaller of them has dialled; the other is spare.
+        """
+        old, self.link = self.link, link
+        if old is not None:
+            if self._is_rather(old, link):
+                self.link, old = old, link
+            self._spare.append(old)
         self._failures = 0
         self.flush()
 
-    def is_called(self, node: NodeId) -> bool:
-        """True if whoever greets us so is the one we dialled."""
-        return node == (SUPERVISOR if self._address is not None else self._name)
+    def _is_rather(self, old: Link, new: Link) -> bool:
+        """True if both sides dialled at once, and the older link is the one to be used."""
+        is_by_both = old.is_dialled != new.is_dialled and new.began_s - old.began_s < GREETING_S
+        return is_by_both and old.is_dialled == (self._links.node < self.name)
 
-    def on_lost(self, link: _Link) -> None:
+    def is_called(self, greeting: Greeting) -> bool:
+        """True if whoever greets us so is the one we dialled."""
+        return greeting.node == (SUPERVISOR if self._address is not None else self.name)
+
+    def on_lost(self, link: Link) -> None:
         """A link is gone; what waits needs another one."""
+        if link in self._spare:
+            self._spare.remove(link)
         if self.link is link:
-            self.link = None
+            self.link = self._spare.pop() if self._spare else None
             self.flush()
+        self._forget_if_idle()
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def sweep(self, now: float) -> None:
+        """Close spare links that nobody uses; forget that somebody could not be reached."""
+        for link in self._spare:
+            if now - link.used_s > SPARE_S:
+                link.close()
+        if now - self._failed_s > GRUDGE_S:
+            self._failures = 0
         self._forget_if_idle()
 
     def _forget_if_idle(self) -> None:
         if not (self.link or self._waiting or self._dialling or self._failures):
-            self._links.forget(self._name, self)
+            self._links.forget(self.name, self)
 
     def _drop(self, reason: str) -> None:
         self._links.counts[reason] += len(self._waiting)
@@ -208,111 +331,3 @@ class _Peer:
         if self._dialling is not None:
             self._dialling.cancel()
         return self._dialling
-
-
-class _Link(asyncio.Protocol):
-    """One connection."""
-
-    def __init__(self, links: Links, dialled_for: _Peer | None) -> None:
-        self._links = links
-        self._peer = dialled_for
-        self._reader = FrameReader()
-        self._transport: asyncio.Transport | None = None
-        self._sender: NodeId | None = None  # known from the greeting on
-        self._deadline: asyncio.TimerHandle | None = None
-        self.can_write = True
-        self.is_dialled = dialled_for is not None
-        self.is_greeted = False
-        self._is_refused = False
-        self.settled = asyncio.Event()  # greeted, or lost
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who we are, and expect the same."""
-        self._transport = cast("asyncio.Transport", transport)
-        links = self._links
-        links.connections.add(self)
-        accepted = sum(not link.is_dialled for link in links.connections)
-        if not self.is_dialled and accepted > LINKS_MAX:
-            self._refuse("too many connections")
-            return
-        self._transport.write(encode_greeting(links.greeting))
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(GREETING_S, self._refuse, "no greeting")
-
-    def data_received(self, data: bytes) -> None:
-        """Cut into frames, and hand over what they hold."""
-        try:
-            for frame in self._reader.feed(data):
-                if self._is_refused:
-                    break
-                self._take(frame)
-        except WireError as error:
-            self._refuse(type(error).__name__)
-
-    def _take(self, frame: Frame) -> None:
-        if self._sender is None:
-            self._on_greeting(check_greeting(frame))
-            return
-        envelope = decode(frame)
-        self._links.book.hear(envelope.hints)
-        self._links.receive(self._sender, envelope)
-
-    def _on_greeting(self, greeting: Greeting) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        is_supervisor = greeting.role is Role.SUPERVISOR
-        if is_supervisor != (greeting.node == SUPERVISOR):
-            raise GreetingError("only a supervisor is called so")
-        self._sender = SUPERVISOR if is_supervisor else greeting.node
-        if self._peer is not None and not self._peer.is_called(self._sender):
-            self._refuse("stranger")  # somebody else lives at that address now
-            return
-        if not is_supervisor:
-            self._links.book.greet(greeting.node, greeting.address)
-        self._attach(self._peer if self._peer is not None else self._links.peer(greeting.node))
-
-    def _attach(self, peer: _Peer) -> None:
-        self._peer = peer
-        self.is_greeted = True
-        self.settled.set()
-        peer.on_link(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection; the next frame dials again."""
-        del exc
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self.settled.set()
-        self._links.on_lost(self)
-        if self._peer is not None:
-            self._peer.on_lost(self)
-
-    def pause_writing(self) -> None:
-        """The other side reads more slowly than we write: let the bounded queue wait."""
-        self.can_write = False
-
-    def resume_writing(self) -> None:
-        """It has caught up."""
-        self.can_write = True
-        if self._peer is not None:
-            self._peer.flush()
-
-    def write(self, data: bytes) -> None:
-        """Hand bytes to the socket."""
-        if self._transport is not None:
-            self._transport.write(data)
-
-    def _refuse(self, reason: str) -> None:
-        self._links.counts[reason] += 1
-        self._is_refused = True
-        self.abort()
-
-    def close(self) -> None:
-        """Close the connection once what was written is out."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        if self._transport is not None:
-            self._transport.abort()

@@ -3,45 +3,71 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Final, Self
 
 from skipring.core.archive import Archive, MemoryArchive
-from skipring.core.effects import Confirmed, Deliver, Discard, Effect, Left, Send, Store
+from skipring.core.effects import (
+    Confirmed,
+    Deliver,
+    Discard,
+    Effect,
+    Left,
+    Origin,
+    Send,
+    Store,
+)
 from skipring.core.events import (
     ConfirmRequested,
     PublishRequested,
     SubscribeRequested,
     UnsubscribeRequested,
 )
+from skipring.core.messages import (
+    GetConfiguration,
+    Publications,
+    PublishNew,
+    SetConfiguration,
+    Unsubscribe,
+)
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import StorageError
-from skipring.runtime.addresses import AddressBook
+from skipring.runtime.addresses import AddressBook, supervisor_at, supervisor_of
 from skipring.runtime.detector import Watch
 from skipring.runtime.driver import Driver
+from skipring.runtime.durability import Durability
+from skipring.runtime.inspection import answer
+from skipring.runtime.journal import Journals
 from skipring.runtime.links import Links
 from skipring.runtime.settings import Settings
 from skipring.runtime.ticker import Ticker
 from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
-from skipring.wire.codec import Envelope
+from skipring.wire.codec import Envelope, encode
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
     Address,
+    ConfigurationAck,
+    InspectNode,
+    ListPublications,
     Probe,
     ProbeReply,
     Publish,
     Published,
+    ReadJournal,
     Refused,
     ReportSilent,
     RuntimeMessage,
     WireMessage,
 )
 
+_SUPERVISORS: Final = supervisor_at("")  # how the names of all supervisors begin
 LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accuses nobody.
 
 WritableArchive = MemoryArchive | StoredArchive
@@ -64,14 +90,16 @@ class Node:
         self.name = name
         self._store = store
         self._deliver = deliver
+        self._advertised = settings.advertised
         self._archives: dict[TopicId, WritableArchive] = {}
         self.on_confirmed: Confirmer | None = None  # who wants to hear of confirmations
         self._topics = SubscriberTopics(
             name, rng=rng, config=settings.config, open_archive=self._open_archive
         )
         book = AddressBook()
+        self._journals = Journals(self._topics)
         self._driver = Driver(
-            self._topics,
+            self._journals,
             node=name,
             book=book,
             supervisors=settings.supervisors,
@@ -82,21 +110,22 @@ class Node:
         self._tick_s = settings.tick_s
         self._last_tick: float | None = None
         greeting = Greeting(node=name, address="", role=Role.NODE)
-        self.links = Links(greeting, book, self._receive, rng)
+        self.links = Links(greeting, book, self._receive, rng, credentials=settings.credentials)
         self._driver.links = self.links
-        self._tickers = (
-            Ticker(self._tick, settings.tick_s, rng),
-            Ticker(self._flush, settings.flush_s, rng),
-        )
+        self.ticker = Ticker(self._tick, settings.tick_s, rng)
+        self._flusher = Ticker(self._flush, settings.flush_s, rng)
         self.address: Address = ""
         self._left: dict[TopicId, asyncio.Event] = {}
-        self._commit: asyncio.Task[None] | None = None
+        self.durability = Durability(store)
+        self.deliveries: Counter[tuple[TopicId, Origin]] = Counter()
+        self.put_aside = 0  # publications that turned out to be spoilt
+        self.refusals: dict[TopicId, str] = {}  # why a supervisor does not let us in
         self._tasks: set[asyncio.Task[None]] = set()  # of publishing for others
 
     async def start(self, host: str, port: int) -> Self:
         """Listen; port 0 picks a free one."""
-        self.address = await self.links.listen(host, port)
-        for ticker in self._tickers:
+        self.address = await self.links.listen(host, port, self._advertised)
+        for ticker in (self.ticker, self._flusher):
             ticker.start()
         return self
 
@@ -120,11 +149,16 @@ class Node:
         return True
 
     async def publish(self, topic: TopicId, event: PublishRequested) -> bytes:
-        """Publish in a topic we are in; return the id once it is durable here, then spread it."""
+        """Publish in a topic we are in; return the id once it is durable here, then spread it.
+
+        StorageError if it cannot be made durable now. It is then kept in memory only, and is
+        published once there is room; whoever publishes meanwhile is told before anything is kept.
+        """
+        await self.durability.recovered()
         effects = self._topics.handle(topic, event)
         stored = [effect.publication for effect in effects if isinstance(effect, Store)]
         self._driver.perform(topic, [e for e in effects if not isinstance(e, Send)])
-        await self._durable()
+        await self.durability.reached()
         self._driver.perform(topic, [e for e in effects if isinstance(e, Send)])
         return stored[0].id if stored else b""
 
@@ -134,17 +168,40 @@ class Node:
 
     async def close(self) -> None:
         """Stop at once, as a crash would, but leave the store in order."""
-        for ticker in self._tickers:
+        for ticker in (self.ticker, self._flusher):
             ticker.stop()
         await self.links.close()
-        if self._store is not None:
-            await self._durable()
+        with suppress(StorageError):  # what is not durable comes again from others
+            await self.durability.reached()
 
     # -- time and messages ---------------------------------------------------------------------
 
     def _receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
-        self._watch.hear(envelope.topic, sender)
+        topic, message = envelope.topic, envelope.message
+        if sender.startswith(_SUPERVISORS):
+            if not self._is_ours(sender, topic):
+                self._dismiss(sender, topic, message)
+                return
+            sender = SUPERVISOR
+        elif self.durability.is_overfull and isinstance(message, PublishNew | Publications):
+            self.links.counts["store full"] += 1
+            return
+        self._watch.hear(topic, sender)
         self._driver.receive(sender, envelope)
+        if sender == SUPERVISOR and isinstance(message, SetConfiguration):
+            self.refusals.pop(topic, None)
+            self._driver.say(topic, SUPERVISOR, ConfigurationAck())
+
+    def _is_ours(self, sender: NodeId, topic: TopicId) -> bool:
+        """True if it is the topic's supervisor who speaks, and not just any."""
+        supervisors = self._driver.supervisors
+        return bool(supervisors) and sender == supervisor_at(self._driver.supervisor_of(topic))
+
+    def _dismiss(self, sender: NodeId, topic: TopicId, message: WireMessage) -> None:
+        """A supervisor that was the topic's once still counts on us: ask it to forget us."""
+        self.links.counts["not the topic's supervisor"] += 1
+        if isinstance(message, SetConfiguration) and message.label is not None:
+            self.links.send(sender, encode(topic, Unsubscribe(self.name)))
 
     def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
         match message:
@@ -156,6 +213,11 @@ class Node:
                 )
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+            case InspectNode() | ListPublications() | ReadJournal():
+                seen = answer(topic, self._topics.machine(topic), self._journals, message)
+                self._driver.say(topic, sender, seen)
+            case Refused(reason=reason) if sender == SUPERVISOR:
+                self.refusals[topic] = reason
             case _:
                 pass  # an answer to nobody
 
@@ -188,8 +250,34 @@ class Node:
         is_late = self._last_tick is None or now - self._last_tick > LATE * self._tick_s
         self._last_tick = now
         self._driver.tick()
+        self._keep_in_touch()
+        self.links.sweep()
+        self.durability.nudge()  # also what a full disk did not take
         for topic, node in self._watch.tick(self._topics.ring_neighbours(), is_late=is_late):
             self._driver.say(topic, SUPERVISOR, ReportSilent(node))
+
+    def _keep_in_touch(self) -> None:
+        """Ask supervisors to which we have no link: they reach us only over one that we dial."""
+        if not self._driver.supervisors:
+            return
+        for topic, machine in self._topics.machines():
+            supervisor = supervisor_at(self._driver.supervisor_of(topic))
+            if machine.label is not None and not self.links.is_linked(supervisor):
+                self._driver.perform(topic, [Send(SUPERVISOR, GetConfiguration(self.name))])
+
+    def set_supervisors(self, supervisors: Sequence[Address]) -> None:
+        """Take another list of supervisors; topics that belong to another one now move to it."""
+        old, new = self._driver.supervisors, tuple(supervisors)
+        moved = [
+            topic
+            for topic in self.topics
+            if old and supervisor_of(topic, old) != supervisor_of(topic, new)
+        ]
+        goodbye = Unsubscribe(self.name)
+        self._driver.perform_all((topic, [Send(SUPERVISOR, goodbye)]) for topic in moved)
+        self._driver.supervisors = new
+        hello = GetConfiguration(self.name)
+        self._driver.perform_all((topic, [Send(SUPERVISOR, hello)]) for topic in moved)
 
     # -- effects -----------------------------------------------------------------------------
 
@@ -202,9 +290,12 @@ class Node:
         match effect:
             case Store(offset=offset, publication=publication):
                 self._archives[topic].write(offset, publication)
+                self.durability.note(publication.size_bytes)
             case Discard(offset=offset):
+                self.put_aside += 1
                 self._archives[topic].discard(offset)
-            case Deliver():
+            case Deliver(origin=origin):
+                self.deliveries[topic, origin] += 1
                 self._deliver(topic, effect)
             case Left():
                 if topic in self._left:
@@ -218,35 +309,19 @@ class Node:
     def _flush(self) -> None:
         """Say what was put off, and make durable what has come meanwhile."""
         self._driver.perform_all(self._topics.flush())
-        if self._store is not None and self._store.unwritten:
-            self._start_commit()
-
-    # -- durability --------------------------------------------------------------------------
-
-    async def _durable(self) -> None:
-        """Wait until everything written up to now is on the disk; those who wait share a commit."""
-        if self._store is None:
-            return
-        if self._commit is not None:
-            await asyncio.wait([self._commit])  # it may have begun before our write
-        while self._store.unwritten:
-            # Whoever gives up waiting must not end the commit: others wait for it too.
-            await asyncio.shield(self._start_commit())
-
-    def _start_commit(self) -> asyncio.Task[None]:
-        if self._commit is None or self._commit.done():
-            self._commit = asyncio.get_running_loop().create_task(self._run_commit())
-        return self._commit
-
-    async def _run_commit(self) -> None:
-        assert self._store is not None
-        try:
-            await asyncio.to_thread(self._store.commit)
-        except StorageError:
-            self.links.counts["commit failed"] += 1
-            raise
+        if self.durability.error is None:
+            self.durability.nudge()
 
     # -- what can be seen --------------------------------------------------------------------
+
+    @property
+    def topics(self) -> list[TopicId]:
+        """The topics we take part in."""
+        return [topic for topic, _ in self._topics.machines()]
+
+    def supervisor_of(self, topic: TopicId) -> Address | None:
+        """Where the supervisor of a topic is; None if there are no supervisors."""
+        return self._driver.supervisor_of(topic) if self._driver.supervisors else None
 
     def machine(self, topic: TopicId) -> Subscriber | None:
         """The machine of a topic we are in, to be looked at only."""

@@ -1,25 +1,31 @@
-"""One that publishes without joining the ring: it asks a member to do it (``skipring pub``)."""
+"""One that asks without joining the ring: it publishes through members, and looks at them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from random import Random
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
-from skipring.runtime.addresses import AddressBook, supervisor_of
+from skipring.runtime.addresses import AddressBook, supervisor_at, supervisor_of
+from skipring.runtime.credentials import Credentials
 from skipring.runtime.links import Links
 from skipring.wire.codec import Envelope, encode
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
     Address,
+    DatabasePage,
+    JournalPage,
     Locate,
     Members,
+    NodeStatus,
+    PublicationPage,
     Publish,
     Published,
     Refused,
@@ -27,23 +33,47 @@ from skipring.wire.runtime_messages import (
     WireMessage,
 )
 
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.runtime.credentials import Credentials
+
 ANSWER_S: Final = 5.0  # Our guess: whoever has not answered by then will not.
 MEMBERS: Final = 4  # to choose from: the first may just have crashed
 
-Answer = TypeVar("Answer", Members, Published)
+Answer = Members | Published | DatabasePage | NodeStatus | PublicationPage | JournalPage
+Wanted = TypeVar("Wanted", bound=Answer)
+_ANSWERS: Final = (
+    Members,
+    Published,
+    DatabasePage,
+    NodeStatus,
+    PublicationPage,
+    JournalPage,
+    Refused,
+)
 
 
 class Outsider:
     """Talks to supervisors and members, and is none of them."""
 
-    def __init__(self, supervisors: Sequence[Address], *, rng: Random) -> None:
-        self.name: NodeId = f"client-{rng.getrandbits(48):012x}"
+    def __init__(
+        self,
+        supervisors: Sequence[Address],
+        *,
+        rng: Random,
+        credentials: Credentials | None = None,
+    ) -> None:
+        name = f"client-{rng.getrandbits(48):012x}"
+        # Whoever shows a certificate may call itself anything below the certificate's name.
+        self.name: NodeId = f"{credentials.name}.{name}" if credentials is not None else name
+        self._is_secured = credentials is not None
         self._supervisors = tuple(supervisors)
-        self._book = AddressBook()
+        self.book = AddressBook()
         greeting = Greeting(node=self.name, address="", role=Role.CLIENT)
-        self._links = Links(greeting, self._book, self._receive, rng)
+        self._links = Links(greeting, self.book, self._receive, rng, credentials=credentials)
         self._requests = count(1)
-        self._waiting: dict[int, asyncio.Future[RuntimeMessage]] = {}
+        self._located: dict[TopicId, dict[NodeId, Address]] = {}
+        # Who was asked, by the number of the request: nobody else can answer it.
+        self._waiting: dict[int, tuple[NodeId, asyncio.Future[Answer | Refused]]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,52 +87,88 @@ class Outsider:
         """Close every connection."""
         await self._links.close()
 
-    async def publish(self, topic: TopicId, publication: Publication) -> Published:
-        """Publish through a member; returns once it is durable there.
+    def supervisor_of(self, topic: TopicId) -> Address:
+        """Which of the supervisors a topic belongs to."""
+        return supervisor_of(topic, self._supervisors)
+
+    async def publish(self, topic: TopicId, publications: Sequence[Publication]) -> list[Published]:
+        """Publish in order through a member; returns once all are durable there.
 
         Members are tried one after the other. The id follows from the fields, so what a member
         has taken although its answer was lost is not published twice.
         """
-        members = await self._locate(topic)
-        for node, address in members.items():
-            self._book.hear({node: address})
-            request = next(self._requests)
-            self._links.send(node, encode(topic, Publish(request, publication)))
-            answer = await self._answer_to(request, Published)
-            if answer is not None:
-                return answer
-        raise UnreachableError(
-            f"no member of {topic!r} took the publication, of {len(members)} that were asked; "
-            "is a node running that subscribes to it?"
+        tried: dict[NodeId, str] = {}
+        for node, address in (await self._members(topic)).items():
+            self.book.hear({node: address})
+            questions = [partial(Publish, publication=each) for each in publications]
+            answers = await asyncio.gather(
+                *(self.ask(topic, node, question, Published) for question in questions)
+            )
+            done = [answer for answer in answers if isinstance(answer, Published)]
+            if len(done) == len(publications):
+                return done
+            tried[node] = next((a.reason for a in answers if isinstance(a, Refused)), "no answer")
+            self._located.pop(topic, None)
+        raise UnreachableError(_nobody_took(topic, tried))
+
+    async def _members(self, topic: TopicId) -> dict[NodeId, Address]:
+        """Some members of a topic, as the supervisor said when we last asked."""
+        if topic not in self._located:
+            answer = await self.ask(
+                topic, SUPERVISOR, lambda request: Locate(request, MEMBERS), Members
+            )
+            if isinstance(answer, Refused):
+                raise UnreachableError(f"{topic!r}: {answer.reason}")
+            if answer is None:
+                raise UnreachableError(self._no_supervisor(self.supervisor_of(topic)))
+            self._located[topic] = answer.members
+        return self._located[topic]
+
+    def _no_supervisor(self, address: Address) -> str:
+        doubt = (
+            "does it trust our certificate" if self._is_secured else "does it want a certificate"
         )
+        return f"no supervisor answers at {address}; is it running, and {doubt}?"
 
-    async def _locate(self, topic: TopicId) -> dict[NodeId, Address]:
-        address = supervisor_of(topic, self._supervisors)
+    async def ask(
+        self,
+        topic: TopicId,
+        to: NodeId,
+        question: Callable[[int], RuntimeMessage],
+        kind: type[Wanted],
+        timeout_s: float = ANSWER_S,
+    ) -> Wanted | Refused | None:
+        """Send a request and return its answer; None if none of the kind comes in time."""
         request = next(self._requests)
-        frame = encode(topic, Locate(request, MEMBERS))
-        self._links.send_to_supervisor(address, frame)
-        answer = await self._answer_to(request, Members)
-        if answer is None:
-            raise UnreachableError(f"no supervisor answers at {address}; is it running?")
-        return answer.members
-
-    async def _answer_to(self, request: int, kind: type[Answer]) -> Answer | None:
-        """The answer to a request; None if it was refused, or none came in time."""
         future = asyncio.get_running_loop().create_future()
-        self._waiting[request] = future
+        asked = supervisor_at(self.supervisor_of(topic)) if to == SUPERVISOR else to
+        self._waiting[request] = asked, future
         try:
-            async with asyncio.timeout(ANSWER_S):
+            self._send(topic, to, encode(topic, question(request)))
+            async with asyncio.timeout(timeout_s):
                 answer = await future
         except TimeoutError:
             return None
         finally:
             del self._waiting[request]
-        return answer if isinstance(answer, kind) else None
+        return answer if isinstance(answer, kind | Refused) else None
+
+    def _send(self, topic: TopicId, to: NodeId, frame: bytes) -> None:
+        if to == SUPERVISOR:
+            self._links.send_to_supervisor(self.supervisor_of(topic), frame)
+        else:
+            self._links.send(to, frame)
 
     def _receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
         message = envelope.message
-        is_expected = sender == SUPERVISOR or not isinstance(message, Members)
-        if isinstance(message, Members | Published | Refused) and is_expected:
-            future = self._waiting.get(message.request)
-            if future is not None and not future.done():
+        if isinstance(message, _ANSWERS):
+            asked, future = self._waiting.get(message.request, (None, None))
+            if future is not None and asked == sender and not future.done():
                 future.set_result(message)
+
+
+def _nobody_took(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
+    if not tried:
+        return f"nobody subscribes to {topic!r}; start a node that does"
+    why = ", ".join(f"{node}: {reason}" for node, reason in tried.items())
+    return f"no member of {topic!r} took the publication ({why}); is it still running?"

@@ -4,114 +4,197 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
-from time import time_ns
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
 
 from skipring.core.effects import Deliver
-from skipring.core.peers import TopicId
-from skipring.core.publications import Publication
-from skipring.errors import InputError
+from skipring.core.peers import NodeId, TopicId
+from skipring.errors import IdentityError, InputError, SkipringError
+from skipring.runtime.addresses import is_loopback, split_address
+from skipring.runtime.logs import logger
+from skipring.runtime.measures import NodeMeasures, SupervisorMeasures
+from skipring.runtime.names import may_act_as
 from skipring.runtime.node import Node
-from skipring.runtime.outsider import Outsider
 from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
+from skipring.runtime.telemetry import Source, Telemetry
 from skipring.storage.identity import node_id
 from skipring.storage.publications import PublicationStore
 from skipring.storage.supervisor import SupervisorStore
-from skipring.wire.runtime_messages import Address, Published
+from skipring.wire.runtime_messages import Address
 
-PORT_MAX: Final = 0xFFFF
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.runtime.credentials import Credentials
+
 LEAVING_S: Final = 5.0  # Our guess: as long as a person waits for a process to stop.
 
 Announce = Callable[[str], None]
+Result = TypeVar("Result")
+
+_LOG: Final = logger("process")
 
 
-def split_address(text: str, what: str) -> tuple[str, int]:
-    """Cut ``HOST:PORT``; without certificates only loopback is accepted."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > PORT_MAX:
-        raise InputError(f"{what}: expected HOST:PORT, got {text[:80]!r}")
-    if host not in ("localhost", "::1") and not host.startswith("127."):
-        raise InputError(
-            f"{what}: {host[:80]} can be reached from other machines, and there are no "
-            "certificates; use an address such as 127.0.0.1"
-        )
-    return host, int(port)
+class Place(Struct, frozen=True, kw_only=True):
+    """Where a process listens, keeps its data and shows how it is."""
+
+    listen: Address
+    data: Path | None = None
+    metrics: Address | None = None
 
 
-async def serve_supervisor(
-    settings: Settings, listen: str, data: Path | None, announce: Announce
-) -> None:
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in the quickest loop there is."""
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415  (not on every system)
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def serve_supervisor(settings: Settings, place: Place, announce: Announce) -> None:
     """Run a supervisor until it is asked to stop."""
-    host, port = split_address(listen, "--listen")
+    host, port = split_address(place.listen, "--listen", is_secured=_is_secured(settings))
+    if settings.credentials is not None and not may_act_as("supervisor", settings.credentials.name):
+        raise IdentityError(
+            f"the certificate is called {settings.credentials.name}, and a supervisor's is called "
+            "supervisor; make one with skipring certs issue supervisor"
+        )
     stop = _stop_event()
-    with ExitStack() as stack:
-        store = stack.enter_context(SupervisorStore.open(data)) if data is not None else None
+    async with AsyncExitStack() as stack:
+        store = None
+        if place.data is not None:
+            store = stack.enter_context(await asyncio.to_thread(SupervisorStore.open, place.data))
         server = SupervisorServer(settings, rng=Random(), store=store)
-        try:
-            await server.start(host, port)
-            announce(f"listening {server.address}")
-            await stop.wait()
-        finally:
-            await server.close()
+        stack.push_async_callback(server.close)
+        await _listening(server.start(host, port), place.listen)
+        _show(SupervisorMeasures(server), settings, place, stack)
+        announce(f"listening {server.address}")
+        _LOG.info("supervisor started", address=server.address, secured=_is_secured(settings))
+        await stop.wait()
+        _LOG.info("supervisor stops")
 
 
 async def serve_node(
     settings: Settings,
-    listen: str,
+    place: Place,
     topics: tuple[TopicId, ...],
     *,
-    name: str | None,
-    data: Path | None,
+    name: NodeId | None,
     announce: Announce,
+    supervisors_again: Callable[[], Sequence[Address]] | None = None,
 ) -> None:
-    """Run a subscriber of some topics until it is asked to stop; then leave them."""
-    host, port = split_address(listen, "--listen")
-    for address in settings.supervisors:
-        split_address(address, "--supervisor")
+    """Run a subscriber of some topics until it is asked to stop; then leave them.
+
+    On SIGHUP the list of supervisors is asked for again, and topics move if it has changed.
+    """
+    host, port = split_address(place.listen, "--listen", is_secured=_is_secured(settings))
+    check_supervisors(settings.supervisors, settings.credentials)
     stop = _stop_event()
-    with ExitStack() as stack:
-        store = stack.enter_context(PublicationStore.open(data)) if data is not None else None
-        called = node_id(data, name) if data is not None else name or _any_name()
+    async with AsyncExitStack() as stack:
+        store = None
+        if place.data is not None:
+            store = stack.enter_context(await asyncio.to_thread(PublicationStore.open, place.data))
+        called = _name_of(place.data, name, settings.credentials)
         node = Node(called, settings, rng=Random(), deliver=_ignore, store=store)
-        try:
-            await node.start(host, port)
-            announce(f"listening {node.address}")
-            for topic in topics:
-                node.subscribe(topic)
-            await stop.wait()
-            await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
-        finally:
-            await node.close()
+        stack.push_async_callback(node.close)
+        await _listening(node.start(host, port), place.listen)
+        _show(NodeMeasures(node), settings, place, stack)
+        announce(f"listening {node.address}")
+        _LOG.info("node started", node=called, address=node.address, topics=" ".join(topics))
+        if store is not None and store.recovery.damage is not None:
+            _LOG.warning("storage recovered", what=str(store.recovery))
+        for topic in topics:
+            node.subscribe(topic)
+        if supervisors_again is not None:
+            _on_hangup(node, supervisors_again)
+        await stop.wait()
+        _LOG.info("node stops", node=called)
+        await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
 
 
-async def publish_texts(
-    supervisors: tuple[Address, ...], topic: TopicId, texts: Iterable[str]
-) -> list[Published]:
-    """Publish texts through a member of a topic, in order."""
+# -- names and addresses -----------------------------------------------------------------------
+
+
+def check_supervisors(
+    supervisors: Sequence[Address], credentials: Credentials | None
+) -> tuple[Address, ...]:
+    """Refuse addresses of supervisors that are none, or that need certificates."""
+    if not supervisors:
+        raise InputError("--supervisor: no address given; expected HOST:PORT")
     for address in supervisors:
-        split_address(address, "--supervisor")
-    published = []
-    async with Outsider(supervisors, rng=Random()) as outsider:
-        for seq, text in enumerate(texts):
-            publication = Publication(
-                publisher=outsider.name, seq=seq, payload=text.encode(), time=time_ns() // 1000
-            )
-            published.append(await outsider.publish(topic, publication))
-    return published
+        split_address(address, "--supervisor", is_secured=credentials is not None)
+    return tuple(supervisors)
+
+
+def _name_of(data: Path | None, name: NodeId | None, credentials: Credentials | None) -> NodeId:
+    """What the node is called: as told, as before, as its certificate, or anyhow."""
+    if credentials is not None and name is None:
+        name = credentials.name
+    called = node_id(data, name) if data is not None else name or _any_name()
+    if credentials is not None and not may_act_as(credentials.name, called):
+        raise IdentityError(
+            f"the node is called {called}, and its certificate {credentials.name}; it may only be "
+            f"called that, or {credentials.name}.something"
+        )
+    return called
+
+
+def _any_name() -> NodeId:
+    """A name for a node that keeps nothing."""
+    return f"node-{Random().getrandbits(48):012x}"
+
+
+def _is_secured(settings: Settings) -> bool:
+    return settings.credentials is not None
+
+
+async def _listening(starting: Coroutine[Any, Any, object], listen: Address) -> None:
+    try:
+        await starting
+    except OSError as error:
+        raise InputError(
+            f"--listen: cannot listen at {listen}: {error.strerror or error}"
+        ) from None
+
+
+# -- what goes on beside -----------------------------------------------------------------------
+
+
+def _show(source: Source, settings: Settings, place: Place, stack: AsyncExitStack) -> None:
+    """Show how the process is: on loopback plainly, elsewhere to those with a certificate."""
+    if place.metrics is None:
+        return
+    host, port = split_address(place.metrics, "--metrics", is_secured=_is_secured(settings))
+    context = None
+    if settings.credentials is not None and not is_loopback(host):
+        context = settings.credentials.server_context()
+    telemetry = Telemetry(source, asyncio.get_running_loop())
+    stack.callback(telemetry.close)
+    _LOG.info("metrics", address=telemetry.start(host, port, context))
+
+
+def _on_hangup(node: Node, supervisors_again: Callable[[], Sequence[Address]]) -> None:
+    def reload() -> None:
+        try:
+            supervisors = supervisors_again()
+        except SkipringError as error:
+            _LOG.error("settings not read again", reason=str(error))
+            return
+        node.set_supervisors(supervisors)
+        _LOG.info("settings read again", supervisors=",".join(supervisors))
+
+    with suppress(AttributeError, NotImplementedError):  # not every system has this signal
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
 
 def _ignore(topic: TopicId, delivery: Deliver) -> None:
     """There is no application: the node is there to keep and to pass on."""
-
-
-def _any_name() -> str:
-    """A name for a node that keeps nothing."""
-    return f"node-{Random().getrandbits(48):012x}"
 
 
 def _stop_event() -> asyncio.Event:

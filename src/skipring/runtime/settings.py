@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
 from skipring.core.config import ProtocolConfig
 from skipring.wire.runtime_messages import Address
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.runtime.credentials import Credentials
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -15,5 +20,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     allowed_topics: tuple[str, ...] = ()  # patterns such as "orders.*"; none: all topics
     tick_s: float = 1.0  # Our guess; the paper only says "periodically".
     flush_s: float = 0.1  # Our guess: soon for a person, late for a network.
+    advertised: Address | None = None  # where others find us, if not where we listen
+    credentials: Credentials | None = None  # without them everything stays on this machine
+    is_chaotic: bool = False  # others may damage this process, to see it heal
     # T18: a live ring is mostly in order, so tries are compared ever more rarely.
     config: ProtocolConfig = ProtocolConfig(quiet_ticks_max=64)

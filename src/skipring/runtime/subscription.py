@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import suppress
 from enum import StrEnum
 from random import Random
 from types import TracebackType
-from typing import Final, Literal, Protocol, Self, cast
+from typing import Final, Protocol, Self, cast
 
 from msgspec import Struct
 
@@ -19,36 +17,27 @@ from skipring.core.effects import Confirmed, Deliver, Origin
 from skipring.core.events import PublishRequested
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication as StoredPublication
-from skipring.errors import InputError, MessageError, SkipringError
+from skipring.errors import CursorError, InputError, MessageError, SkipringError
+from skipring.runtime.confirming import Confirmations
 from skipring.runtime.node import Node
+from skipring.runtime.reading import (
+    READ_AT_ONCE,
+    Cursor,
+    Publication,
+    Reader,
+    Start,
+    checked_start,
+)
 from skipring.runtime.ticker import Ticker
+from skipring.storage.archive import StoredArchive
+from skipring.storage.publications import PublicationStore
 from skipring.wire.runtime_messages import Address
 from skipring.wire.values import check_publication, shown
 
 LEAVE_S: Final = 5.0  # Our guess: whoever stops does not want to wait much longer.
-HOPS_KEPT: Final = 1024  # Our guess: of so many unread publications we know how they came.
-READ_AT_ONCE: Final = 64  # Our guess: then a reader lets the others of its loop go on.
-PUBLISHED_AT_ONCE_BYTES: Final = (
-    1 << 18
-)  # Our guess: then links write; their queues hold 16 times it.
-PUBLISHING_BYTES: Final = 1 << 12  # Our guess: what the smallest publication counts as.
-ASK_TICKS_MAX: Final = 64  # as quiet_ticks_max in Settings
-
-Start = Literal["all", "new"]
-
-
-class Publication(Struct, frozen=True, kw_only=True):
-    """What somebody has published, as a reader gets it."""
-
-    id: bytes
-    publisher: NodeId
-    seq: int
-    time: int  # microseconds since the epoch at the publisher
-    key: bytes | None
-    headers: dict[str, str]
-    payload: bytes
-    replayed: bool  # it was stored here before we subscribed
-    hops: int | None  # over how many nodes it has come; None if it was stored, or came by repair
+# Our guess: after so much a publisher lets links write; their queues hold 16 times as much.
+PUBLISHED_AT_ONCE_BYTES: Final = 1 << 18
+PUBLICATION_BYTES_MIN: Final = 1 << 12  # Our guess: what the smallest publication counts as.
 
 
 class HealthState(StrEnum):
@@ -78,6 +67,10 @@ class Host(Protocol):
     @property
     def tick_s(self) -> float:
         """How long a tick is."""
+
+    @property
+    def store(self) -> PublicationStore | None:
+        """Where publications are kept on disk; None if they are in memory."""
 
     @property
     def is_failing_to_store(self) -> bool:
@@ -117,26 +110,24 @@ class Subscription:
     def __init__(self, host: Host, topic: TopicId, start: Start) -> None:
         self.topic = topic
         self._host = host
-        self._start = start
+        self._start = checked_start(start)
         self._archive: Archive = MemoryArchive()
-        self._first = 0  # the offset where what comes while we are subscribed begins
-        self._next = 0  # the offset to be read next
-        self._read = 0  # how many were read
+        self._store_id: str | None = None
+        self.reader = Reader(self._archive, "all", now=0)
         self._published_bytes = 0  # without letting others of the loop go on
-        self._hops: OrderedDict[int, int] = OrderedDict()  # of the newest, by offset
-        self._arrived = asyncio.Event()
         self._is_open = False
-        self._confirmed: set[NodeId] = set()  # neighbours, since somebody last lacked something
-        self._rounds: list[_Round] = []  # of those who wait in ``synced``
-        self._ask_ticks = 0  # until we ask the neighbours again
-        self._ask_period = 1
+        self._confirmations = Confirmations(self._neighbours, self._confirm, host.tick_s)
         self._ticker = Ticker(self._on_tick, host.tick_s, Random())
 
     async def __aenter__(self) -> Self:
+        store = self._host.store
+        if isinstance(self._start, Cursor):
+            self._start.check(store, self.topic)
+        now = _now()
         self._archive = self._host.open(self)
+        self._store_id = None if store is None else store.id
+        self.reader = Reader(self._archive, self._start, now)
         self._is_open = True
-        self._first = self._archive.end
-        self._next = 0 if self._start == "all" else self._first
         self._ticker.start()
         return self
 
@@ -154,7 +145,7 @@ class Subscription:
             return True
         self._is_open = False
         self._ticker.stop()
-        self._arrived.set()
+        self.reader.close()
         try:
             return await self._host.node.unsubscribe(self.topic, LEAVE_S)
         finally:
@@ -173,7 +164,7 @@ class Subscription:
         node = self._host.node
         event = PublishRequested(
             payload=_as_bytes(payload, "a payload"),
-            time=time.time_ns() // 1000,
+            time=_now(),
             key=None if key is None else _as_bytes(key, "a key"),
             headers=_as_headers(headers or {}),
         )
@@ -190,7 +181,7 @@ class Subscription:
         except MessageError as error:
             raise InputError(str(error)) from None
         made = await node.publish(self.topic, event)
-        self._published_bytes += PUBLISHING_BYTES + len(event.payload)
+        self._published_bytes += PUBLICATION_BYTES_MIN + len(event.payload)
         if self._published_bytes >= PUBLISHED_AT_ONCE_BYTES:
             self._published_bytes = 0
             await asyncio.sleep(0)  # without a disk nothing else makes a busy publisher pause
@@ -203,49 +194,55 @@ class Subscription:
 
     async def __anext__(self) -> Publication:
         """The next publication, in the order in which they were stored here."""
-        while self._is_open:
-            self._read += 1
-            if self._read % READ_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            elif self._next < self._archive.end:
-                offset = self._next
-                self._next += 1
-                publication = self._archive.read(offset)
-                if publication is not None:  # else it was spoilt, and will come again
-                    return self._as_read(offset, publication)
-            else:
-                self._arrived.clear()
-                await self._arrived.wait()
-        raise StopAsyncIteration
+        publication = await self.reader.next()
+        if publication is None:
+            raise StopAsyncIteration
+        return publication
 
-    def _as_read(self, offset: int, stored: StoredPublication) -> Publication:
-        return Publication(
-            id=stored.id,
-            publisher=stored.publisher,
-            seq=stored.seq,
-            time=stored.time,
-            key=stored.key,
-            headers=stored.headers,
-            payload=stored.payload or b"",
-            replayed=offset < self._first,
-            hops=self._hops.pop(offset, None),
-        )
+    async def read(self, timeout: float | None = None) -> Publication | None:  # noqa: ASYNC109  (None, no error)
+        """The next publication; None if none comes in time, or the topic was left."""
+        return await self.reader.next(timeout)
+
+    async def read_available(self, limit: int | None = None) -> list[Publication]:
+        """The publications that are here now and were not read yet, at most ``limit`` of them."""
+        reader, end = self.reader, self.reader.end  # what comes meanwhile is for the next time
+        found: list[Publication] = []
+        while reader.is_open and reader.offset < end and len(found) != limit:
+            found += reader.take(READ_AT_ONCE if limit is None else limit - len(found), end)
+            await asyncio.sleep(0)
+        return found
 
     @property
     def lag(self) -> int:
-        """How many publications are stored here that were not read yet."""
-        return self._archive.end - self._next
+        """How many publications are stored here that were not read yet.
+
+        With a datetime as start, those that were stored before count until they are looked at.
+        """
+        return self.reader.lag
+
+    def cursor(self) -> Cursor:
+        """The place behind the last publication that was handed out, to start there again.
+
+        It is never beyond what is on the disk: after a crash a reader may get the last few again,
+        and misses none. CursorError if the node keeps its publications in memory.
+        """
+        return self.cursor_at(self.reader.offset)
+
+    def cursor_at(self, offset: int) -> Cursor:
+        """The place before the publication with an offset."""
+        if self._store_id is None or not isinstance(self._archive, StoredArchive):
+            raise CursorError(
+                "a cursor points into a data directory, and there is none; "
+                "use it inside the block, on a connection with a data_dir"
+            )
+        offset = min(offset, self._archive.durable_end)
+        return Cursor(self._store_id, self.topic, self._archive.epoch, offset)
 
     def on_deliver(self, delivery: Deliver) -> None:
         """A publication has been stored here."""
-        if delivery.origin is Origin.REPAIR:  # somebody had what we lacked: ask again
-            self._confirmed.clear()
-            self._ask_ticks, self._ask_period = 0, 1
-        else:
-            self._hops[delivery.offset] = delivery.hops
-            if len(self._hops) > HOPS_KEPT:
-                self._hops.popitem(last=False)
-        self._arrived.set()
+        if delivery.origin is Origin.REPAIR:
+            self._confirmations.on_repair()
+        self.reader.on_deliver(delivery)
 
     # -- how it is ---------------------------------------------------------------------------
 
@@ -255,27 +252,9 @@ class Subscription:
         TimeoutError if that takes longer, which says who is missing.
         """
         self._check_open()
-        answers = _Round()
-        self._rounds.append(answers)
-        try:
-            async with asyncio.timeout(timeout):
-                while not answers.are_equal(self._neighbours()):
-                    self._host.node.confirm(self.topic)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(self._host.tick_s):
-                            await self._equal(answers)
-        except TimeoutError:
-            missing = answers.missing(self._neighbours())
-            raise TimeoutError(
-                f"{shown(self.topic)} is not synced after {timeout:g} s: {missing}"
-            ) from None
-        finally:
-            self._rounds.remove(answers)
-
-    async def _equal(self, answers: _Round) -> None:
-        while not answers.are_equal(self._neighbours()):
-            answers.came.clear()
-            await answers.came.wait()
+        missing = await self._confirmations.all_equal(timeout)
+        if missing is not None:
+            raise TimeoutError(f"{shown(self.topic)} is not synced after {timeout:g} s: {missing}")
 
     def health(self) -> Health:
         """How the subscription is at this moment, and why."""
@@ -286,7 +265,7 @@ class Subscription:
         reasons = [
             f"the connection to {node}, a ring neighbour, is lost"
             for node in neighbours
-            if node in self._confirmed and links.peer(node).link is None
+            if node in self._confirmations and links.peer(node).link is None
         ]
         if self._host.is_failing_to_store:
             reasons.append("what came last could not be written to the disk")
@@ -295,7 +274,7 @@ class Subscription:
         reasons = [
             f"{node}, a ring neighbour, has not confirmed yet that it has what we have"
             for node in neighbours
-            if node not in self._confirmed
+            if node not in self._confirmations
         ]
         return self._health(HealthState.SYNCING if reasons else HealthState.STABLE, reasons)
 
@@ -313,23 +292,20 @@ class Subscription:
 
     def on_confirmed(self, confirmed: Confirmed) -> None:
         """A ring neighbour has all that we have."""
-        self._confirmed.add(confirmed.node)
-        for answers in self._rounds:
-            answers.roots[confirmed.node] = confirmed.root
-            answers.came.set()
+        self._confirmations.on_confirmed(confirmed)
+        self._note_sync()
 
     def _on_tick(self) -> None:
-        """Ask the neighbours until all have confirmed, ever more rarely."""
-        neighbours = self._neighbours() or []
-        self._confirmed.intersection_update(neighbours)
-        if len(self._confirmed) == len(neighbours):
-            self._ask_ticks, self._ask_period = 0, 1
-        elif self._ask_ticks > 0:
-            self._ask_ticks -= 1
-        else:
-            self._ask_ticks = self._ask_period - 1
-            self._ask_period = min(2 * self._ask_period, ASK_TICKS_MAX)
-            self._host.node.confirm(self.topic)
+        self._confirmations.on_tick()
+        self._note_sync()
+
+    def _note_sync(self) -> None:
+        if self._confirmations.are_complete:
+            self.reader.end_history()
+
+    def _confirm(self) -> None:
+        self._check_open()  # whoever still waits when the topic is left is told so
+        self._host.node.confirm(self.topic)
 
     def _neighbours(self) -> list[NodeId] | None:
         """The distinct ring neighbours; None while we have no place in the ring."""
@@ -345,28 +321,9 @@ class Subscription:
             )
 
 
-class _Round:
-    """What the neighbours have answered to one who waits for all of them."""
-
-    def __init__(self) -> None:
-        self.roots: dict[NodeId, bytes] = {}
-        self.came = asyncio.Event()
-
-    def are_equal(self, neighbours: list[NodeId] | None) -> bool:
-        """True if all neighbours have confirmed one and the same root."""
-        if neighbours is None:
-            return False
-        roots = {self.roots.get(node) for node in neighbours}
-        return not roots or (len(roots) == 1 and None not in roots)
-
-    def missing(self, neighbours: list[NodeId] | None) -> str:
-        """Why not, in words."""
-        if neighbours is None:
-            return "the supervisor has not given us a place in the ring"
-        silent = [node for node in neighbours if node not in self.roots]
-        if not silent:
-            return "publications keep coming, so the neighbours confirmed different states"
-        return f"{' and '.join(silent)} did not confirm to have what we have"
+def _now() -> int:
+    """Microseconds since the epoch."""
+    return time.time_ns() // 1000
 
 
 def _as_bytes(value: object, what: str) -> bytes:

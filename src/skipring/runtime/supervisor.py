@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fnmatch import fnmatchcase
 from random import Random
-from typing import Self
+from typing import Final, Self
 
-from skipring.core.effects import Effect
+from skipring.core.effects import Effect, Send
 from skipring.core.events import NodeSuspected
+from skipring.core.messages import Message, SetConfiguration, Subscribe
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SupervisorState
 from skipring.core.topics import SupervisorTopics
@@ -15,7 +17,9 @@ from skipring.errors import StorageError
 from skipring.runtime.addresses import AddressBook
 from skipring.runtime.detector import Detector
 from skipring.runtime.driver import Driver
+from skipring.runtime.inspection import database_page
 from skipring.runtime.links import Links
+from skipring.runtime.logs import logger
 from skipring.runtime.settings import Settings
 from skipring.runtime.ticker import Ticker
 from skipring.storage.supervisor import SupervisorStore
@@ -23,13 +27,19 @@ from skipring.wire.codec import Envelope
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
     Address,
+    InspectDatabase,
     Locate,
     Members,
     Probe,
+    Refused,
     ReportSilent,
     RuntimeMessage,
     WireMessage,
 )
+
+NOT_ALLOWED: Final = "this supervisor does not allow the topic"
+
+_LOG: Final = logger("supervisor")
 
 
 class SupervisorServer:
@@ -40,7 +50,10 @@ class SupervisorServer:
     ) -> None:
         self._store = store
         self._allowed = settings.allowed_topics
+        self._advertised = settings.advertised
+        self.counts: Counter[str] = Counter()  # of what it was asked for, and what it did
         self._topics = SupervisorTopics(config=settings.config)
+        self._stored: set[TopicId] = set()
         self._rng = rng
         book = self._book = AddressBook()
         self._driver = Driver(
@@ -53,34 +66,54 @@ class SupervisorServer:
         )
         self._detector = Detector()
         greeting = Greeting(node=SUPERVISOR, address="", role=Role.SUPERVISOR)
-        self.links = Links(greeting, book, self._receive, rng)
+        self.links = Links(
+            greeting, book, self._receive, rng, credentials=settings.credentials, dials=False
+        )
         self._driver.links = self.links
-        self._ticker = Ticker(self._tick, settings.tick_s, rng)
+        self.ticker = Ticker(self._tick, settings.tick_s, rng)
         self.address: Address = ""
 
     async def start(self, host: str, port: int) -> Self:
         """Listen; port 0 picks a free one. What the store remembers may be wrong: it is mended."""
         for topic, state in (self._store.load() if self._store is not None else {}).items():
             self._topics.load(topic, state)
-        self.address = await self.links.listen(host, port)
-        self._ticker.start()
+            self._stored.add(topic)
+        self.address = await self.links.listen(host, port, self._advertised)
+        self.ticker.start()
         return self
 
     def _receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
         self._detector.hear(sender)
+        self.counts[type(envelope.message).__name__] += 1
         if self._allowed and not any(fnmatchcase(envelope.topic, glob) for glob in self._allowed):
-            self.links.counts["topic not allowed"] += 1
+            self._turn_away(sender, envelope)
             return
         self._driver.receive(sender, envelope)
+
+    def _turn_away(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
+        """We do not serve such topics; who asks should know why nothing happens."""
+        self.links.counts["topic not allowed"] += 1
+        message = envelope.message
+        if isinstance(message, Subscribe | Locate | InspectDatabase):
+            request = 0 if isinstance(message, Subscribe) else message.request
+            self._driver.say(envelope.topic, sender, Refused(request, NOT_ALLOWED))
 
     def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
         match message:
             case ReportSilent(node=node):
-                self._detector.report(topic, node, sender)
+                self._on_report(topic, node, sender)
             case Locate(request=request, count=count):
                 self._driver.say(topic, sender, Members(request, self._members(topic, count)))
+            case InspectDatabase():
+                self._driver.say(topic, sender, database_page(self._topics.machine(topic), message))
             case _:
                 pass  # an answer to nobody
+
+    def _on_report(self, topic: TopicId, node: NodeId, accuser: NodeId) -> None:
+        """Only members accuse, and only members are accused."""
+        machine = self._topics.machine(topic)
+        if machine is not None and node in machine.roster and accuser in machine.roster:
+            self._detector.report(topic, node, accuser)
 
     def _members(self, topic: TopicId, count: int) -> dict[NodeId, Address]:
         """Some members of a topic and where they listen, by chance."""
@@ -91,23 +124,48 @@ class SupervisorServer:
 
     def _tick(self) -> None:
         """Run the machines, and look after those who were reported silent (section 3.3)."""
-        self._driver.tick()
+        work = self._topics.tick()
+        for topic, effects in work:
+            for effect in effects:
+                if isinstance(effect, Send) and _is_place(effect.message):
+                    self._detector.expect(topic, effect.to)
+        self._driver.perform_all(work)
         self._detector.tick()
         for topic, node in self._detector.to_probe():
+            self.counts["probes"] += 1
             self._driver.say(topic, node, Probe(0))
         for topic, node in self._detector.to_evict():
-            self._driver.give(topic, NodeSuspected(node))
+            self._evict(topic, node)
         self._remember()
+        self.links.sweep()
+
+    def _evict(self, topic: TopicId, node: NodeId) -> None:
+        self.counts["evictions"] += 1
+        _LOG.warning("evicted", topic=topic, node=node)
+        self._driver.give(topic, NodeSuspected(node))
 
     def _remember(self) -> None:
         """Keep the databases: a supervisor that comes back with them disturbs nobody."""
         if self._store is None:
             return
         try:
-            for topic, state in self._topics.states().items():
+            states = self._topics.states()
+            for topic, state in states.items():
                 self._store.save(topic, state)
+            for topic in self._stored - states.keys():
+                self._store.forget(topic)
+            self._stored = set(states)
         except StorageError:
             self.links.counts["not stored"] += 1  # it may be lost: the ring tells it again
+
+    @property
+    def suspects(self) -> int:
+        """How many members are held for silent, in all topics."""
+        return self._detector.suspects
+
+    def members(self) -> dict[TopicId, int]:
+        """How many members each topic has."""
+        return {topic: len(machine.roster) for topic, machine in self._topics.machines()}
 
     def state(self, topic: TopicId) -> SupervisorState:
         """The database of a topic as a value."""
@@ -116,8 +174,13 @@ class SupervisorServer:
 
     async def close(self) -> None:
         """Stop serving."""
-        self._ticker.stop()
+        self.ticker.stop()
         await self.links.close()
+
+
+def _is_place(message: Message) -> bool:
+    """True for a configuration that its receiver acknowledges: it gives it a place."""
+    return isinstance(message, SetConfiguration) and message.label is not None
 
 
 def _nothing_to_keep(topic: TopicId, effect: Effect) -> None:

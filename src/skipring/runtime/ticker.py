@@ -18,6 +18,10 @@ class Ticker:
         self._period_s = period_s
         self._rng = rng
         self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+        self.calls = 0
+        self.late_calls = 0  # by more than a period
+        self.lag_s = 0.0  # of the last call
 
     def start(self) -> None:
         """Call for the first time after a part of the period."""
@@ -31,8 +35,13 @@ class Ticker:
             self._timer = None
 
     def _schedule(self, delay_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._run)
+        loop = asyncio.get_running_loop()
+        self._due_s = loop.time() + delay_s
+        self._timer = loop.call_later(delay_s, self._run)
 
     def _run(self) -> None:
+        self.calls += 1
+        self.lag_s = max(0.0, asyncio.get_running_loop().time() - self._due_s)
+        self.late_calls += self.lag_s > self._period_s
         self._schedule(self._period_s * self._rng.uniform(1 - JITTER, 1 + JITTER))
         self._call()

@@ -30,12 +30,20 @@ from skipring.core.peers import NodeId
 from skipring.wire.framing import CONTROL, CONTROL_BYTES_MAX, DATA, DATA_BYTES_MAX, FrameKind
 from skipring.wire.runtime_messages import (
     ConfigurationAck,
+    DatabasePage,
+    InspectDatabase,
+    InspectNode,
+    JournalPage,
+    ListPublications,
     Locate,
     Members,
+    NodeStatus,
     Probe,
     ProbeReply,
+    PublicationPage,
     Publish,
     Published,
+    ReadJournal,
     Refused,
     ReportSilent,
     WireMessage,
@@ -44,12 +52,16 @@ from skipring.wire.values import (
     CLAIMS,
     COUNT,
     DIGEST,
+    DIGESTS,
+    ENTRIES,
     FLAG,
     HOPS,
     HOPS_OF_EACH,
     ID,
+    JOURNAL,
     LABEL,
     LINK,
+    LISTED,
     MEMBERS,
     NODE,
     NUMBER,
@@ -58,9 +70,13 @@ from skipring.wire.values import (
     PUBLICATION,
     PUBLICATIONS,
     REASON,
+    ROOT,
     SESSION,
     SHORT_IDS,
+    SHORTCUTS,
+    SILENCE,
     TRIE_DIGEST,
+    WAITING,
     Check,
     FieldKind,
     Naming,
@@ -69,6 +85,8 @@ from skipring.wire.values import (
 # Limit of ours: to read a claim costs 1 microsecond a byte at worst, and whoever reads ignores
 # what is longer than 64 KiB (twice the core's ``claims_bytes``).
 CLAIMS_BYTES_MAX: Final = 80 * 1024
+# Limit of ours: a page or status as long as can be, with a hint for every node it names.
+PAGE_BYTES_MAX: Final = 256 * 1024
 
 
 class Format(Struct, frozen=True):
@@ -117,6 +135,10 @@ def _claims(**fields: FieldKind) -> Format:
     return Format.of(DATA, CLAIMS_BYTES_MAX, fields)
 
 
+def _page(**fields: FieldKind) -> Format:
+    return Format.of(DATA, PAGE_BYTES_MAX, fields)
+
+
 FORMATS: Final[Mapping[type[WireMessage], Format]] = {
     Subscribe: _control(node=NODE.or_none()),
     Unsubscribe: _control(node=NODE.or_none()),
@@ -143,6 +165,35 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
     Publish: _data(request=NUMBER, publication=PUBLICATION),
     Published: _control(request=NUMBER, id=ID, offset=OFFSET),
     Refused: _control(request=NUMBER, reason=REASON),
+    InspectDatabase: _control(request=NUMBER, start=NUMBER),
+    DatabasePage: _page(
+        request=NUMBER,
+        total=NUMBER,
+        digest=DIGEST,
+        cursor=NUMBER,
+        next=NUMBER.or_none(),
+        entries=ENTRIES,
+        queue=WAITING,
+    ),
+    InspectNode: _control(request=NUMBER),
+    NodeStatus: _page(
+        request=NUMBER,
+        member=FLAG,
+        label=LABEL.or_none(),
+        left=PEER.or_none(),
+        right=PEER.or_none(),
+        ring=PEER.or_none(),
+        shortcuts=SHORTCUTS,
+        silence=SILENCE,
+        digests=DIGESTS,
+        count=NUMBER,
+        end=OFFSET,
+        root=ROOT,
+    ),
+    ListPublications: _control(request=NUMBER, start=OFFSET, end=OFFSET, payloads=FLAG),
+    PublicationPage: _data(request=NUMBER, next=OFFSET.or_none(), publications=LISTED),
+    ReadJournal: _control(request=NUMBER),
+    JournalPage: _page(request=NUMBER, tick=NUMBER, entries=JOURNAL),
 }
 
 

@@ -1,4 +1,6 @@
-"""What hosts say to each other beside the paper's messages: finding members, crashes, publishing.
+"""What hosts say to each other beside the paper's messages.
+
+That is about finding members, crashes, publishing for others, and being looked at.
 
 The tags continue those of the core from 64 on and are part of the wire format: never reuse one.
 A request has a number, chosen by whoever asks and repeated in the answer.
@@ -10,9 +12,11 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from skipring.core.labels import Label
 from skipring.core.messages import MESSAGE_TYPES, Message
-from skipring.core.peers import NodeId
+from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import Publication
+from skipring.core.state import SilenceState
 
 Address: TypeAlias = str  # "host:port"; a hint where to find a node, no part of its identity
 
@@ -79,6 +83,111 @@ class Refused(Struct, frozen=True, array_like=True, gc=False, tag=72):
     reason: str
 
 
+# -- being looked at -------------------------------------------------------------------------
+
+
+class InspectDatabase(Struct, frozen=True, array_like=True, gc=False, tag=73):
+    """Ask the supervisor for a page of the topic's database; answered by DatabasePage.
+
+    ``start`` counts the entries of the database first, then those who wait.
+    """
+
+    request: int
+    start: int
+
+
+class DatabasePage(Struct, frozen=True, array_like=True, gc=False, tag=74):
+    """A part of the supervisor's database, then of those who wait for an answer (R15).
+
+    The page after it begins at ``next``. While ``total`` and ``digest`` stay the same from page to
+    page, so does the database; ``cursor`` is the place of the round robin.
+    """
+
+    request: int
+    total: int
+    digest: int
+    cursor: int
+    next: int | None
+    entries: tuple[tuple[str, NodeId | None], ...]
+    queue: tuple[NodeId, ...]
+
+
+class InspectNode(Struct, frozen=True, array_like=True, gc=False, tag=75):
+    """Ask a node for its variables in the topic; answered by NodeStatus or Refused."""
+
+    request: int
+
+
+class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
+    """The variables of a subscriber, and how much it has stored.
+
+    It has ``count`` publications at offsets below ``end``, and its trie has this root.
+    """
+
+    request: int
+    member: bool
+    label: Label | None
+    left: Peer | None
+    right: Peer | None
+    ring: Peer | None
+    shortcuts: tuple[tuple[Label, NodeId | None], ...]
+    silence: dict[NodeId, SilenceState]
+    digests: dict[NodeId, int]
+    count: int
+    end: int
+    root: bytes
+
+
+class ListPublications(Struct, frozen=True, array_like=True, gc=False, tag=77):
+    """Ask a node what it has stored from offset ``start`` to before ``end``.
+
+    Answered by PublicationPage or Refused.
+    """
+
+    request: int
+    start: int
+    end: int
+    payloads: bool
+
+
+class PublicationPage(Struct, frozen=True, array_like=True, gc=False, tag=78):
+    """Stored publications in the order of their offsets, with their ids; the rest from ``next`` on.
+
+    Unless payloads were asked for, payload, key and headers are left out.
+    """
+
+    request: int
+    next: int | None
+    publications: tuple[Publication, ...]
+
+
+class ReadJournal(Struct, frozen=True, array_like=True, gc=False, tag=79):
+    """Ask a node what has changed its place lately; answered by JournalPage or Refused."""
+
+    request: int
+
+
+class JournalEntry(Struct, frozen=True, array_like=True, gc=False):
+    """One change of a variable: when, by what and by whom, and which rule explains it."""
+
+    tick: int
+    time: int  # microseconds since the epoch at the node
+    cause: str
+    sender: NodeId | None
+    field: str
+    before: str
+    after: str
+    why: str
+
+
+class JournalPage(Struct, frozen=True, array_like=True, gc=False, tag=80):
+    """The last changes of a node's variables, the oldest first; ``tick`` is the present one."""
+
+    request: int
+    tick: int
+    entries: tuple[JournalEntry, ...]
+
+
 RuntimeMessage: TypeAlias = (
     Locate
     | Members
@@ -89,6 +198,14 @@ RuntimeMessage: TypeAlias = (
     | Publish
     | Published
     | Refused
+    | InspectDatabase
+    | DatabasePage
+    | InspectNode
+    | NodeStatus
+    | ListPublications
+    | PublicationPage
+    | ReadJournal
+    | JournalPage
 )
 
 RUNTIME_TYPES: Final[tuple[type[RuntimeMessage], ...]] = (
@@ -101,6 +218,14 @@ RUNTIME_TYPES: Final[tuple[type[RuntimeMessage], ...]] = (
     Publish,
     Published,
     Refused,
+    InspectDatabase,
+    DatabasePage,
+    InspectNode,
+    NodeStatus,
+    ListPublications,
+    PublicationPage,
+    ReadJournal,
+    JournalPage,
 )
 
 WireMessage: TypeAlias = Message | RuntimeMessage

@@ -7,19 +7,21 @@ returns nothing or raises a MessageError of one sentence, which stays short what
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sized
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from skipring.core.labels import CIRCLE
+from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import HOPS_MAX
 from skipring.core.peers import NodeId, Peer, TopicId
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.trie import OFFSET_BYTES
+from skipring.core.state import SilenceState
+from skipring.core.trie import DIGEST_BYTES, OFFSET_BYTES
 from skipring.errors import MessageError
-from skipring.wire.runtime_messages import Address
+from skipring.wire.runtime_messages import Address, JournalEntry
 
 Check: TypeAlias = Callable[[Any], None]
 Naming: TypeAlias = Callable[[Any], tuple[NodeId, ...]]
@@ -36,6 +38,12 @@ OFFSET_MAX: Final = (1 << 8 * OFFSET_BYTES) - 1
 LOCATED_MAX: Final = 32  # members in one answer: with the longest addresses they fit in a frame
 PUBLICATIONS_MAX: Final = 8192  # twice what a chunk (T14) can hold of the smallest
 REASON_CHARACTERS_MAX: Final = 500
+ENTRIES_MAX: Final = 256  # of a database, or of those who wait, in one page
+LABEL_CHARACTERS_MAX: Final = 4096  # in a database, where also a corrupted label has an end
+SHORTCUTS_MAX: Final = 128  # two for each of 64 levels; as many sums (R14) and watches (R9)
+LISTED_MAX: Final = 1024  # publications in one page
+JOURNAL_MAX: Final = 128
+JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in an entry
 SHOWN_CHARACTERS_MAX: Final = 40  # Our guess: enough to recognise a value in a sentence.
 
 _NODE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -128,6 +136,23 @@ def _check_nameless(publication: Publication) -> None:
     check_publication(publication)
 
 
+def check_listed(publication: Publication) -> None:
+    """As it is shown to whoever looks: under its id, perhaps without what it says."""
+    _check_id(publication.id)
+    if publication.payload is not None:
+        check_publication(publication)
+    elif publication.key is not None or publication.headers:
+        raise MessageError("a publication without a payload, but with a key or headers")
+    else:
+        check_publication(replace(publication, payload=b""))
+
+
+def _check_all_listed(publications: tuple[Publication, ...]) -> None:
+    _check_count(publications, LISTED_MAX, "publications")
+    for publication in publications:
+        check_listed(publication)
+
+
 def _check_publications(publications: tuple[Publication, ...]) -> None:
     if len(publications) > PUBLICATIONS_MAX:
         count = len(publications)
@@ -149,6 +174,72 @@ def _check_members(members: dict[NodeId, Address]) -> None:
     for node, address in members.items():
         check_node(node)
         check_address(address)
+
+
+def _check_count(values: Sized, limit: int, what: str) -> None:
+    if len(values) > limit:
+        raise MessageError(f"{len(values)} {what}, and {limit} is the limit")
+
+
+def check_entry(label: str, node: NodeId | None) -> None:
+    """An entry of a database has any string of 0 and 1, and perhaps a node."""
+    if len(label) > LABEL_CHARACTERS_MAX or label.strip("01"):
+        raise MessageError(f"a label is a string of 0 and 1, not {shown(label)}")
+    if node is not None:
+        check_node(node)
+
+
+def _check_entries(entries: tuple[tuple[str, NodeId | None], ...]) -> None:
+    _check_count(entries, ENTRIES_MAX, "entries")
+    for label, node in entries:
+        check_entry(label, node)
+
+
+def _check_waiting(nodes: tuple[NodeId, ...]) -> None:
+    _check_count(nodes, ENTRIES_MAX, "nodes that wait")
+    for node in nodes:
+        check_node(node)
+
+
+def _check_shortcuts(shortcuts: tuple[tuple[Label, NodeId | None], ...]) -> None:
+    _check_count(shortcuts, SHORTCUTS_MAX, "shortcuts")
+    for _, node in shortcuts:
+        if node is not None:
+            check_node(node)
+
+
+def _check_silence(silence: dict[NodeId, SilenceState]) -> None:
+    _check_count(silence, SHORTCUTS_MAX, "watches")
+    for node, state in silence.items():
+        check_node(node)
+        if max(abs(state.ticks), abs(state.threshold)) > NUMBER_MAX:
+            raise MessageError("a watch that counts beyond 2^63-1")
+
+
+def _check_digests(digests: dict[NodeId, int]) -> None:
+    _check_count(digests, SHORTCUTS_MAX, "sums")
+    for node, total in digests.items():
+        check_node(node)
+        if not 0 <= total < CIRCLE:
+            raise MessageError("a sum that is not from 0 to 2^64-1")
+
+
+def _check_root(root: bytes) -> None:
+    if len(root) != DIGEST_BYTES:
+        raise MessageError(f"a root of {len(root)} bytes, and it has {DIGEST_BYTES}")
+
+
+def _check_journal(entries: tuple[JournalEntry, ...]) -> None:
+    _check_count(entries, JOURNAL_MAX, "changes")
+    for entry in entries:
+        if not (0 <= entry.tick <= NUMBER_MAX and 0 <= entry.time <= NUMBER_MAX):
+            raise MessageError("a tick or time that is not from 0 to 2^63-1")
+        if entry.sender is not None:
+            check_node(entry.sender)
+        for text in (entry.cause, entry.field, entry.before, entry.after, entry.why):
+            if len(text) > JOURNAL_CHARACTERS_MAX or _CONTROL_CHARACTER.search(text):
+                raise MessageError(f"a journal with the text {shown(text)}")
+            _check_text(text)
 
 
 def _check_id(key: bytes) -> None:
@@ -196,6 +287,10 @@ def _number(last: int, words: str, first: int = 0) -> FieldKind:
     return FieldKind(words, check)
 
 
+def _some(nodes: Iterable[NodeId | None]) -> tuple[NodeId, ...]:
+    return tuple(node for node in nodes if node is not None)
+
+
 NODE: Final = FieldKind("node", check_node, lambda node: (node,))
 PEER: Final = FieldKind("[[position], node]", _check_peer, lambda peer: (peer.node,))
 LABEL: Final = FieldKind("[position]")
@@ -216,3 +311,19 @@ PUBLICATION: Final = FieldKind("publication", _check_nameless)
 PUBLICATIONS: Final = FieldKind("publications", _check_publications)
 MEMBERS: Final = FieldKind("map of node to address", _check_members)
 REASON: Final = FieldKind("text", _check_reason)
+ENTRIES: Final = FieldKind(
+    "[bits, node or nil] each",
+    _check_entries,
+    lambda entries: _some(node for _, node in entries),
+)
+WAITING: Final = FieldKind("nodes", _check_waiting, lambda nodes: nodes)
+SHORTCUTS: Final = FieldKind(
+    "[[position], node or nil] each",
+    _check_shortcuts,
+    lambda shortcuts: _some(node for _, node in shortcuts),
+)
+SILENCE: Final = FieldKind("map of node to [ticks, threshold, pending]", _check_silence, tuple)
+DIGESTS: Final = FieldKind("map of node to 0 to 2^64-1", _check_digests, tuple)
+ROOT: Final = FieldKind("16 bytes", _check_root)
+LISTED: Final = FieldKind("publications, with ids", _check_all_listed)
+JOURNAL: Final = FieldKind("changes", _check_journal)

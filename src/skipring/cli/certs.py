@@ -1,0 +1,141 @@
+"""``skipring certs``: the certificates with which processes on several machines trust each other.
+
+Certificates and keys are files; no key is ever printed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from skipring.runtime.certificates import Issued
+
+DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
+DEFAULT_DIRECTORY: Final = Path("certs")
+AUTHORITY_DAYS: Final = 3650  # Our guess: longer than a cluster keeps its machines.
+NODE_DAYS: Final = 365  # Our guess: rare enough to be done, often enough not to be forgotten.
+
+
+def _life(days: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    words = "How many days it is valid."
+    return click.option(
+        "--days", type=int, default=days, show_default=True, metavar="N", help=words
+    )
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
+
+
+@click.group()
+def certs() -> None:
+    """Make the authority of a cluster, and certificates of it.
+
+    With them, processes listen on addresses that other machines can reach, and talk only to those
+    that have a certificate of the same authority.
+    """
+
+
+@certs.command()
+@click.argument("directory", metavar="[DIR]", type=DIRECTORY, default=DEFAULT_DIRECTORY)
+@_life(AUTHORITY_DAYS)
+@_json
+def init(directory: Path, days: int, as_json: bool) -> None:
+    """Make the authority of a cluster: ca.pem and ca.key in DIR, by default in certs.
+
+    Every process needs ca.pem. Whoever has ca.key can let processes into the cluster: keep it
+    where certificates are issued, and nowhere else.
+    """
+    from skipring.runtime.certificates import authority_files, make_authority
+    from skipring.runtime.credentials import read_certificates
+
+    ca, key = authority_files(make_authority(directory, days=days))
+    ends = read_certificates(ca)[0].ends
+    if as_json or not sys.stdout.isatty():
+        click.echo(json.dumps({"ca": str(ca), "key": str(key), "not_after": _moment(ends)}))
+        return
+    click.echo(f"{ca}  the authority's certificate, for every process; until {ends:%Y-%m-%d}")
+    click.echo(f"{key}  the authority's key; it stays here, and nobody else sees it")
+    click.echo("\nNext, certificates for the supervisor and for each node, such as:")
+    click.echo(f"  skipring certs issue supervisor node-1{_option('--dir', directory)}")
+
+
+@certs.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option(
+    "--dir",
+    "authority",
+    type=DIRECTORY,
+    default=DEFAULT_DIRECTORY,
+    show_default=True,
+    metavar="DIR",
+    help="Where the authority is.",
+)
+@click.option("--out", type=DIRECTORY, metavar="DIR", help="Write here.  [default: as --dir]")
+@_life(NODE_DAYS)
+@click.option("--host", "hosts", multiple=True, metavar="HOST", help="A name or IP to include.")
+@_json
+def issue(
+    names: tuple[str, ...],
+    authority: Path,
+    out: Path | None,
+    days: int,
+    hosts: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Issue certificates: NAME.pem and NAME.key for each NAME.
+
+    A certificate called NAME lets its holder act as the node NAME, or as any node NAME.something
+    below it. One called supervisor, or supervisor.something, lets its holder act as a supervisor.
+
+    Names are checked, hosts are not: --host is for other programs that look at certificates.
+    """
+    from skipring.runtime.certificates import authority_files, issue_each
+
+    ca = authority_files(authority).certificate
+    issued = issue_each(authority, names, out or authority, days=days, hosts=hosts)
+    if as_json or not sys.stdout.isatty():
+        for each in issued:
+            click.echo(json.dumps(_row(ca, each)))
+    else:
+        _tell(ca, issued)
+
+
+def _row(ca: Path, issued: Issued) -> dict[str, object]:
+    return {
+        "name": issued.name,
+        "ca": str(ca),
+        "cert": str(issued.certificate),
+        "key": str(issued.key),
+        "not_after": _moment(issued.ends),
+        "cut_to_authority": issued.is_cut,
+    }
+
+
+def _tell(ca: Path, issued: list[Issued]) -> None:
+    for each in issued:
+        click.echo(f"{each.certificate}  {each.key}  until {each.ends:%Y-%m-%d}")
+    if any(each.is_cut for each in issued):
+        click.echo("They end with their authority, earlier than was asked for.")
+    click.echo("\nNext, take the files to their machines, keys by a safe way, and start with:")
+    for each in issued:
+        options = _option("--ca", ca) + _option("--cert", each.certificate)
+        is_supervisor = each.name.split(".")[0] == "supervisor"
+        command = "supervisor" if is_supervisor else f"node --name {quote(each.name)}"
+        click.echo(f"  skipring {command}{options}{_option('--key', each.key)} ...")
+
+
+def _option(name: str, path: Path) -> str:
+    return f" {name} {quote(str(path))}"
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,143 @@
+"""``skipring ring``, ``doctor`` and ``explain``: looking at a live ring."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from skipring.cli.live_options import address_list, supervisors_option
+from skipring.errors import InputError
+
+if TYPE_CHECKING:
+    from skipring.runtime.diagnosis import Explanation
+    from skipring.runtime.inspector import Contents, Inspection
+
+NO: Final = 1
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@click.argument("topic")
+@supervisors_option
+@click.option("--json", "as_json", is_flag=True, help="Print a world file.")
+@click.option("--payloads", is_flag=True, help="With --json: also what was published.")
+@click.option("--watch", is_flag=True, help="Repaint until interrupted.")
+def ring(topic: str, supervisors: str, as_json: bool, payloads: bool, watch: bool) -> None:
+    """Show the ring of a topic, or print its state as a world file.
+
+    A world file can be the start of a simulation (``skipring simulate --load``). Of a topic that
+    nobody subscribes to, the ring is empty.
+    """
+    if payloads and not as_json:
+        raise InputError("--payloads belongs into a world file; give --json as well")
+    if watch and as_json:
+        raise InputError("--watch paints a picture; leave out --json, or --watch")
+    import asyncio
+
+    from skipring.runtime.inspector import Contents
+
+    if watch:
+        asyncio.run(_watch(topic, supervisors))
+    elif as_json:
+        from skipring.world.file import render_world
+
+        contents = Contents.PAYLOADS if payloads else Contents.IDS
+        inspection = asyncio.run(_inspect(topic, supervisors, contents))
+        click.echo(render_world(inspection.snapshot), nl=False)
+    else:
+        from skipring.cli.ring_view import print_ring
+
+        print_ring(asyncio.run(_inspect(topic, supervisors, Contents.NOTHING)))
+
+
+@click.command()
+@click.argument("topic")
+@supervisors_option
+@_json
+def doctor(topic: str, supervisors: str, as_json: bool) -> int:
+    """Say whether a topic is in order, and if not, why and what to do.
+
+    In order is a ring that is legitimate, whose members all have all publications. Exit status:
+    0 yes, 1 no or nobody subscribes, 4 no supervisor answers.
+    """
+    import asyncio
+
+    from skipring.runtime.diagnosis import diagnose
+    from skipring.runtime.inspector import Contents
+
+    diagnosis = diagnose(asyncio.run(_inspect(topic, supervisors, Contents.DIFFERENCES)))
+    if as_json:
+        from msgspec import to_builtins
+
+        answers = {
+            "topic": topic,
+            "healthy": diagnosis.is_healthy,
+            "legitimate": diagnosis.is_legitimate,
+            "all_publications": diagnosis.has_all_publications,
+        }
+        click.echo(json.dumps(answers | to_builtins(diagnosis), sort_keys=True))
+    else:
+        from skipring.cli.ring_view import print_diagnosis
+
+        print_diagnosis(topic, diagnosis)
+    return 0 if diagnosis.is_healthy else NO
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("node")
+@supervisors_option
+@_json
+def explain(topic: str, node: str, supervisors: str, as_json: bool) -> int:
+    """Say what changed a node lately and why, what is wrong with it, and what will mend that.
+
+    Exit status: 0 nothing is wrong with it, 1 something is, 2 nobody knows such a node.
+    """
+    import asyncio
+
+    explanation = asyncio.run(_explained(topic, node, supervisors))
+    if as_json:
+        from msgspec.structs import asdict
+
+        fields = {
+            "topic": topic,
+            "node": node,
+            "standing": explanation.standing,
+            "tick": explanation.tick,
+            "journal": [asdict(entry) for entry in explanation.journal],
+            "violations": [asdict(violation) for violation in explanation.violations],
+        }
+        click.echo(json.dumps(fields, sort_keys=True))
+    else:
+        from skipring.cli.ring_view import print_explanation
+
+        print_explanation(explanation)
+    return 0 if explanation.is_well else NO
+
+
+async def _inspect(topic: str, supervisors: str, contents: Contents) -> Inspection:
+    from skipring.runtime.inspector import inspector_of
+
+    async with inspector_of(address_list(supervisors), topic) as inspector:
+        return await inspector.inspect(contents)
+
+
+async def _watch(topic: str, supervisors: str) -> None:
+    from skipring.cli.ring_view import watch_ring
+    from skipring.runtime.inspector import inspector_of
+
+    async with inspector_of(address_list(supervisors), topic) as inspector:
+        await watch_ring(inspector)
+
+
+async def _explained(topic: str, node: str, supervisors: str) -> Explanation:
+    from skipring.runtime.diagnosis import explain as explain_node
+    from skipring.runtime.inspector import Contents, inspector_of
+
+    async with inspector_of(address_list(supervisors), topic) as inspector:
+        inspection = await inspector.inspect(Contents.DIFFERENCES)
+        journal = await inspector.journal(node) if node in inspection.statuses else None
+    return explain_node(inspection, node, journal)

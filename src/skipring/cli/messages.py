@@ -1,0 +1,71 @@
+"""``skipring pub`` and ``skipring sub``: publishing in a topic, and reading it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Literal
+
+import click
+
+from skipring.cli.live_options import Access, access_options, tick_option
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("text", required=False)
+@access_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
+def pub(topic: str, text: str | None, access: Access, as_json: bool) -> None:
+    """Publish TEXT, or each line of the standard input, in a topic.
+
+    Each line is there once a member has made it durable; its id is printed then.
+    """
+    import json
+
+    from skipring.runtime.publishing import lines_of, publish_all
+    from skipring.runtime.serving import check_supervisors, run
+    from skipring.wire.runtime_messages import Published
+
+    def emit(published: Published) -> None:
+        is_json = as_json or not sys.stdout.isatty()
+        line = {"id": published.id.hex(), "offset": published.offset, "topic": topic}
+        click.echo(json.dumps(line) if is_json else published.id.hex())
+
+    credentials = access.credentials()
+    supervisors = check_supervisors(access.supervisors, credentials)
+    given = [os.fsencode(text)] if text is not None else lines_of(sys.stdin.fileno())
+    run(publish_all(supervisors, topic, given, emit, credentials=credentials))
+
+
+@click.command()
+@click.argument("topic")
+@access_options
+@click.option("--start", type=click.Choice(["all", "new"]), default="all", show_default=True)
+@click.option("--exit-when-synced", is_flag=True, help="End once the neighbours have no more.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON also on a terminal.")
+@tick_option
+def sub(
+    topic: str,
+    access: Access,
+    start: Literal["all", "new"],
+    exit_when_synced: bool,
+    is_json: bool,
+    tick: float,
+) -> None:
+    """Join a topic, in memory only, and print every publication of it."""
+    import json
+
+    from skipring.runtime.client import connect
+    from skipring.runtime.following import as_json, follow
+    from skipring.runtime.reading import Publication
+    from skipring.runtime.serving import run
+
+    def emit(publication: Publication) -> None:
+        line = as_json(topic, publication)
+        is_plain = sys.stdout.isatty() and not is_json
+        click.echo(line.get("payload", "(bytes)") if is_plain else json.dumps(line))
+
+    url = f"skipring://{','.join(access.supervisors)}"
+    connection = connect(url, tick_s=tick, ca=access.ca, cert=access.cert, key=access.key)
+    run(follow(connection, topic, emit, start=start, exit_when_synced=exit_when_synced))

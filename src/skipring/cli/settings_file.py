@@ -1,0 +1,114 @@
+"""Settings in a TOML file: for all commands of a live ring at the top, for one in its own table.
+
+    supervisor = ["10.0.0.1:7400", "10.0.0.2:7400"]
+
+    [node]
+    topic = ["orders"]
+    listen = "10.0.0.7:7401"
+
+A name is that of the option, without the dashes before it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from skipring.errors import InputError
+
+CONFIG_FILE: Final = "skipring.config"
+
+_OWN: Final = "config"
+Option = click.Parameter
+
+
+def _load(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
+    """Take what the file says as the defaults of the command's options."""
+    if path is not None:
+        context.meta[CONFIG_FILE] = path  # it may be read again while the command runs
+        context.default_map = {**(context.default_map or {}), **read_settings(context, path)}
+    return path
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    envvar="SKIPRING_CONFIG",
+    is_eager=True,
+    expose_value=False,
+    callback=_load,
+    help="Settings in TOML.",
+)
+
+
+def read_settings(context: click.Context, path: Path) -> dict[str, Any]:
+    """The settings in a file for a command, by the names of its parameters."""
+    tree = _parse(path)
+    commands = _configurable(context)
+    general = {name: value for name, value in tree.items() if not isinstance(value, dict)}
+    _check_names(general, {name for command in commands.values() for name in command}, path, "")
+    for name, table in tree.items():
+        if isinstance(table, dict):
+            if name not in commands:
+                raise InputError(f"{path}: no command {name!r}; there are {_listed(commands)}")
+            _check_names(table, set(commands[name]), path, f"[{name}] ")
+    own = context.command.name or ""
+    given = {**general, **tree.get(own, {})}
+    options = commands[own]
+    return {
+        str(options[name].name): _as_given(value, options[name], f"{path}: {name}")
+        for name, value in given.items()
+        if name in options
+    }
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not TOML ({error})") from None
+
+
+def _configurable(context: click.Context) -> dict[str, dict[str, Option]]:
+    """The options of all commands that take a file, by the names that they have in it."""
+    group = context.find_root().command
+    commands = group.commands.values() if isinstance(group, click.Group) else [context.command]
+    found = {str(command.name): _options_of(command) for command in commands}
+    return {name: options for name, options in found.items() if options.pop(_OWN, None)}
+
+
+def _options_of(command: click.Command) -> dict[str, Option]:
+    return {
+        max(option.opts, key=len).lstrip("-"): option
+        for option in command.params
+        if isinstance(option, click.Option)
+    }
+
+
+def _check_names(given: Mapping[str, Any], known: set[str], path: Path, where: str) -> None:
+    for name in given:
+        if name not in known:
+            raise InputError(f"{path}: {where}no setting {name!r}; there are {_listed(known)}")
+
+
+def _listed(names: set[str] | Mapping[str, Any]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _as_given(value: object, option: Option, place: str) -> object:
+    """A value as if it had been given on the command line; a list where several may stand."""
+    values = value if isinstance(value, list) else [value]
+    if any(not isinstance(each, str | int | float | bool) for each in values):
+        raise InputError(f"{place}: expected a text, a number, true or false, or a list of such")
+    if option.multiple:
+        return [str(each) for each in values]
+    if isinstance(value, list):
+        return ",".join(str(each) for each in values)
+    return value if isinstance(value, bool) else str(value)

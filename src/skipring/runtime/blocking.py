@@ -1,0 +1,316 @@
+"""The public API for programs without asyncio: scripts, threads and notebooks.
+
+One event loop runs in a thread of its own for each connection; whoever calls waits for it. A call
+can be interrupted at any time (Ctrl-C), and loses nothing by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
+from functools import wraps
+from threading import Lock, Thread
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final, ParamSpec, Self, TypeVar
+
+from skipring.core.peers import NodeId, TopicId
+from skipring.errors import SkipringError
+from skipring.runtime import client
+from skipring.runtime.reading import Cursor, Publication, Start
+from skipring.runtime.subscription import LEAVE_S, Health
+from skipring.runtime.subscription import Subscription as AsyncSubscription
+
+CLOSE_S: Final = 2 * LEAVE_S  # Our guess: after leaving, a last write to the disk is short.
+READ_AHEAD: Final = 16  # Our guess: most of what it costs to wake another thread is saved.
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Connection:
+    """A node of our own in the rings of the topics we subscribe to; made by ``connect``.
+
+    It can be used by several threads at once. Where a ``with`` block does not fit, as in a
+    notebook, ``open`` and ``close`` do the same.
+    """
+
+    def __init__(self, connection: client.Connection) -> None:
+        self._connection = connection
+        self._thread = _LoopThread(connection)
+
+    @property
+    def name(self) -> NodeId:
+        """What the node is called; empty until it is open, if only its directory knows."""
+        return self._connection.name
+
+    def open(self) -> Self:
+        """Connect; SkipringError if it was open before."""
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Leave all topics and stop, within a bound; a second time does nothing."""
+        self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def subscribe(self, topic: TopicId, start: Start = "all") -> Subscription:
+        """Take part in a topic, while inside the block of what this returns."""
+        return Subscription(self._thread, self._connection.subscribe(topic, start))
+
+
+class Subscription:
+    """One topic: an iterator over its publications, and the way to publish in it."""
+
+    def __init__(self, thread: _LoopThread, subscription: AsyncSubscription) -> None:
+        self.topic = subscription.topic
+        self._thread = thread
+        self._subscription = subscription
+        self._taken: deque[Publication] = deque()  # from the archive, and not handed out yet
+        self._lock = Lock()  # so that nobody sees one that is neither here nor there
+
+    def open(self) -> Self:
+        """Begin to take part."""
+        self._thread.call(self._subscription.__aenter__)
+        return self
+
+    def close(self) -> None:
+        """Leave the topic, within a bound; a second time does nothing."""
+        if self._thread.is_running:  # else it was left when the connection was closed
+            self._thread.call(self._subscription.leave)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def publish(
+        self, payload: bytes, key: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Publish; return the id once it is stored here. Nobody else needs to be reachable."""
+        return self._thread.call(self._subscription.publish, payload, key, headers)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Publication]:
+        """Every publication, in the order in which they were stored here, until it is left."""
+        while (publication := self.read()) is not None:
+            yield publication
+
+    def read(self, timeout: float | None = None) -> Publication | None:
+        """The next publication; None if none comes in time, or the topic was left."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            for publication in self._hand_out(1):
+                return publication
+            left_s = None if deadline is None else max(deadline - monotonic(), 0)
+            if not self._thread.call(self._take, left_s):
+                return None
+            # Else something is there, if it is wanted and no other thread was faster.
+
+    def read_available(self, limit: int | None = None) -> list[Publication]:
+        """The publications that are here now and were not read yet, at most ``limit`` of them."""
+        self._thread.call(self._take_available, limit)
+        return self._hand_out(limit)
+
+    async def _take(self, timeout_s: float | None) -> bool:
+        """Wait until something is there, and take it; False if nothing comes."""
+        now = asyncio.get_running_loop().time()
+        reader = self._subscription.reader
+        if not await reader.arrival(None if timeout_s is None else now + timeout_s):
+            return False
+        with self._lock:
+            self._taken += reader.take(READ_AHEAD)
+        return True
+
+    async def _take_available(self, limit: int | None) -> None:
+        reader, end = self._subscription.reader, self._subscription.reader.end
+        while reader.is_open and reader.offset < end:
+            with self._lock:
+                if limit is not None and len(self._taken) >= limit:
+                    return
+                self._taken += reader.take(READ_AHEAD, end)
+            await asyncio.sleep(0)
+
+    def _hand_out(self, limit: int | None) -> list[Publication]:
+        with self._lock:
+            if not self._subscription.reader.is_open:
+                return []
+            count = len(self._taken) if limit is None else min(limit, len(self._taken))
+            return [self._taken.popleft() for _ in range(count)]
+
+    @property
+    def lag(self) -> int:
+        """How many publications are stored here that were not read yet."""
+        return self.health().lag
+
+    def cursor(self) -> Cursor:
+        """The place behind the last publication that was handed out, to start there again."""
+        with self._lock:
+            if self._taken:
+                return self._subscription.cursor_at(self._taken[0].offset)
+            return self._subscription.cursor()
+
+    # -- how it is ---------------------------------------------------------------------------
+
+    def synced(self, timeout: float = 30.0) -> None:
+        """Wait until every ring neighbour has confirmed that it has exactly what we have.
+
+        TimeoutError if that takes longer, which says who is missing.
+        """
+        self._thread.call(self._subscription.synced, timeout)
+
+    def health(self) -> Health:
+        """How the subscription is at this moment, and why."""
+        return self._thread.call(self._health)
+
+    async def _health(self) -> Health:
+        health = self._subscription.health()
+        return Health(health.state, health.reasons, health.lag + len(self._taken))
+
+
+class _LoopThread:
+    """The event loop of a connection, in a thread that ends with it."""
+
+    def __init__(self, connection: client.Connection) -> None:
+        self._connection = connection
+        self._thread = Thread(target=self._run, name="skipring", daemon=True)
+        self._lock = Lock()  # of what follows
+        self._loop: asyncio.AbstractEventLoop | None = None  # while calls are taken
+        self._serving: asyncio.Task[None] | None = None
+        self._is_stopped = False
+        self._calls: set[Future[Any]] = set()
+        self._opened: Future[None] = Future()
+        self._error: BaseException | None = None  # what the thread has ended with
+
+    @property
+    def is_running(self) -> bool:
+        """True if calls are taken; in a process that was forked, the thread is not there."""
+        return self._loop is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Open the connection in a new thread, and raise what it raises."""
+        if self._thread.ident is not None:
+            raise SkipringError("this connection has been used; call skipring.blocking.connect")
+        self._thread.start()
+        try:
+            self._opened.result()
+        except BaseException:  # also of who does not want to wait any more
+            self.stop()
+            raise
+
+    def call(
+        self, function: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Run a coroutine in the loop, and wait for it; what it raises is raised here."""
+
+        async def run() -> _T:
+            return await function(*args, **kwargs)
+
+        with self._lock:
+            if self._loop is None or not self.is_running:
+                raise SkipringError(self._why_not())
+            call = asyncio.run_coroutine_threadsafe(run(), self._loop)
+            self._calls.add(call)
+        try:
+            return call.result()
+        except CancelledError:
+            raise SkipringError("the connection was closed meanwhile") from None
+        finally:
+            call.cancel()  # if it was interrupted; one that is done stays so
+            with self._lock:
+                self._calls.discard(call)
+
+    def stop(self) -> None:
+        """Close the connection and wait for the end of the thread, within a bound."""
+        with self._lock:
+            self._is_stopped = True
+            loop, self._loop = self._loop, None
+            if loop is not None and self._serving is not None:
+                loop.call_soon_threadsafe(self._serving.cancel)
+        if self._thread.ident is None:
+            return
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            raise SkipringError(f"the connection could not be closed within {CLOSE_S:g} s")
+        if isinstance(self._error, SkipringError):
+            raise self._error
+        if self._error is not None:
+            raise SkipringError(self._why_not()) from self._error
+
+    def _why_not(self) -> str:
+        if self._error is not None:
+            return f"the connection has ended by itself: {self._error!r}"
+        return "not connected; use it inside `with skipring.blocking.connect(...)`"
+
+    # -- in the thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            asyncio.run(self._serve())
+        except asyncio.CancelledError:
+            pass  # as it should be
+        except BaseException as cause:  # noqa: BLE001  (told to whoever calls)
+            error = cause
+        self._end(error)
+
+    async def _serve(self) -> None:
+        """Keep the connection open until we are cancelled."""
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._serving = asyncio.current_task()
+            self._loop = asyncio.get_running_loop()
+        async with self._connection:
+            self._opened.set_result(None)
+            await asyncio.Event().wait()
+
+    def _end(self, error: BaseException | None) -> None:
+        """Take no more calls; those that still wait are told."""
+        with self._lock:
+            self._loop = None
+            if not self._opened.done():
+                self._opened.set_exception(error or SkipringError(self._why_not()))
+                return
+            self._error = error
+            for call in self._calls:
+                with suppress(InvalidStateError):  # it was done, or given up
+                    call.set_exception(SkipringError(self._why_not()))
+
+
+# -- what the application calls ----------------------------------------------------------------
+
+
+def _blocking(make: Callable[_P, client.Connection]) -> Callable[_P, Connection]:
+    @wraps(make, assigned=(), updated=())  # for its parameters only
+    def connect(*args: _P.args, **kwargs: _P.kwargs) -> Connection:
+        """A connection to the rings of some supervisors, to be used in ``with``.
+
+        It takes what ``skipring.connect`` takes. InputError if something cannot be used.
+        """
+        return Connection(make(*args, **kwargs))
+
+    return connect
+
+
+connect = _blocking(client.connect)

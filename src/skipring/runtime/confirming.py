@@ -1,0 +1,108 @@
+"""Who of the ring neighbours has confirmed to have what we have, and when to ask again (T19)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from skipring.core.effects import Confirmed
+from skipring.core.peers import NodeId
+
+ASK_TICKS_MAX: Final = 64  # as quiet_ticks_max in Settings
+
+Neighbours = Callable[[], list[NodeId] | None]
+
+
+class Confirmations:
+    """What the ring neighbours have answered since somebody last had what we lacked."""
+
+    def __init__(self, neighbours: Neighbours, ask: Callable[[], None], tick_s: float) -> None:
+        self._neighbours = neighbours  # None while we have no place in the ring
+        self._ask = ask
+        self._tick_s = tick_s
+        self._nodes: set[NodeId] = set()
+        self._rounds: list[_Round] = []  # of those who wait
+        self._ask_ticks = 0  # until we ask again
+        self._ask_period = 1
+
+    def __contains__(self, node: NodeId) -> bool:
+        return node in self._nodes
+
+    @property
+    def are_complete(self) -> bool:
+        """True if all neighbours have confirmed; one who is alone has none to ask."""
+        neighbours = self._neighbours()
+        return neighbours is not None and self._nodes.issuperset(neighbours)
+
+    def on_confirmed(self, confirmed: Confirmed) -> None:
+        """A ring neighbour has all that we have."""
+        self._nodes.add(confirmed.node)
+        for answers in self._rounds:
+            answers.roots[confirmed.node] = confirmed.root
+            answers.came.set()
+
+    def on_repair(self) -> None:
+        """Somebody had what we lacked: ask again."""
+        self._nodes.clear()
+        self._ask_ticks, self._ask_period = 0, 1
+
+    def on_tick(self) -> None:
+        """Ask the neighbours until all have confirmed, ever more rarely."""
+        neighbours = self._neighbours() or []
+        self._nodes.intersection_update(neighbours)
+        if len(self._nodes) == len(neighbours):
+            self._ask_ticks, self._ask_period = 0, 1
+        elif self._ask_ticks > 0:
+            self._ask_ticks -= 1
+        else:
+            self._ask_ticks = self._ask_period - 1
+            self._ask_period = min(2 * self._ask_period, ASK_TICKS_MAX)
+            self._ask()
+
+    async def all_equal(self, timeout_s: float) -> str | None:
+        """Wait until all neighbours have confirmed one state; who is missing if it takes longer."""
+        answers = _Round()
+        self._rounds.append(answers)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not answers.are_equal(self._neighbours()):
+                    self._ask()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._tick_s):
+                            await self._equal(answers)
+        except TimeoutError:
+            return answers.missing(self._neighbours())
+        finally:
+            self._rounds.remove(answers)
+        return None
+
+    async def _equal(self, answers: _Round) -> None:
+        while not answers.are_equal(self._neighbours()):
+            answers.came.clear()
+            await answers.came.wait()
+
+
+class _Round:
+    """What the neighbours have answered to one who waits for all of them."""
+
+    def __init__(self) -> None:
+        self.roots: dict[NodeId, bytes] = {}
+        self.came = asyncio.Event()
+
+    def are_equal(self, neighbours: list[NodeId] | None) -> bool:
+        """True if all neighbours have confirmed one and the same root."""
+        if neighbours is None:
+            return False
+        roots = {self.roots.get(node) for node in neighbours}
+        return not roots or (len(roots) == 1 and None not in roots)
+
+    def missing(self, neighbours: list[NodeId] | None) -> str:
+        """Why not, in words."""
+        if neighbours is None:
+            return "the supervisor has not given us a place in the ring"
+        silent = [node for node in neighbours if node not in self.roots]
+        if not silent:
+            return "publications keep coming, so the neighbours confirmed different states"
+        return f"{' and '.join(silent)} did not confirm to have what we have"

@@ -1,0 +1,184 @@
+"""What is wrong with a live topic, in words: for the whole of it, or for one node.
+
+The judge is the one of the simulator (``world/legitimacy.py``); here stands what a person can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.core.peers import NodeId
+from skipring.errors import InputError
+from skipring.runtime.inspector import Inspection
+from skipring.wire.runtime_messages import JournalEntry, JournalPage
+from skipring.world.legitimacy import Layer, Violation, publication_violations, violations
+
+NAMED_MAX: Final = 5  # Our guess: so many nodes are named in a sentence, then it is "and 7 more".
+
+SILENT: Final = "it does not answer"
+
+LAYERS: Final[Mapping[Layer, str]] = {
+    Layer.DATABASE: "the supervisor's database",
+    Layer.LABELS: "labels",
+    Layer.RING: "ring neighbours",
+    Layer.SHORTCUTS: "shortcuts",
+    Layer.LEAVERS: "those who leave",
+    Layer.PUBLICATIONS: "publications",
+}
+
+# What mends each layer, once those before it are in order.
+REPAIRS: Final[Mapping[Layer, str]] = {
+    Layer.DATABASE: (
+        "the supervisor mends its database before it does anything else (section 3.1), evicts whom "
+        "neighbours report silent (section 3.3), and records whoever subscribes again (S2)"
+    ),
+    Layer.LABELS: (
+        "the supervisor tells every member its place in turn (Algorithm 3), and at once if a "
+        "neighbour asks about it (R9, R10)"
+    ),
+    Layer.RING: (
+        "each interval neighbours say who they are (Algorithm 1), and the supervisor's "
+        "configuration overwrites what is wrong (B13)"
+    ),
+    Layer.SHORTCUTS: (
+        "each interval neighbours of a level introduce each other, one level after the other "
+        "from the ring up (section 3.2.2)"
+    ),
+    Layer.LEAVERS: "it asks for permission to leave each interval, until it has it (S2)",
+    Layer.PUBLICATIONS: (
+        "ring neighbours compare their tries and send each other what is missing (Algorithm 5)"
+    ),
+}
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """Is a topic in order, and if not, why and what to do."""
+
+    members: int
+    publications: int  # as many as anybody has
+    silent: tuple[NodeId, ...]  # referred to, but they do not answer
+    violations: tuple[Violation, ...]
+    advice: tuple[str, ...]
+
+    @property
+    def is_legitimate(self) -> bool:
+        """True if all layers of the ring are in order."""
+        return self.members > 0 and not any(
+            each.layer is not Layer.PUBLICATIONS for each in self.violations
+        )
+
+    @property
+    def has_all_publications(self) -> bool:
+        """True if all members have the same publications."""
+        return not any(each.layer is Layer.PUBLICATIONS for each in self.violations)
+
+    @property
+    def is_healthy(self) -> bool:
+        """True if there is nothing to complain about."""
+        return self.is_legitimate and self.has_all_publications
+
+
+def diagnose(inspection: Inspection) -> Diagnosis:
+    """Judge what was seen of a topic."""
+    snapshot = inspection.snapshot
+    found = (*violations(snapshot), *publication_violations(snapshot))
+    members = [node for node, status in inspection.statuses.items() if status.member]
+    return Diagnosis(
+        members=len(members),
+        publications=max((status.count for status in inspection.statuses.values()), default=0),
+        silent=snapshot.crashed,
+        violations=found,
+        advice=tuple(_advice(inspection, members, found)),
+    )
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """How one node stands, what brought it there, and what is wrong with it."""
+
+    node: NodeId
+    standing: str
+    violations: tuple[Violation, ...]
+    tick: int | None  # the present one; None if the node has not answered
+    journal: tuple[JournalEntry, ...]
+
+    @property
+    def is_well(self) -> bool:
+        """True if the node answers, and nothing is wrong with it."""
+        return self.standing != SILENT and not self.violations
+
+
+def explain(inspection: Inspection, node: NodeId, journal: JournalPage | None) -> Explanation:
+    """Judge one node; InputError if nobody knows it."""
+    snapshot = inspection.snapshot
+    known = snapshot.subscribers.keys() | set(snapshot.crashed)
+    if node not in known:
+        there = f"there are {_listed(sorted(known))}" if known else "nobody is in it"
+        raise InputError(f"no node called {node[:64]!r} is known in {snapshot.topic!r}; {there}")
+    found = (*violations(snapshot), *publication_violations(snapshot))
+    return Explanation(
+        node=node,
+        standing=_standing(inspection, node),
+        violations=tuple(each for each in found if _is_about(each, node)),
+        tick=journal.tick if journal is not None else None,
+        journal=journal.entries if journal is not None else (),
+    )
+
+
+def _standing(inspection: Inspection, node: NodeId) -> str:
+    status = inspection.statuses.get(node)
+    if status is None:
+        return SILENT if node in inspection.snapshot.crashed else "it is not in the topic"
+    if not status.member:
+        return "it is leaving"
+    return f"a member under label {status.label}" if status.label else "a member without a label"
+
+
+def _is_about(violation: Violation, node: NodeId) -> bool:
+    """True if it is the node's own variables, or its entry in the database, that are wrong."""
+    subject, _, _ = violation.text.removeprefix("database: ").partition(" ")
+    fields = (f"{node}.left", f"{node}.right", f"{node}.ring")
+    return subject == node or (violation.layer is Layer.RING and subject in fields)
+
+
+# -- advice ----------------------------------------------------------------------------------
+
+
+def _advice(
+    inspection: Inspection, members: Sequence[NodeId], found: Sequence[Violation]
+) -> Iterator[str]:
+    """What to do about what is wrong, the most urgent first."""
+    snapshot = inspection.snapshot
+    if not members:
+        yield f"Nobody subscribes to {snapshot.topic!r}: is the name right, and is a node running?"
+    recorded = {node for _, node in snapshot.supervisor.database if node is not None}
+    silent = [node for node in snapshot.crashed if node in recorded]
+    if silent:
+        yield (
+            f"{_listed(silent)}: no answer. If stopped for good, there is nothing to do: the "
+            "supervisor drops whoever is silent for 9 to 18 intervals. Else look at the log there, "
+            "and start it again with the same --data."
+        )
+    unrecorded = [node for node in members if node not in recorded]
+    if unrecorded:
+        yield (
+            f"{_listed(unrecorded)}: a member that the supervisor does not know. It subscribes "
+            "again by itself; if not, compare its --supervisor with yours: all processes must "
+            "have the same list."
+        )
+    layers = {each.layer for each in found}
+    if layers & {Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Layer.LEAVERS}:
+        yield "The ring heals by itself, mostly within 30 intervals: look again then."
+    if Layer.PUBLICATIONS in layers:
+        yield (
+            "What is missing is on its way or will be repaired: look again in a few intervals; "
+            "if the same node still lacks as many, look at its log and at the room on its disk."
+        )
+
+
+def _listed(nodes: Sequence[NodeId]) -> str:
+    more = len(nodes) - NAMED_MAX
+    names = ", ".join(nodes[:NAMED_MAX])
+    return f"{names} and {more} more" if more > 0 else names

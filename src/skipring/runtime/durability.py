@@ -1,0 +1,86 @@
+"""When what a node has stored is on the disk: those who wait share a commit (group commit)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from skipring.errors import StorageError
+from skipring.storage.publications import PublicationStore
+
+# Limit of ours: what may be only in memory. Repair brings again what was not taken.
+WAITING_BYTES_MAX: Final = 32 << 20
+
+
+class Durability:
+    """Commits of one store, one at a time, in a thread; a full disk is tried again and again."""
+
+    def __init__(self, store: PublicationStore | None) -> None:
+        self.error: StorageError | None = None  # why the last commit failed
+        self.commits = 0
+        self.failures = 0
+        self._store = store
+        self._begun = 0
+        self._ended = 0
+        self._running: asyncio.Task[StorageError | None] | None = None
+        self._waiting_bytes = 0
+
+    def note(self, size_bytes: int) -> None:
+        """Something was written that is only in memory."""
+        if self._store is not None:
+            self._waiting_bytes += size_bytes
+
+    @property
+    def unwritten(self) -> int:
+        """How many publications are only in memory, though there is a disk."""
+        return self._store.unwritten if self._store is not None else 0
+
+    @property
+    def is_overfull(self) -> bool:
+        """True if so much is only in memory that nothing more should be taken from others."""
+        return self._waiting_bytes > WAITING_BYTES_MAX
+
+    async def reached(self) -> None:
+        """Wait until all that was written up to now is durable; StorageError if it cannot be."""
+        if self._store is None or (self._running is None and not self._store.unwritten):
+            return
+        needed = self._begun + 1  # one that runs now may have begun before our write
+        error: StorageError | None = None
+        while self._ended < needed:
+            # Whoever gives up waiting must not end the commit: others wait for it too.
+            error = await asyncio.shield(self._begin())
+        if error is not None:
+            raise type(error)(str(error)) from error
+
+    async def recovered(self) -> None:
+        """Raise what the last commit failed of, if the next one fails too."""
+        if self.error is not None:
+            await self.reached()
+
+    def nudge(self) -> None:
+        """Commit what has come meanwhile, without waiting for it."""
+        if self._store is not None and self._store.unwritten:
+            self._begin()
+
+    def _begin(self) -> asyncio.Task[StorageError | None]:
+        if self._running is None:
+            self._begun += 1
+            self._running = asyncio.get_running_loop().create_task(self._run())
+        return self._running
+
+    async def _run(self) -> StorageError | None:
+        assert self._store is not None
+        covered = self._waiting_bytes
+        try:
+            await asyncio.to_thread(self._store.commit)
+        except StorageError as error:
+            self.failures += 1
+            self.error = error
+        else:
+            self.commits += 1
+            self.error = None
+            self._waiting_bytes -= covered
+        finally:
+            self._ended += 1
+            self._running = None
+        return self.error

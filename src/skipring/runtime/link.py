@@ -1,0 +1,234 @@
+"""One connection: who is at the other end, and frames in both directions.
+
+Whoever connects to us is nobody until it has shown a certificate, where we have one ourselves, and
+has greeted. Until then it may wait, with others, for a few seconds and no longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, cast
+
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.errors import WireError
+from skipring.runtime.names import may_act_as, peer_name
+from skipring.wire.codec import Envelope, decode
+from skipring.wire.framing import Frame, FrameReader
+from skipring.wire.greeting import Greeting, Role, check_greeting
+from skipring.wire.runtime_messages import RUNTIME_TYPES, WireMessage
+
+GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want to talk.
+
+# What OpenSSL says of bytes that are no TLS.
+_PLAIN: Final = frozenset({"wrong version number", "http request", "record layer failure"})
+
+
+def trouble(error: Exception) -> tuple[str | None, str]:
+    """Why a handshake failed, to be counted and to be read; None if there was none."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "bad certificate", error.verify_message
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or "").replace("_", " ").lower()
+        if "did not return a certificate" in reason:
+            return "no certificate", "the other side has shown none"
+        if reason in _PLAIN:
+            return "handshake failed", "the other side does not speak TLS"
+        return "handshake failed", reason or str(error)
+    return None, str(error)
+
+
+class Owner(Protocol):
+    """Whom a link belongs to: the queue of whoever is at the other end."""
+
+    @property
+    def name(self) -> NodeId:
+        """As what it is known here."""
+
+    def is_called(self, greeting: Greeting) -> bool:
+        """True if whoever greets us so is the one we dialled."""
+
+    def on_link(self, link: Link) -> None:
+        """There is a link that has greeted."""
+
+    def on_lost(self, link: Link) -> None:
+        """A link is gone."""
+
+    def flush(self) -> None:
+        """Write what waits."""
+
+
+class Switchboard(Protocol):
+    """All links of a process, as one of them sees it."""
+
+    @property
+    def greeting_frame(self) -> bytes:
+        """What we say first."""
+
+    @property
+    def is_secured(self) -> bool:
+        """True if whoever talks to us has to show a certificate."""
+
+    def admit(self, link: Link) -> bool:
+        """A connection is there; False if there are too many."""
+
+    def welcome(self, greeting: Greeting) -> Owner:
+        """Whom a link belongs to, now that somebody who dialled us has greeted."""
+
+    def on_bytes(self, size: int) -> None:
+        """Something has come."""
+
+    def receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
+        """A message has come."""
+
+    def refuse(self, reason: str, link: Link, detail: str = "") -> None:
+        """A connection is dropped; count it and say so."""
+
+    def on_lost(self, link: Link) -> None:
+        """A connection is gone."""
+
+
+class Link(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, board: Switchboard, dialled_for: Owner | None) -> None:
+        self._board = board
+        self._owner = dialled_for
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_refused = False
+        self._certificate_name: NodeId | None = None
+        self.sender: NodeId | None = None  # known from the greeting on
+        self.role = Role.NODE
+        self.is_dialled = dialled_for is not None
+        self.is_greeted = False
+        self.can_write = True
+        self.began_s = 0.0
+        self.used_s = 0.0  # when something last came or went
+        self.settled = asyncio.Event()  # greeted, or lost
+
+    # -- the transport's calls ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say who we are, and expect the same."""
+        self._transport = cast("asyncio.Transport", transport)
+        loop = asyncio.get_running_loop()
+        self.began_s = self.used_s = loop.time()
+        if not self._board.admit(self):
+            self._refuse("too many connections")
+            return
+        certificate = cast("Mapping[str, Any] | None", transport.get_extra_info("peercert"))
+        self._certificate_name = peer_name(certificate) if certificate else None
+        self.write(self._board.greeting_frame)
+        self._deadline = loop.call_later(GREETING_S, self._refuse, "no greeting")
+
+    def data_received(self, data: bytes) -> None:
+        """Cut into frames, and hand over what they hold."""
+        self.used_s = asyncio.get_running_loop().time()
+        self._board.on_bytes(len(data))
+        try:
+            for frame in self._reader.feed(data):
+                if self._is_refused:
+                    break
+                self._take(frame)
+        except WireError as error:
+            self._refuse(type(error).__name__, str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection; the next frame dials again."""
+        reason, detail = trouble(exc) if exc is not None and not self.is_greeted else (None, "")
+        if reason is not None:  # only now do we hear that they have not accepted our certificate
+            self._board.refuse(reason, self, detail)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.settled.set()
+        self._board.on_lost(self)
+        if self._owner is not None:
+            self._owner.on_lost(self)
+
+    def pause_writing(self) -> None:
+        """The other side reads more slowly than we write: let the bounded queue wait."""
+        self.can_write = False
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self.can_write = True
+        if self._owner is not None:
+            self._owner.flush()
+
+    # -- what comes --------------------------------------------------------------------------
+
+    def _take(self, frame: Frame) -> None:
+        if self.sender is None:
+            self._on_greeting(check_greeting(frame))
+            return
+        envelope = decode(frame)
+        if self.role is Role.CLIENT and not isinstance(envelope.message, RUNTIME_TYPES):
+            self._refuse("not for clients", type(envelope.message).__name__)
+            return
+        self._board.receive(self.sender, envelope)
+
+    def _on_greeting(self, greeting: Greeting) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if not self._is_believed(greeting):
+            self._refuse("name not in certificate", f"{self._certificate_name} as {greeting.node}")
+        elif self._owner is not None and not self._owner.is_called(greeting):
+            self._refuse("stranger", greeting.node)  # somebody else lives at that address now
+        elif self._owner is None and greeting.role is Role.SUPERVISOR:
+            self._refuse("supervisors do not dial")  # whom we call, we know; whom not, may lie
+        else:
+            self._attach(greeting)
+
+    def _is_believed(self, greeting: Greeting) -> bool:
+        """True if somebody may call itself so: its certificate says it, and the name fits."""
+        if (greeting.role is Role.SUPERVISOR) != (greeting.node == SUPERVISOR):
+            return False
+        if not self._board.is_secured:
+            return True
+        name = self._certificate_name
+        if name is None:
+            return False
+        if greeting.role is Role.SUPERVISOR:
+            return may_act_as(SUPERVISOR, name)  # several supervisors have certificates below it
+        return may_act_as(name, greeting.node)
+
+    def _attach(self, greeting: Greeting) -> None:
+        self.role = greeting.role
+        self.is_greeted = True
+        if self._owner is None:
+            self._owner = self._board.welcome(greeting)
+        self.sender = self._owner.name
+        self.settled.set()
+        self._owner.on_link(self)
+
+    # -- what goes ---------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the socket."""
+        if self._transport is not None:
+            self.used_s = asyncio.get_running_loop().time()
+            self._transport.write(data)
+
+    @property
+    def address(self) -> str:
+        """The other end, for a person."""
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return f"{peer[0]}:{peer[1]}" if peer else "unknown"
+
+    def _refuse(self, reason: str, detail: str = "") -> None:
+        self._is_refused = True
+        self._board.refuse(reason, self, detail)
+        self.abort()
+
+    def close(self) -> None:
+        """Close the connection once what was written is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()

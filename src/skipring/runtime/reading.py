@@ -1,0 +1,276 @@
+"""Reading a topic: where a reader begins, how far it is, and what it is handed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict, deque
+from datetime import UTC, datetime, timedelta
+from typing import Final, Self
+
+from msgspec import Struct
+
+from skipring.core.archive import Archive
+from skipring.core.effects import Deliver, Origin
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import Publication as StoredPublication
+from skipring.errors import CursorError, InputError
+from skipring.storage.publications import PublicationStore
+from skipring.wire.values import shown
+
+HOPS_KEPT: Final = 1024  # Our guess: of so many unread publications we know how they came.
+READ_AT_ONCE: Final = 64  # Our guess: then a reader lets the others of its loop go on.
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND: Final = timedelta(microseconds=1)
+
+_CURSOR: Final = re.compile(
+    r"c1\.(?P<store>[0-9a-f]{1,64})\.(?P<epoch>[0-9]{1,19})\.(?P<offset>[0-9]{1,19})\.(?P<topic>.+)"
+)
+_INSTEAD: Final = 'use start="all" and skip by id what you have'
+
+
+class Publication(Struct, frozen=True, kw_only=True):
+    """What somebody has published, as a reader gets it."""
+
+    id: bytes
+    publisher: NodeId
+    seq: int
+    time: int  # microseconds since the epoch at the publisher
+    key: bytes | None
+    headers: dict[str, str]
+    payload: bytes
+    replayed: bool  # it was stored here before we subscribed
+    hops: int | None  # over how many nodes it has come; None if it was stored, or came by repair
+    offset: int  # its place in the order in which this node has stored the topic
+
+
+# -- where to begin --------------------------------------------------------------------------
+
+
+class Cursor(Struct, frozen=True):
+    """A place in a topic as one data directory keeps it: what is before it was handed out.
+
+    >>> cursor = Cursor("5eed", "orders", 0, 42)
+    >>> Cursor.parse(str(cursor)) == cursor
+    True
+    """
+
+    store: str
+    topic: TopicId
+    epoch: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"c1.{self.store}.{self.epoch}.{self.offset}.{self.topic}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The cursor that a text stands for; CursorError if it stands for none."""
+        match = _CURSOR.fullmatch(text)
+        if match is None:
+            raise CursorError(
+                f"not a cursor: {shown(text)}; take the text of subscription.cursor() as it is"
+            )
+        return cls(match["store"], match["topic"], int(match["epoch"]), int(match["offset"]))
+
+    def check(self, store: PublicationStore | None, topic: TopicId) -> None:
+        """CursorError if it does not point into what a store keeps of a topic."""
+        if store is None:
+            raise CursorError(
+                "a cursor points into a data directory, and this node keeps its publications in "
+                f"memory; connect with the data_dir it came from, or {_INSTEAD}"
+            )
+        if self.topic != topic:
+            raise CursorError(
+                f"the cursor is one of topic {shown(self.topic)}, not of {shown(topic)}; "
+                f"take the one that was kept for this topic, or {_INSTEAD}"
+            )
+        if self.store != store.id:
+            raise CursorError(
+                "the cursor came from another data directory, where publications lie in another "
+                f"order; connect with that data_dir, or {_INSTEAD}"
+            )
+        archive = store.archive(topic)
+        if self.epoch != archive.epoch or self.offset > archive.end:
+            raise CursorError(
+                "publications were lost in the data directory since the cursor was made, and "
+                f"came back in another order; {_INSTEAD}"
+            )
+
+
+# A text is "all", "new" or a cursor's.
+Start = str | datetime | Cursor
+
+
+def checked_start(start: object) -> Start:
+    """What was given as a start, a cursor's text as the cursor; InputError if it is none."""
+    if isinstance(start, str) and start.startswith("c1."):
+        return Cursor.parse(start)
+    if isinstance(start, datetime) and start.utcoffset() is None:
+        raise InputError(
+            f"start={start.isoformat()} has no time zone, so it could be any of many moments; "
+            "give it one, such as datetime.now(UTC)"
+        )
+    if start in ("all", "new") or isinstance(start, datetime | Cursor):
+        return start
+    raise InputError(
+        f'start is "all" or "new", a datetime with a time zone or a cursor, not {shown(str(start))}'
+    )
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+class Reader:
+    """A place in an archive, which moves on as publications are handed out.
+
+    It keeps no publications. Of what was skipped when it came only the offsets are known.
+    """
+
+    def __init__(self, archive: Archive, start: Start, now: int) -> None:
+        self._archive = archive
+        self._first = archive.end  # where what comes while we are subscribed begins
+        self._since = 0  # what has an earlier time is not wanted
+        self._history_before = 0  # nor is what has an earlier time and comes by repair
+        match start:
+            case Cursor(offset=offset):
+                self._next = offset  # the offset to be read next
+            case datetime():
+                self._next, self._since = 0, (start - EPOCH) // MICROSECOND
+            case "new":
+                self._next, self._history_before = self._first, now
+            case _:
+                self._next = 0
+        self._skipped: deque[range] = deque()  # offsets ahead that are not wanted
+        self._skipped_count = 0
+        self._steps = 0  # without letting others of the loop go on
+        self._hops: OrderedDict[int, int] = OrderedDict()  # of the newest, by offset
+        self._arrived = asyncio.Event()
+        self._is_open = True
+
+    @property
+    def offset(self) -> int:
+        """The offset behind the last publication that was handed out, or skipped after it."""
+        return self._next
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last publication that has come."""
+        return self._archive.end
+
+    @property
+    def lag(self) -> int:
+        """How many publications are ahead."""
+        return self._archive.end - self._next - self._skipped_count
+
+    @property
+    def is_open(self) -> bool:
+        """True until nothing more is handed out."""
+        return self._is_open
+
+    def close(self) -> None:
+        """Hand out nothing more; whoever waits is told."""
+        self._is_open = False
+        self._arrived.set()
+
+    async def next(self, timeout_s: float | None = None) -> Publication | None:
+        """Wait for the next publication; None if none comes in time, or the reader is closed.
+
+        One who stops waiting loses nothing: there is no pause between taking and returning.
+        """
+        now = asyncio.get_running_loop().time()
+        deadline = None if timeout_s is None else now + timeout_s
+        while await self.arrival(deadline):
+            for publication in self.take(1):
+                return publication
+        return None
+
+    async def arrival(self, deadline: float | None = None) -> bool:
+        """Wait until something is ahead; False if nothing comes in time, or we are closed."""
+        if self._steps >= READ_AT_ONCE:
+            self._steps = 0
+            await asyncio.sleep(0)
+        if self._next >= self._archive.end and self._is_open:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._more()
+            except TimeoutError:
+                return False
+        return self._is_open
+
+    async def _more(self) -> None:
+        while self._next >= self._archive.end and self._is_open:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def take(self, limit: int, end: int | None = None) -> list[Publication]:
+        """At most so many publications that are there, before an offset; none if few are wanted."""
+        found: list[Publication] = []
+        end = self._archive.end if end is None else end
+        for _ in range(READ_AT_ONCE):
+            if len(found) == limit or self._next >= end or not self._is_open:
+                break
+            publication = self._step()
+            if publication is not None:
+                found.append(publication)
+        return found
+
+    def _step(self) -> Publication | None:
+        """Go on by one; what is there, unless it is not wanted or cannot be read."""
+        offset = self._next
+        self._steps += 1
+        if self._skipped and self._skipped[0].start == offset:
+            self._next = self._skipped[0].stop
+            self._skipped_count -= len(self._skipped.popleft())
+            return None
+        self._next += 1
+        hops = self._hops.pop(offset, None)
+        stored = self._archive.read(offset)
+        if stored is None or stored.time < self._since:  # None: it is spoilt, and will come again
+            return None
+        return _as_read(offset, stored, hops, replayed=offset < self._first)
+
+    # -- what comes --------------------------------------------------------------------------
+
+    def on_deliver(self, delivery: Deliver) -> None:
+        """A publication has been stored."""
+        is_repaired, sent = delivery.origin is Origin.REPAIR, delivery.publication.time
+        if sent < self._since or (is_repaired and sent < self._history_before):
+            self._skip(delivery.offset)
+            return
+        if not is_repaired:
+            self._hops[delivery.offset] = delivery.hops
+            if len(self._hops) > HOPS_KEPT:
+                self._hops.popitem(last=False)
+        self._arrived.set()
+
+    def end_history(self) -> None:
+        """We have had what the neighbours had: whatever comes from now on is new."""
+        self._history_before = 0
+
+    def _skip(self, offset: int) -> None:
+        if self._next == offset:
+            self._next += 1
+            return
+        self._skipped_count += 1
+        if self._skipped and self._skipped[-1].stop == offset:
+            self._skipped[-1] = range(self._skipped[-1].start, offset + 1)
+        else:
+            self._skipped.append(range(offset, offset + 1))
+
+
+def _as_read(
+    offset: int, stored: StoredPublication, hops: int | None, *, replayed: bool
+) -> Publication:
+    return Publication(
+        id=stored.id,
+        publisher=stored.publisher,
+        seq=stored.seq,
+        time=stored.time,
+        key=stored.key,
+        headers=stored.headers,
+        payload=stored.payload or b"",
+        replayed=replayed,
+        hops=hops,
+        offset=offset,
+    )

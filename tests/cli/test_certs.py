@@ -1,0 +1,179 @@
+"""``skipring certs`` writes what it says, says what to do next, and never shows a key."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from skipring.cli import skipring
+from skipring.runtime.credentials import Credentials
+
+DEADLINE_S = 60.0
+END = b"\4"
+
+
+def ran(*words: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "skipring", "certs", *words],
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def printed(*words: str) -> list[dict[str, object]]:
+    result = CliRunner().invoke(skipring, ["certs", *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.output.splitlines()]
+
+
+def on_a_terminal(*words: str, directory: Path) -> str:
+    """What a command prints where a person reads it."""
+    ours, theirs = pty.openpty()
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "skipring", "certs", *words],
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            timeout=DEADLINE_S,
+            check=True,
+        )
+        os.write(theirs, END)
+        told = b""
+        while END not in told:  # each read finds something: the end was written
+            told += os.read(ours, 1 << 16)
+        return told.removesuffix(END).decode().replace("\r\n", "\n")
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def days_until(moment: object) -> int:
+    assert isinstance(moment, str)
+    ends = datetime.strptime(moment, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    return round((ends - datetime.now(UTC)) / timedelta(days=1))
+
+
+def test_an_authority_is_made_in_certs_unless_told_otherwise(here: Path) -> None:
+    (row,) = printed("init")
+    assert (row["ca"], row["key"]) == ("certs/ca.pem", "certs/ca.key")
+    assert days_until(row["not_after"]) == 3650
+    (other,) = printed("init", "x/y", "--days", "7", "--json")
+    assert (other["ca"], other["key"]) == ("x/y/ca.pem", "x/y/ca.key")
+    assert days_until(other["not_after"]) == 7
+    assert (here / "x" / "y" / "ca.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_certificates_are_issued_and_can_be_used(here: Path) -> None:
+    printed("init")
+    rows = printed("issue", "supervisor", "ann", "--host", "localhost", "--host", "10.0.0.1")
+    assert [row["name"] for row in rows] == ["supervisor", "ann"]
+    for row in rows:
+        files = [Path(str(row[part])) for part in ("ca", "cert", "key")]
+        assert [path.name for path in files] == [
+            "ca.pem",
+            f"{row['name']}.pem",
+            f"{row['name']}.key",
+        ]
+        credentials = Credentials.load(*files)
+        assert credentials.name == row["name"]
+        assert f"{credentials.expires:%Y-%m-%dT%H:%M:%SZ}" == row["not_after"]
+        assert days_until(row["not_after"]) == 365
+        assert row["cut_to_authority"] is False
+
+
+def test_authority_and_certificates_may_be_in_different_places(here: Path) -> None:
+    printed("init", "safe", "--days", "5")
+    (row,) = printed("issue", "ann", "--dir", "safe", "--out", "new/ann", "--days", "6", "--json")
+    assert (row["ca"], row["cert"]) == ("safe/ca.pem", "new/ann/ann.pem")
+    assert row["cut_to_authority"] is True
+    assert days_until(row["not_after"]) == 5
+    assert {path.name for path in (here / "safe").iterdir()} == {"ca.pem", "ca.key"}
+
+
+def test_on_a_terminal_it_is_said_what_to_do_next(tmp_path: Path) -> None:
+    told = on_a_terminal("init", "my certs", "--days", "5", directory=tmp_path)
+    assert "my certs/ca.pem" in told
+    assert "skipring certs issue supervisor node-1 --dir 'my certs'\n" in told
+    told = on_a_terminal("issue", "ann", "supervisor.2", "--dir", "my certs", directory=tmp_path)
+    assert "They end with their authority, earlier than was asked for.\n" in told
+    files = "--ca 'my certs/ca.pem' --cert 'my certs/{0}.pem' --key 'my certs/{0}.key'"
+    assert f"  skipring node --name ann {files.format('ann')} " in told
+    assert f"  skipring supervisor {files.format('supervisor.2')} " in told
+    told = on_a_terminal("issue", "b", "--days", "2", "--dir", "my certs", directory=tmp_path)
+    assert "earlier than was asked for" not in told
+
+
+def test_on_a_terminal_json_has_to_be_asked_for(tmp_path: Path) -> None:
+    told = on_a_terminal("init", "--json", directory=tmp_path)
+    assert json.loads(told)["ca"] == "certs/ca.pem"
+
+
+def test_no_key_is_printed(tmp_path: Path) -> None:
+    told = on_a_terminal("init", directory=tmp_path)
+    told += ran("issue", "ann", directory=tmp_path).stdout
+    for name in ("ca.key", "ann.key"):
+        _, *secret, _ = (tmp_path / "certs" / name).read_text().splitlines()
+        assert all(line not in told for line in secret)
+    assert "PRIVATE" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["issue", "ann"], "Error: certs/ca.pem: there is no such file; make an authority first"),
+        (["init", "--days", "0"], "Error: a certificate lives from 1 to 36500 days, not 0"),
+        (["issue", "a b"], "Error: no name for a certificate: a node has 1 to 64 characters"),
+        (["issue", "a", "--host", "b:1"], "Error: no host: 'b:1'; give an IP address or a name"),
+        (["issue", "a", "a"], "Error: the name a is given twice; give it once"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence_and_status_2(
+    tmp_path: Path, words: list[str], told: str
+) -> None:
+    result = ran(*words, directory=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(told)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_authority_does_not_replace_the_first(tmp_path: Path) -> None:
+    assert ran("init", directory=tmp_path).returncode == 0
+    before = (tmp_path / "certs" / "ca.key").read_bytes()
+    result = ran("init", directory=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("Error: certs/ca.pem: is there already")
+    assert (tmp_path / "certs" / "ca.key").read_bytes() == before
+
+
+def test_a_certificate_needs_a_name(tmp_path: Path) -> None:
+    result = ran("issue", directory=tmp_path)
+    assert result.returncode == 2
+    assert "Missing argument 'NAME...'" in result.stderr
+
+
+def test_the_help_says_what_names_mean() -> None:
+    result = CliRunner().invoke(skipring, ["certs", "issue", "--help"])
+    words = " ".join(result.output.split())
+    assert "called NAME lets its holder act as the node NAME, or as any node NAME.some" in words
+    assert "supervisor, or supervisor.something, lets its holder act as a supervisor" in words

@@ -1,0 +1,310 @@
+"""The API without asyncio: it waits, ends, can be interrupted, and never hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+
+import pytest
+
+import skipring
+from skipring.errors import InputError, SkipringError, StoreBusyError
+from skipring.runtime import blocking
+from skipring.runtime.blocking import READ_AHEAD, Connection, Subscription
+from skipring.runtime.subscription import HealthState
+from skipring.testing import Cluster
+
+TICK_S = 0.05
+DEADLINE_S = 60.0  # for what takes a second or two
+NOBODY = "skipring://127.0.0.1:9"  # no supervisor is there
+
+
+@contextmanager
+def ring(n: int = 0) -> Iterator[Cluster]:
+    """A cluster that lives in a thread of its own."""
+    made: Queue[tuple[Cluster, asyncio.AbstractEventLoop, asyncio.Event]] = Queue()
+
+    async def live() -> None:
+        async with Cluster(n=n) as cluster:
+            over = asyncio.Event()
+            made.put((cluster, asyncio.get_running_loop(), over))
+            await over.wait()
+
+    thread = Thread(target=lambda: asyncio.run(live()))
+    thread.start()
+    cluster, loop, over = made.get(timeout=DEADLINE_S)
+    try:
+        yield cluster
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(DEADLINE_S)
+
+
+def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
+    return skipring.blocking.connect(cluster.url, tick_s=TICK_S, data_dir=data_dir)
+
+
+@contextmanager
+def topic_of(data_dir: Path | None = None) -> Iterator[Subscription]:
+    with ring() as cluster, to(cluster, data_dir) as node, node.subscribe("orders") as orders:
+        yield orders
+
+
+def in_thread(work: Callable[[], object]) -> Queue[object]:
+    """Where the result of some work will be, or what it has raised."""
+    results: Queue[object] = Queue()
+
+    def run() -> None:
+        try:
+            results.put(work())
+        except Exception as error:  # noqa: BLE001  (it is the result)
+            results.put(error)
+
+    Thread(target=run, daemon=True).start()
+    return results
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "skipring"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    yield
+    assert threads() == []
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who leaves does not wait for a supervisor that is not there."""
+    monkeypatch.setattr("skipring.runtime.subscription.LEAVE_S", 0.05)
+
+
+# -- what it does ----------------------------------------------------------------------------
+
+
+def test_what_is_published_is_read() -> None:
+    with ring(n=2) as cluster, to(cluster) as node, node.subscribe("news") as news:
+        made = [news.publish(b"%d" % number, key=b"k", headers={"a": "b"}) for number in range(50)]
+        news.synced(timeout=DEADLINE_S)
+        assert (news.lag, news.health().lag) == (50, 50)
+        assert news.health().state is HealthState.STABLE
+        first = news.read(timeout=DEADLINE_S)
+        assert first is not None
+        assert (first.id, first.publisher, first.key) == (made[0], node.name, b"k")
+        assert news.lag == 49
+        found = []
+        for publication in news:
+            found.append(publication.id)
+            if len(found) == 9:
+                break
+        found += [publication.id for publication in news.read_available(limit=20)]
+        found += [publication.id for publication in news.read_available()]
+        assert [first.id, *found] == made
+        assert news.read(timeout=0.01) is None
+        assert news.read_available() == []
+
+
+def test_it_takes_what_the_other_one_takes() -> None:
+    own = inspect.signature(blocking.connect).parameters
+    assert list(own) == list(inspect.signature(skipring.connect).parameters)
+
+
+def test_a_loop_that_runs_already_is_no_obstacle() -> None:
+    async def notebook() -> bytes:
+        with topic_of() as orders:
+            orders.publish(b"one")
+            publication = orders.read()
+            assert publication is not None
+            return publication.payload
+
+    assert asyncio.run(notebook()) == b"one"
+
+
+def test_open_and_close_do_what_the_block_does() -> None:
+    with ring() as cluster:
+        node = to(cluster).open()
+        orders = node.subscribe("orders").open()
+        orders.publish(b"one")
+        node.close()
+        node.close()
+        orders.close()
+
+
+def test_the_cursor_is_behind_what_was_handed_out(tmp_path: Path) -> None:
+    with ring() as cluster:
+        with to(cluster, tmp_path) as node, node.subscribe("orders") as orders:
+            for number in range(2 * READ_AHEAD):
+                orders.publish(b"%d" % number)
+            assert orders.cursor().offset == 0
+            orders.read()
+            assert orders.cursor().offset == 1
+            found = [publication.payload for publication in orders.read_available(limit=2)]
+        kept = str(orders.cursor())
+        with to(cluster, tmp_path) as node, node.subscribe("orders", start=kept) as orders:
+            assert found == [b"1", b"2"]
+            publication = orders.read()
+            assert publication is not None
+            assert (publication.payload, publication.replayed) == (b"3", True)
+
+
+def test_several_threads_share_what_there_is_and_all_end() -> None:
+    many = 300
+    with topic_of() as orders:
+        readers = [in_thread(lambda: [each.id for each in orders]) for _ in range(3)]
+        writers = [
+            in_thread(lambda: [orders.publish(b"x") for _ in range(many // 3)]) for _ in range(3)
+        ]
+        made = [key for writer in writers for key in writer.get(timeout=DEADLINE_S)]  # type: ignore[attr-defined]
+        while orders.lag:
+            pass
+        # One of them may still hold what it has been given last.
+    found = [key for reader in readers for key in reader.get(timeout=DEADLINE_S)]  # type: ignore[attr-defined]
+    assert sorted(found) == sorted(made)
+
+
+# -- errors ----------------------------------------------------------------------------------
+
+
+def test_errors_keep_their_type(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="of the form skipring://"):
+        skipring.blocking.connect("nowhere")
+    with topic_of(tmp_path) as orders:
+        with pytest.raises(InputError, match="a payload is bytes"):
+            orders.publish("text")  # type: ignore[arg-type]
+        with pytest.raises(StoreBusyError):
+            skipring.blocking.connect(NOBODY, data_dir=tmp_path).open()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_timeout_says_what_is_missing() -> None:
+    with (
+        skipring.blocking.connect(NOBODY, tick_s=TICK_S) as node,
+        node.subscribe("orders") as orders,
+        pytest.raises(TimeoutError, match="has not given us a place"),
+    ):
+        orders.synced(timeout=0.01)
+
+
+def test_after_its_block_nothing_hangs() -> None:
+    with ring() as cluster:
+        node = to(cluster)
+        with pytest.raises(SkipringError, match="not connected"):
+            node.subscribe("orders").open()
+        with node:
+            with node.subscribe("orders") as orders:
+                orders.publish(b"one")
+            assert list(orders) == []
+            with pytest.raises(SkipringError, match="not subscribed"):
+                orders.publish(b"two")
+        for use in (
+            lambda: orders.publish(b"two"),
+            orders.read,
+            orders.read_available,
+            orders.synced,
+            orders.health,
+            lambda: orders.lag,
+            lambda: list(orders),
+            orders.open,
+        ):
+            with pytest.raises(SkipringError, match="not connected"):
+                use()
+        with pytest.raises(SkipringError, match="has been used"):
+            node.open()
+
+
+def test_whoever_waits_in_another_thread_is_told_of_the_end() -> None:
+    with ring(n=1) as cluster:
+        with to(cluster) as node:
+            news = node.subscribe("news").open()
+            reading = in_thread(news.read)
+            while not news._thread._calls:
+                pass
+        assert reading.get(timeout=DEADLINE_S) is None
+
+
+def test_when_the_thread_dies_callers_are_told() -> None:
+    def die() -> None:
+        raise SystemExit
+
+    with ring() as cluster:
+        node = to(cluster).open()
+        orders = node.subscribe("orders").open()
+        orders.synced(DEADLINE_S)
+        reading = in_thread(orders.read)
+        while not orders._thread._calls:
+            pass
+        loop = orders._thread._loop
+        assert loop is not None
+        loop.call_soon_threadsafe(die)
+        result = reading.get(timeout=DEADLINE_S)
+        assert result is None or isinstance(result, SkipringError)
+        node._thread._thread.join(DEADLINE_S)
+        with pytest.raises(SkipringError, match="ended by itself: SystemExit"):
+            orders.publish(b"one")
+        with pytest.raises(SkipringError, match="ended by itself"):
+            node.close()
+
+
+def test_a_call_that_comes_while_the_thread_dies_does_not_hang() -> None:
+    with ring() as cluster, to(cluster) as node:
+        thread = node._thread
+
+        async def stay() -> None:
+            await asyncio.Event().wait()
+
+        staying = in_thread(lambda: thread.call(stay))
+        while not thread._calls:
+            pass
+        thread.stop()
+        assert isinstance(staying.get(timeout=DEADLINE_S), SkipringError)
+
+
+# -- Ctrl-C ----------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys, threading, skipring
+with skipring.blocking.connect(sys.argv[1], tick_s=0.05) as node:
+    with node.subscribe("orders") as orders:
+        orders.publish(b"one")
+        orders.synced(30)
+        try:
+            for publication in orders:
+                print("waiting", flush=True)
+        except KeyboardInterrupt:
+            orders.publish(b"two")
+            print(orders.read().payload.decode(), flush=True)
+            {then}
+print([thread.name for thread in threading.enumerate()], flush=True)
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("then", ["pass", "raise"])
+def test_ctrl_c_ends_waiting_and_leaves_nothing_behind(then: str) -> None:
+    with ring() as cluster:
+        program = [sys.executable, "-c", SCRIPT.format(then=then), cluster.url]
+        with subprocess.Popen(
+            program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as running:
+            try:
+                assert running.stdout is not None
+                assert running.stdout.readline() == "waiting\n"
+                running.send_signal(signal.SIGINT)
+                out, err = running.communicate(timeout=DEADLINE_S)
+            finally:
+                running.kill()
+    if then == "pass":
+        assert (out, err, running.returncode) == ("two\n['MainThread']\n", "", 0)
+    else:
+        assert (out, running.returncode) == ("two\n", -signal.SIGINT)
+        assert err.rstrip().endswith("KeyboardInterrupt")
