@@ -1,32 +1,53 @@
-"""A whole real cluster in one process, for tests: a supervisor and nodes on loopback."""
+"""A whole real cluster in one process, for tests: supervisors and nodes on loopback.
+
+What it does to its nodes is what `skipring chaos` does to processes, without the sockets between.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from itertools import chain, count, islice
+from pathlib import Path
 from random import Random
+from shutil import rmtree
 from types import TracebackType
 from typing import Final, Self
 
-from skipring.core.config import ProtocolConfig
+from msgspec import Struct
+from msgspec.structs import replace
+
 from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested
-from skipring.core.peers import NodeId, TopicId
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.core.roster import Roster
+from skipring.core.state import SupervisorState
+from skipring.core.subscriber import Subscriber
 from skipring.errors import InputError
+from skipring.runtime import sabotage
+from skipring.runtime.addresses import split_address, supervisor_of
+from skipring.runtime.chaos import damage_node, damage_supervisor
+from skipring.runtime.inspection import node_status
 from skipring.runtime.node import Node
 from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
+from skipring.storage.publications import PublicationStore
+from skipring.storage.supervisor import SupervisorStore
+from skipring.wire.runtime_messages import Address, Damage, Done, NodeStatus, Refused
 from skipring.world.legitimacy import publication_violations, violations
-from skipring.world.snapshot import Snapshot
+from skipring.world.snapshot import Parcel, Snapshot
 
 LOOPBACK: Final = "127.0.0.1"
+TICK_S: Final = 0.05  # Our guess: as quick as a small cluster on a busy machine can follow.
 POLL_S: Final = 0.01  # Our guess: soon enough, and a large ring is still judged rarely.
 JUDGING_SHARE: Final = 4  # Our guess: judging takes a quarter of the time at most.
+FOR_EVER: Final = 1 << 40  # ticks
 
 
 class Cluster:
-    """A supervisor and ``n`` nodes in one topic, with real sockets, all in memory.
+    """Supervisors and ``n`` nodes in one topic, with real sockets.
 
     >>> import asyncio
     >>> from skipring.testing import Cluster
@@ -41,27 +62,37 @@ class Cluster:
     Only its own nodes are judged: others may connect to ``url``, best in topics of their own.
     """
 
-    def __init__(self, n: int = 16, tick_s: float = 0.05, topic: TopicId = "news") -> None:
+    def __init__(
+        self,
+        n: int = 16,
+        tick_s: float | None = None,
+        topic: TopicId = "news",
+        *,
+        data_dir: Path | None = None,
+        supervisors: int = 1,
+    ) -> None:
         self.topic = topic
         self._n = n
-        self._settings = Settings(tick_s=tick_s, config=ProtocolConfig())
-        self._supervisor = SupervisorServer(self._settings, rng=Random(0))
+        tick_s = tick_s if tick_s is not None else TICK_S
+        self._settings = Settings(tick_s=tick_s, flush_s=tick_s / 10, is_chaotic=True)
+        self._data_dir = data_dir
+        directories = (f"supervisor-{number}" for number in range(supervisors))
+        self._seats = [_Seat(self._settings, self._directory(name)) for name in directories]
         self._nodes: dict[NodeId, Node] = {}
+        self._stores: dict[NodeId, PublicationStore] = {}
         self._numbers = count()
         self._killed: dict[NodeId, asyncio.Task[None]] = {}
+        self._delivered: dict[NodeId, list[bytes]] = {}
+
+    def _directory(self, name: str) -> Path | None:
+        return self._data_dir / name if self._data_dir is not None else None
 
     async def __aenter__(self) -> Self:
-        await self._supervisor.start(LOOPBACK, 0)
-        old = self._settings
-        self._settings = Settings(
-            supervisors=(self._supervisor.address,),
-            tick_s=old.tick_s,
-            flush_s=old.tick_s / 10,
-            config=old.config,
-        )
         try:
-            for _ in range(self._n):
-                await self.join()
+            for seat in self._seats:
+                await seat.start()
+            self.use_supervisors(*range(len(self._seats)))
+            await asyncio.gather(*(self.join() for _ in range(self._n)))
         except BaseException:
             await self._stop()
             raise
@@ -79,71 +110,215 @@ class Cluster:
         for name in self.nodes:
             self.kill(name)
         await asyncio.gather(*self._killed.values(), return_exceptions=True)
-        await self._supervisor.close()
+        for seat in self._seats:
+            await seat.stop()
 
     @property
     def url(self) -> str:
         """What ``skipring.connect`` takes to get to this cluster."""
-        return f"skipring://{self._supervisor.address}"
+        return f"skipring://{','.join(self._settings.supervisors)}"
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """The names of the nodes that live."""
-        return tuple(self._nodes)
+        """The names of the nodes that live, in order."""
+        return tuple(sorted(self._nodes))
 
-    # -- what happens ------------------------------------------------------------------------
+    def node(self, name: NodeId) -> Node:
+        """A node that lives, for whatever the cluster itself cannot do."""
+        return self._nodes[self._known(name)]
+
+    @property
+    def _supervisor(self) -> SupervisorServer:
+        return self.supervisor()
+
+    def supervisor(self, number: int = 0) -> SupervisorServer:
+        """A supervisor that lives, for whatever the cluster itself cannot do."""
+        server = self._seats[number].server
+        if server is None:
+            raise InputError(f"supervisor {number} is stopped; start it first")
+        return server
+
+    # -- nodes come and go -------------------------------------------------------------------
 
     async def join(self, name: NodeId | None = None) -> NodeId:
         """Start a node that becomes a member of the topic; return its name."""
         if name is None:
-            name = next(free for free in map("n{:02d}".format, self._numbers) if self._is_new(free))
-        elif not self._is_new(name):
+            names = map("n{:02d}".format, self._numbers)
+            name = next(free for free in names if free not in self._delivered)
+        elif name in self._delivered:
             raise InputError(f"there is or was a node called {name}; take another name")
-        node = Node(name, self._settings, rng=Random(name), deliver=_ignore)
-        self._nodes[name] = await node.start(LOOPBACK, 0)
-        node.subscribe(self.topic)
+        self._delivered[name] = []
+        await self._start(name)
         return name
 
-    def _is_new(self, name: NodeId) -> bool:
-        return name not in self._nodes and name not in self._killed
+    async def _start(self, name: NodeId) -> None:
+        store, directory = None, self._directory(name)
+        if directory is not None:
+            store = await asyncio.to_thread(PublicationStore.open, directory)
+            self._stores[name] = store
+        deliver = partial(self._on_delivered, name)
+        node = Node(name, self._settings, rng=Random(name), deliver=deliver, store=store)
+        node.on_crash = partial(self.kill, name)
+        self._nodes[name] = node
+        await node.start(LOOPBACK, 0)
+        node.subscribe(self.topic)
+
+    def _on_delivered(self, name: NodeId, topic: TopicId, delivery: Deliver) -> None:
+        if topic == self.topic:
+            self._delivered[name].append(delivery.publication.payload or b"")
 
     def kill(self, name: NodeId) -> None:
         """Stop a node at once, as a crash would: nobody is told."""
         node = self._nodes.pop(self._known(name))
-        self._killed[name] = asyncio.get_running_loop().create_task(node.close())
+        ending = _end(node, self._stores.pop(name, None))
+        self._killed[name] = asyncio.get_running_loop().create_task(ending)
+
+    async def restart(self, name: NodeId) -> None:
+        """Start a node again that was killed, with its disk if it has one."""
+        if name not in self._killed:
+            raise InputError(f"no node called {name} was killed")
+        await self._killed.pop(name)
+        await self._start(name)
+
+    async def leave(self, name: NodeId, timeout: float = 30.0) -> bool:  # noqa: ASYNC109
+        """Let a node leave the topic and stop; True if the supervisor has let it go in time."""
+        is_let_go = await self.node(name).unsubscribe(self.topic, timeout)
+        self.kill(name)
+        await self._killed[name]
+        return is_let_go
 
     async def publish(self, name: NodeId, payload: bytes) -> bytes:
         """Let a node publish; return the id."""
-        node = self._nodes[self._known(name)]
-        return await node.publish(self.topic, PublishRequested(payload=payload))
+        return await self.node(name).publish(self.topic, PublishRequested(payload=payload))
+
+    # -- supervisors come and go -------------------------------------------------------------
+
+    async def stop_supervisor(self, number: int = 0) -> None:
+        """Stop a supervisor at once."""
+        await self._seats[number].stop()
+
+    async def start_supervisor(self, number: int = 0, *, lose_data: bool = False) -> None:
+        """Start a supervisor again at its address, with its database or with an empty one."""
+        await self._seats[number].start(lose_data=lose_data)
+
+    def use_supervisors(self, *numbers: int) -> None:
+        """Give the nodes another list of supervisors, by their numbers; all others live on."""
+        addresses = tuple(self._seats[number].address for number in numbers)
+        self._settings = replace(self._settings, supervisors=addresses)
+        for node in self._nodes.values():
+            node.set_supervisors(addresses)
+
+    # -- damage ------------------------------------------------------------------------------
+
+    def corrupt(self, adversary: str = "A15", seed: int = 0) -> None:
+        """Put the topic into a starting state of the simulator's catalogue.
+
+        ``A15`` is everything arbitrary, ``A05`` a ring whose supervisor has forgotten it; `skipring
+        simulate` knows the same codes. What was published stays what it is.
+        """
+        members = self._statuses()
+        self._inflict(sabotage.adversarial(adversary, self.topic, members, seed))
+
+    def spoil(self, share: float = 0.5, seed: int = 0) -> None:
+        """Let all nodes believe in wrong hashes, and all but one lose a share of what they stored.
+
+        Nothing gets lost for good: somebody still has each publication.
+        """
+        self._inflict(sabotage.spoilt_tries(self._statuses(), share, seed))
+
+    def partition(self, *groups: Iterable[NodeId]) -> AbstractContextManager[object]:
+        """Let no traffic through between groups of nodes, until ``heal``.
+
+        It also ends with a block: ``with cluster.partition(["n00"], ["n01", "n02"]): ...``. Without
+        groups there are two halves. A node in no group talks to everybody, and so do supervisors,
+        unless a group names them, as ``"supervisor"``.
+        """
+        nodes, half = list(self.nodes), len(self._nodes) // 2
+        sides = [list(group) for group in groups] or [nodes[:half], nodes[half:]]
+        sabotage.check_names(chain(*sides), nodes)
+        self._inflict(sabotage.partition(sides, FOR_EVER))
+        until_the_end = ExitStack()
+        until_the_end.callback(self.heal)
+        return until_the_end
+
+    def heal(self) -> None:
+        """End every partition."""
+        self._inflict(sabotage.healed(self.nodes))
+
+    def _statuses(self) -> dict[NodeId, NodeStatus]:
+        return {name: node_status(each, 0) for name, each in self._machines(self.topic).items()}
+
+    def _inflict(self, damages: sabotage.Damages) -> None:
+        addresses = {name: node.address for name, node in self._nodes.items()}
+        for node in self._nodes.values():
+            node.links.book.hear(addresses)  # whoever refers to a node knows where it is
+        for name, planned in damages.items():
+            for damage in planned:
+                answer = self._damaged(name, damage)
+                assert isinstance(answer, Done), answer
+
+    def _damaged(self, name: NodeId, damage: Damage) -> Done | Refused:
+        if name != SUPERVISOR:
+            return damage_node(self._nodes[name], self.topic, damage)
+        server = self._seat_of(self.topic).server
+        if server is None:
+            return Done(0)  # it is stopped: there is nothing to damage
+        return damage_supervisor(server, self.topic, damage)
 
     # -- what can be seen --------------------------------------------------------------------
 
     def payloads(self, name: NodeId) -> list[bytes]:
         """What a node has stored, in the order in which it came."""
-        stored = self._nodes[self._known(name)].states()[self.topic].publications
+        machine = self.node(name).machine(self.topic)
+        stored = machine.archive.publications() if machine is not None else ()
         return [publication.payload or b"" for publication in stored]
 
-    def snapshot(self) -> Snapshot:
-        """The state of the topic, without what is in flight."""
+    def delivered(self, name: NodeId) -> list[bytes]:
+        """What a node's application was given, in order; also if it is not there any more."""
+        return self._delivered[name]
+
+    def snapshot(self, topic: TopicId | None = None) -> Snapshot:
+        """The state of the topic, or of another one, without what is in flight."""
+        topic = topic if topic is not None else self.topic
+        machines = self._machines(topic)
         return Snapshot(
-            topic=self.topic,
-            supervisor=self._supervisor.state(self.topic),
-            subscribers={name: node.states()[self.topic] for name, node in self._nodes.items()},
+            topic=topic,
+            supervisor=self._seat_of(topic).state(topic),
+            subscribers={name: machine.state() for name, machine in machines.items()},
             crashed=tuple(self._killed),
         )
 
-    def violations(self) -> list[str]:
+    def violations(self, topic: TopicId | None = None) -> list[str]:
         """What keeps the ring from being legitimate, and all nodes from having all, in words."""
-        seen = self.snapshot()
-        return [str(each) for judge in (violations, publication_violations) for each in judge(seen)]
+        return list(self._violations(topic if topic is not None else self.topic))
+
+    def _violations(self, topic: TopicId) -> Iterator[str]:
+        machines = self._machines(topic)
+        roster = Roster()
+        state = self._seat_of(topic).state(topic)
+        roster.load(state.database, state.next)
+        view = _View(topic, roster, machines, tuple(self._killed))
+        yield from map(str, violations(view))
+        yield from map(str, publication_violations(view))
+        for name, machine in machines.items():
+            lost = len(machine.trie) - sum(1 for _ in machine.archive.entries())
+            if lost > 0:  # a state as a value cannot be wrong in this way
+                yield f"PUB: {name} has lost {lost} publications and not noticed"
+
+    def _machines(self, topic: TopicId) -> dict[NodeId, Subscriber]:
+        found = {name: self._nodes[name].machine(topic) for name in self.nodes}
+        return {name: machine for name, machine in found.items() if machine is not None}
+
+    def _seat_of(self, topic: TopicId) -> _Seat:
+        address = supervisor_of(topic, self._settings.supervisors)
+        return next(seat for seat in self._seats if seat.address == address)
 
     async def settle(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109  (it says what is wrong)
         """Wait until the ring is legitimate and every node has every publication.
 
         TimeoutError if that takes longer, which says what is wrong.
         """
-        await self.until(lambda: not self.violations(), timeout)
+        await self.until(lambda: next(self._violations(self.topic), None) is None, timeout)
 
     async def until(self, holds: Callable[[], bool], timeout: float = 30.0) -> None:  # noqa: ASYNC109
         """Wait until something holds; TimeoutError if that takes longer."""
@@ -155,15 +330,78 @@ class Cluster:
                 return
             now = loop.time()
             if now >= deadline:
-                wrong = "; ".join(self.violations()[:5]) or "nothing is wrong with the ring"
+                found = islice(self._violations(self.topic), 5)
+                wrong = "; ".join(found) or "nothing is wrong with the ring"
                 raise TimeoutError(f"not in {timeout:g} s: {wrong}")
             await asyncio.sleep(min(max(POLL_S, JUDGING_SHARE * (now - began)), deadline - now))
 
     def _known(self, name: NodeId) -> NodeId:
         if name not in self._nodes:
-            raise InputError(f"no node called {name} lives; there are {', '.join(self._nodes)}")
+            raise InputError(f"no node called {name} lives; there are {', '.join(self.nodes)}")
         return name
 
 
-def _ignore(topic: TopicId, delivery: Deliver) -> None:
-    """What is delivered can be read from the node's archive."""
+class _View(Struct, frozen=True):
+    """The machines of a topic as they are: to judge a large ring, nothing is copied."""
+
+    topic: TopicId
+    roster: Roster
+    subscribers: Mapping[NodeId, Subscriber]
+    crashed: Sequence[NodeId]
+
+    def in_flight(self) -> Iterable[Parcel]:
+        """Nobody knows what is on its way."""
+        return ()
+
+
+class _Seat:
+    """Where a supervisor sits: it may come and go, its address stays."""
+
+    def __init__(self, settings: Settings, directory: Path | None) -> None:
+        self.server: SupervisorServer | None = None
+        self.address: Address = f"{LOOPBACK}:0"
+        self._settings = settings
+        self._directory = directory
+        self._store: SupervisorStore | None = None
+        self._kept: dict[TopicId, SupervisorState] = {}  # of one that is stopped
+
+    async def start(self, *, lose_data: bool = False) -> None:
+        """Let a supervisor sit down."""
+        if self.server is not None:
+            raise InputError(f"the supervisor at {self.address} is running; stop it first")
+        if lose_data:
+            self._kept = {}
+        if self._directory is not None:
+            if lose_data:
+                rmtree(self._directory, ignore_errors=True)
+            self._store = SupervisorStore.open(self._directory)
+        self.server = SupervisorServer(self._settings, rng=Random(0), store=self._store)
+        host, port = split_address(self.address, "supervisor", is_secured=False)
+        await self.server.start(host, port)
+        self.address = self.server.address
+        for topic, state in self._kept.items() if self._store is None else ():
+            self.server.load(topic, state)
+
+    async def stop(self) -> None:
+        """Let the supervisor go, if there is one."""
+        if self.server is not None:
+            self._kept = {topic: self.server.state(topic) for topic in self.server.members()}
+            await self.server.close()
+            self.server = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def state(self, topic: TopicId) -> SupervisorState:
+        """The database of a topic, or what it was when the supervisor stopped."""
+        if self.server is not None:
+            return self.server.state(topic)
+        return self._kept.get(topic, SupervisorState())
+
+
+async def _end(node: Node, store: PublicationStore | None) -> None:
+    try:
+        await node.close()
+    finally:
+        if store is not None:
+            store.close()

@@ -6,17 +6,17 @@ import asyncio
 import json
 import os
 import pty
+import select
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Generic, TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
@@ -30,42 +30,43 @@ from skipring.testing import Cluster
 from skipring.world.adversaries.building import database_of
 from skipring.world.file import parse_world
 from skipring.world.legitimacy import publication_violations, violations
+from tests.runtime.rings import LiveRing, live_ring, until
 
 DEADLINE_S = 60.0
 TOPIC = "news"
 
 
-class Running:
-    """A cluster in a thread of its own, so that a command can be run beside it."""
+T = TypeVar("T")
 
-    def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
-        self.cluster = cluster
-        self._loop = loop
 
-    @property
-    def address(self) -> str:
-        return self.cluster.url.removeprefix("skipring://")
+class Running(Generic[T]):
+    """A ring in a thread of its own, so that a command can be run beside it."""
 
-    def do(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
-        """Carry out something in the cluster's thread."""
+    def __init__(self, ring: T, address: str) -> None:
+        self.ring = ring
+        self.address = address
+        self.loop = asyncio.get_running_loop()
 
-        async def bounded() -> Any:  # noqa: ANN401
+    def do(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Carry out something in the ring's thread."""
+
+        async def bounded() -> None:
             async with asyncio.timeout(DEADLINE_S):
-                return await work()
+                await work()
 
-        return asyncio.run_coroutine_threadsafe(bounded(), self._loop).result(2 * DEADLINE_S)
+        asyncio.run_coroutine_threadsafe(bounded(), self.loop).result(2 * DEADLINE_S)
 
 
 @contextmanager
-def running(n: int, tick_s: float = 0.05) -> Iterator[Running]:
-    """A cluster that is always stopped."""
-    begun: Future[Running] = Future()
+def in_thread(opened: AbstractAsyncContextManager[Running[T]]) -> Iterator[Running[T]]:
+    """Open something in a thread with a loop; it is always closed."""
+    begun: Future[Running[T]] = Future()
     stop = asyncio.Event()
 
     async def scene() -> None:
         try:
-            async with Cluster(n=n, tick_s=tick_s) as cluster:
-                begun.set_result(Running(cluster, asyncio.get_running_loop()))
+            async with opened as ring:
+                begun.set_result(ring)
                 await stop.wait()
         except BaseException as error:
             if not begun.done():
@@ -78,9 +79,15 @@ def running(n: int, tick_s: float = 0.05) -> Iterator[Running]:
     try:
         yield ring
     finally:
-        ring._loop.call_soon_threadsafe(stop.set)
+        ring.loop.call_soon_threadsafe(stop.set)
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
+
+
+@asynccontextmanager
+async def cluster_of(n: int, tick_s: float = 0.05) -> AsyncIterator[Running[Cluster]]:
+    async with Cluster(n=n, tick_s=tick_s) as cluster:
+        yield Running(cluster, cluster.url.removeprefix("skipring://"))
 
 
 def invoked(*words: str) -> Result:
@@ -100,24 +107,24 @@ def status_of(*words: str) -> tuple[int, str, str]:
 
 
 @pytest.fixture(scope="module")
-def calm() -> Iterator[Running]:
+def calm() -> Iterator[Running[Cluster]]:
     """A ring that is in order, with some publications."""
-    with running(5) as ring:
+    with in_thread(cluster_of(5)) as running:
 
         async def publish() -> None:
             for number in range(3):
-                await ring.cluster.publish("n00", f"secret {number}".encode())
-            await ring.cluster.settle()
+                await running.ring.publish("n00", f"secret {number}".encode())
+            await running.ring.settle()
 
-        ring.do(publish)
-        yield ring
+        running.do(publish)
+        yield running
 
 
 # -- ring ------------------------------------------------------------------------------------
 
 
 def test_the_world_file_of_a_ring_has_no_violations_and_needs_no_rounds(
-    calm: Running, tmp_path: Path
+    calm: Running[Cluster], tmp_path: Path
 ) -> None:
     status, out, _ = status_of("ring", TOPIC, "--supervisor", calm.address, "--json")
     assert status == 0
@@ -134,7 +141,7 @@ def test_the_world_file_of_a_ring_has_no_violations_and_needs_no_rounds(
     assert report["rounds_explicit"] == report["rounds_publications"] == 0
 
 
-def test_payloads_are_in_the_file_only_when_asked_for(calm: Running) -> None:
+def test_payloads_are_in_the_file_only_when_asked_for(calm: Running[Cluster]) -> None:
     words = ("ring", TOPIC, "--supervisor", calm.address, "--json")
     bare, whole = invoked(*words), invoked(*words, "--payloads")
     assert all(
@@ -150,7 +157,7 @@ def test_payloads_are_in_the_file_only_when_asked_for(calm: Running) -> None:
         }
 
 
-def test_on_a_pipe_the_ring_is_printed_once_with_or_without_watch(calm: Running) -> None:
+def test_on_a_pipe_the_ring_is_printed_once_with_or_without_watch(calm: Running[Cluster]) -> None:
     for more in ((), ("--watch",)):
         result = invoked("ring", TOPIC, "--supervisor", calm.address, *more)
         assert result.exception is None
@@ -159,7 +166,7 @@ def test_on_a_pipe_the_ring_is_printed_once_with_or_without_watch(calm: Running)
         assert ["n03", "11", "1", "n01", "-", "0", "n00"] in [line[1:8] for line in lines]
 
 
-def test_the_ring_of_an_unknown_topic_is_empty(calm: Running) -> None:
+def test_the_ring_of_an_unknown_topic_is_empty(calm: Running[Cluster]) -> None:
     words = ("ring", "unheard of", "--supervisor", calm.address)
     plain = invoked(*words)
     assert plain.output == "nobody subscribes to 'unheard of'\n"
@@ -171,7 +178,7 @@ def test_the_ring_of_an_unknown_topic_is_empty(calm: Running) -> None:
     )
 
 
-def test_a_watch_on_a_terminal_repaints_until_it_is_interrupted(calm: Running) -> None:
+def test_a_watch_on_a_terminal_repaints_until_it_is_interrupted(calm: Running[Cluster]) -> None:
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "skipring", "ring", TOPIC, "--watch"]
     watching = subprocess.Popen(
@@ -180,10 +187,10 @@ def test_a_watch_on_a_terminal_repaints_until_it_is_interrupted(calm: Running) -
     os.close(theirs)
     try:
         painted = b""
-        deadline = time.monotonic() + DEADLINE_S
-        while painted.count(b"5 members") < 2 and time.monotonic() < deadline:
-            painted += os.read(ours, 65536)
-        assert painted.count(b"5 members") >= 2
+        while painted.count(b"5 members") < 2:
+            came = _read(ours)
+            assert came, "it is not painted again"
+            painted += came
         watching.send_signal(signal.SIGINT)
         while _read(ours):
             pass
@@ -195,9 +202,10 @@ def test_a_watch_on_a_terminal_repaints_until_it_is_interrupted(calm: Running) -
 
 
 def _read(terminal: int) -> bytes:
-    """What comes from a terminal; nothing once nobody holds its other end."""
+    """What comes from a terminal; nothing if it takes too long, or nobody holds its other end."""
+    ready, _, _ = select.select([terminal], [], [], DEADLINE_S / 2)
     try:
-        return os.read(terminal, 65536)
+        return os.read(terminal, 65536) if ready else b""
     except OSError:
         return b""
 
@@ -240,7 +248,7 @@ def test_without_a_supervisor_the_exit_status_is_4_and_a_sentence_says_what_to_l
 # -- doctor ----------------------------------------------------------------------------------
 
 
-def test_a_ring_in_order_is_a_yes(calm: Running) -> None:
+def test_a_ring_in_order_is_a_yes(calm: Running[Cluster]) -> None:
     status, out, _ = status_of("doctor", TOPIC, "--supervisor", calm.address)
     assert status == 0
     assert out == "'news' is in order: 5 members, 3 publications, all have all of them\n"
@@ -259,37 +267,38 @@ def test_a_ring_in_order_is_a_yes(calm: Running) -> None:
     }
 
 
-def test_nobody_in_a_topic_is_a_no(calm: Running) -> None:
+def test_nobody_in_a_topic_is_a_no(calm: Running[Cluster]) -> None:
     status, out, _ = status_of("doctor", "unheard of", "--supervisor", calm.address)
     assert status == 1
     assert "Nobody subscribes to 'unheard of'" in out
 
 
-@pytest.fixture(scope="module")
-def broken() -> Iterator[Running]:
-    """A ring that stands still, with one node whose label and neighbours are wrong."""
-    with running(4, tick_s=36_000) as ring:
-
-        async def damage() -> None:
-            cluster = ring.cluster
-            names = cluster.nodes
-            book = cluster._supervisor._book
-            await cluster.until(lambda: len(book.hints(names)) == len(names))
-            for index, name in enumerate(names):
-                machine = cluster._nodes[name].machine(TOPIC)
-                assert machine is not None
-                machine.load(legitimate_state(index, names))
-            machine = cluster._nodes["n02"].machine(TOPIC)
+@asynccontextmanager
+async def ring_with_a_wrong_node() -> AsyncIterator[Running[LiveRing]]:
+    """A ring in which no time passes, and one node's label and neighbours are wrong."""
+    names = [f"n{number:02}" for number in range(4)]
+    async with live_ring(*names, tick_s=36_000) as ring:
+        book = ring.supervisor.links.book
+        await until(lambda: len(book.hints(names)) == len(names))
+        for index, name in enumerate(names):
+            machine = ring.nodes[name].machine(TOPIC)
             assert machine is not None
-            machine.load(SubscriberState(label=Label.parse("0111")))
-            state = SupervisorState(database=database_of(names))
-            cluster._supervisor._topics.load(TOPIC, state)
+            is_wrong = name == "n02"
+            wrong = SubscriberState(label=Label.parse("0111"))
+            machine.load(wrong if is_wrong else legitimate_state(index, names))
+        ring.supervisor._topics.load(TOPIC, SupervisorState(database=database_of(names)))
+        yield Running(ring, ring.supervisor.address)
 
-        ring.do(damage)
-        yield ring
+
+@pytest.fixture(scope="module")
+def broken() -> Iterator[Running[LiveRing]]:
+    with in_thread(ring_with_a_wrong_node()) as running:
+        yield running
 
 
-def test_a_ring_that_is_not_in_order_is_a_no_with_the_reasons_by_layer(broken: Running) -> None:
+def test_a_ring_that_is_not_in_order_is_a_no_with_the_reasons_by_layer(
+    broken: Running[LiveRing],
+) -> None:
     status, out, _ = status_of("doctor", TOPIC, "--supervisor", broken.address)
     assert status == 1
     assert out.startswith("'news' is not in order: 4 members")
@@ -304,14 +313,14 @@ def test_a_ring_that_is_not_in_order_is_a_no_with_the_reasons_by_layer(broken: R
 
 @pytest.mark.heavy
 def test_a_killed_node_is_named_with_what_to_do() -> None:
-    with running(3, tick_s=1.0) as ring:
-        ring.do(ring.cluster.settle)
+    with in_thread(cluster_of(3, tick_s=1.0)) as running:
+        running.do(running.ring.settle)
 
         async def kill() -> None:
-            ring.cluster.kill("n01")
+            running.ring.kill("n01")
 
-        ring.do(kill)
-        result = invoked("doctor", TOPIC, "--supervisor", ring.address)
+        running.do(kill)
+        result = invoked("doctor", TOPIC, "--supervisor", running.address)
     assert result.return_value == 1
     assert "-> n01: no answer." in result.output
 
@@ -319,7 +328,7 @@ def test_a_killed_node_is_named_with_what_to_do() -> None:
 # -- explain ---------------------------------------------------------------------------------
 
 
-def test_a_node_in_order_is_explained_by_its_journal(calm: Running) -> None:
+def test_a_node_in_order_is_explained_by_its_journal(calm: Running[Cluster]) -> None:
     status, out, _ = status_of("explain", TOPIC, "n03", "--supervisor", calm.address)
     assert status == 0
     assert out.startswith("n03: a member under label 11\n")
@@ -340,16 +349,20 @@ def test_a_node_in_order_is_explained_by_its_journal(calm: Running) -> None:
     }
 
 
-def test_of_a_node_that_is_wrong_it_is_said_what_will_mend_it(broken: Running) -> None:
+def test_of_a_node_that_is_wrong_it_is_said_what_will_mend_it(broken: Running[LiveRing]) -> None:
     status, out, _ = status_of("explain", TOPIC, "n02", "--supervisor", broken.address)
     assert status == 1
     assert "L1, labels:\n  n02 has label 0111, should be 01\n" in out
     assert "-> labels: the supervisor tells every member its place in turn" in out
     assert "n01" not in out.partition("wrong now")[2].partition("L2")[0]
+    result = invoked("explain", TOPIC, "n02", "--supervisor", broken.address, "--json")
+    said = json.loads(result.output)
+    assert said["violations"][0]["text"] == "n02 has label 0111, should be 01"
+    assert said["violations"][0]["repair"].startswith("the supervisor tells every member")
     assert invoked("explain", TOPIC, "n01", "--supervisor", broken.address).return_value == 0
 
 
-def test_an_unknown_node_is_refused_with_those_who_are_there(calm: Running) -> None:
+def test_an_unknown_node_is_refused_with_those_who_are_there(calm: Running[Cluster]) -> None:
     status, out, err = status_of("explain", TOPIC, "n99", "--supervisor", calm.address)
     assert (status, out) == (2, "")
     assert err == (

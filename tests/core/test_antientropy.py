@@ -152,6 +152,20 @@ def test_T8_an_open_session_is_over_after_so_many_silent_ticks(ticks: int) -> No
     assert asked == [[]] * ticks + [["v"]] * 2
 
 
+def test_T8_whoever_is_not_answered_in_time_waits_longer_and_then_less_again() -> None:
+    party = halfway(limited(session_ticks=2, session_ticks_max=8))
+    waited = []
+    for _ in range(4):
+        ticks = 0
+        while not party.tick("v"):
+            ticks += 1
+        waited.append(ticks)
+        party.repair._open_ticks = party.repair._patience  # an answer, and then no more
+    assert waited == [2, 4, 8, 8]
+    party.receive(Publications((P("11"),), party.repair._session))
+    assert party.repair._patience == 4
+
+
 def test_T8_a_session_is_over_once_what_was_asked_for_has_come() -> None:
     party = halfway(limited())
     party.receive(Publications((P("11"),), party.repair._session))
@@ -572,7 +586,7 @@ def test_what_is_missing_is_found_also_while_more_comes_than_can_be_hashed() -> 
     raise AssertionError("what is missing is not found under load")
 
 
-@pytest.mark.parametrize("counter", ["_open_ticks", "_quiet_ticks", "_period"])
+@pytest.mark.parametrize("counter", ["_open_ticks", "_patience", "_quiet_ticks", "_period"])
 def test_a_corrupted_counter_keeps_nobody_silent_for_long(counter: str) -> None:
     party = Party("u", [P("0")])
     setattr(party.repair, counter, 10**9)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 from threading import Thread
+from time import monotonic, sleep
 
 import pytest
 
@@ -71,6 +72,13 @@ def in_thread(work: Callable[[], object]) -> Queue[object]:
 
     Thread(target=run, daemon=True).start()
     return results
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = monotonic() + DEADLINE_S
+    while not holds():
+        assert monotonic() < deadline, "it does not come to hold"
+        sleep(0.001)
 
 
 def threads() -> list[str]:
@@ -165,9 +173,7 @@ def test_several_threads_share_what_there_is_and_all_end() -> None:
             in_thread(lambda: [orders.publish(b"x") for _ in range(many // 3)]) for _ in range(3)
         ]
         made = [key for writer in writers for key in writer.get(timeout=DEADLINE_S)]  # type: ignore[attr-defined]
-        while orders.lag:
-            pass
-        # One of them may still hold what it has been given last.
+        until(lambda: orders.lag == 0)
     found = [key for reader in readers for key in reader.get(timeout=DEADLINE_S)]  # type: ignore[attr-defined]
     assert sorted(found) == sorted(made)
 
@@ -202,7 +208,9 @@ def test_after_its_block_nothing_hangs() -> None:
             node.subscribe("orders").open()
         with node:
             with node.subscribe("orders") as orders:
-                orders.publish(b"one")
+                for _ in range(3):
+                    orders.publish(b"one")
+                assert orders.read() is not None
             assert list(orders) == []
             with pytest.raises(SkipringError, match="not subscribed"):
                 orders.publish(b"two")
@@ -227,8 +235,7 @@ def test_whoever_waits_in_another_thread_is_told_of_the_end() -> None:
         with to(cluster) as node:
             news = node.subscribe("news").open()
             reading = in_thread(news.read)
-            while not news._thread._calls:
-                pass
+            until(lambda: news._thread._calls)
         assert reading.get(timeout=DEADLINE_S) is None
 
 
@@ -241,8 +248,7 @@ def test_when_the_thread_dies_callers_are_told() -> None:
         orders = node.subscribe("orders").open()
         orders.synced(DEADLINE_S)
         reading = in_thread(orders.read)
-        while not orders._thread._calls:
-            pass
+        until(lambda: orders._thread._calls)
         loop = orders._thread._loop
         assert loop is not None
         loop.call_soon_threadsafe(die)
@@ -263,10 +269,28 @@ def test_a_call_that_comes_while_the_thread_dies_does_not_hang() -> None:
             await asyncio.Event().wait()
 
         staying = in_thread(lambda: thread.call(stay))
-        while not thread._calls:
-            pass
+        until(lambda: thread._calls)
         thread.stop()
         assert isinstance(staying.get(timeout=DEADLINE_S), SkipringError)
+
+
+def test_a_call_that_the_dying_thread_has_overlooked_is_told_all_the_same() -> None:
+    with ring() as cluster, to(cluster) as node:
+        thread = node._thread
+        loop, serving = thread._loop, thread._serving
+        assert loop is not None
+        assert serving is not None
+
+        async def stay() -> None:
+            await asyncio.Event().wait()
+
+        staying = in_thread(lambda: thread.call(stay))
+        until(lambda: thread._calls)
+        thread._end(None)
+        assert isinstance(staying.get(timeout=DEADLINE_S), SkipringError)
+        with pytest.raises(SkipringError, match="not connected"):
+            thread.call(stay)
+        loop.call_soon_threadsafe(serving.cancel)
 
 
 # -- Ctrl-C ----------------------------------------------------------------------------------

@@ -346,5 +346,12 @@ def test_the_package_has_the_public_names_and_imports_them_late() -> None:
     assert skipring.connect is connect
     assert set(skipring.__all__) <= set(dir(skipring))
     assert not hasattr(skipring, "nothing")
+    assert all(hasattr(skipring, name) for name in skipring.__all__)
     program = "import sys, skipring.cli; sys.exit('asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["blocking.connect", "errors.CursorError", "Cursor.parse"])
+def test_every_public_name_can_be_the_first_that_is_used(name: str) -> None:
+    program = f"import skipring; skipring.{name}"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skipring.core.archive import MemoryArchive
-from skipring.core.effects import Deliver, Origin
+from skipring.core.effects import Confirmed, Deliver, Origin
 from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import CursorError, InputError, SkipringError
 from skipring.runtime import reading
@@ -161,6 +161,29 @@ def test_one_who_joins_for_what_is_new_is_spared_the_history() -> None:
     asyncio.run(scene())
 
 
+def test_history_ends_when_every_neighbour_has_confirmed() -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=0) as cluster,
+            to(cluster) as node,
+            node.subscribe("t", start="new") as topic,
+        ):
+            old = Shelf.publication(0, 1)
+            topic._confirmations._neighbours = lambda: ["a", "b"]
+            topic.on_confirmed(Confirmed("a", b"root"))
+            topic.on_deliver(Deliver(old, 0, Origin.REPAIR, hops=0))
+            assert topic.reader.offset == 1  # skipped, and both have to confirm anew
+            topic.on_confirmed(Confirmed("b", b"root"))
+            topic.on_deliver(Deliver(old, 1, Origin.REPAIR, hops=0))
+            assert topic.reader.offset == 2
+            topic.on_confirmed(Confirmed("b", b"root"))
+            topic.on_confirmed(Confirmed("a", b"root"))
+            topic.on_deliver(Deliver(old, 2, Origin.REPAIR, hops=0))
+            assert topic.reader.offset == 2  # not skipped
+
+    asyncio.run(scene())
+
+
 def test_a_datetime_reads_what_was_published_since() -> None:
     async def scene() -> None:
         async with (
@@ -268,7 +291,8 @@ def test_nothing_there_is_no_error() -> None:
             found = [each.payload for each in await topic.read_available(limit=READ_AT_ONCE + 1)]
             found += [each.payload for each in await topic.read_available()]
             assert found == [b"%d" % number for number in range(3 * READ_AT_ONCE)]
-        assert await topic.read() is None
+        async with asyncio.timeout(DEADLINE_S):
+            assert await topic.read() is None
 
     asyncio.run(scene())
 
@@ -329,6 +353,7 @@ def test_whoever_waits_to_be_synced_when_the_topic_is_left_is_told() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster, to(cluster) as node:
             async with node.subscribe(cluster.topic) as news:
+                await cluster.until(lambda: "n00" in news._confirmations)
                 cluster.kill("n00")
                 waiting = asyncio.create_task(news.synced(DEADLINE_S))
                 await asyncio.sleep(0)

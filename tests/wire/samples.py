@@ -30,16 +30,23 @@ from skipring.core.state import SilenceState
 from skipring.core.trie import DIGEST_BYTES
 from skipring.wire.framing import Frame, FrameReader
 from skipring.wire.runtime_messages import (
+    AskConsent,
     ConfigurationAck,
+    Crash,
     DatabasePage,
+    Done,
+    Forge,
     InspectDatabase,
     InspectNode,
+    Isolate,
     JournalEntry,
     JournalPage,
     ListPublications,
     Locate,
     Members,
     NodeStatus,
+    Overwrite,
+    OverwriteDatabase,
     Probe,
     ProbeReply,
     PublicationPage,
@@ -49,6 +56,7 @@ from skipring.wire.runtime_messages import (
     Refused,
     ReportSilent,
     RuntimeMessage,
+    Spoil,
     WireMessage,
 )
 from skipring.wire.values import (
@@ -126,6 +134,23 @@ SAMPLES: tuple[WireMessage, ...] = (
     PublicationPage(3, 2, (replace(PUBLICATION, id=bytes(range(ID_BYTES))),)),
     ReadJournal(3),
     JournalPage(3, 9, (JournalEntry(8, 1, "Introduce", "b", "left", "none", "(0, b)", "why"),)),
+    AskConsent(4),
+    Overwrite(
+        request=4,
+        label=label("1"),
+        left=peer("01", "b"),
+        right=None,
+        ring=peer("0", "c"),
+        shortcuts=((label("1"), "e"), (label("011"), None)),
+        silence={"b": SilenceState(1, -3, True)},
+        digests={"d": 258},
+    ),
+    OverwriteDatabase(4, (("0", "a"), ("10", None)), 7, ("b",)),
+    Spoil(4, 2, 3, 5),
+    Forge(4, b"\x00"),
+    Isolate(4, ("a", "b"), 60),
+    Crash(4),
+    Done(4),
 )
 
 
@@ -234,9 +259,42 @@ def inspection_messages() -> SearchStrategy[RuntimeMessage]:
     )
 
 
+def damages() -> SearchStrategy[RuntimeMessage]:
+    """What those say who damage on purpose, and the answer."""
+    number = st.integers(0, NUMBER_MAX)
+    any_node = st.none() | node_names()
+    nodes = st.lists(node_names(), max_size=4).map(tuple)
+    peer_or_none = st.none() | peers(NODES)
+    counter = st.integers(-NUMBER_MAX, NUMBER_MAX)
+    watch = st.builds(SilenceState, counter, counter, st.booleans())
+    return st.one_of(
+        st.builds(AskConsent, number),
+        st.builds(
+            Overwrite,
+            number,
+            st.none() | labels(),
+            peer_or_none,
+            peer_or_none,
+            peer_or_none,
+            several(st.tuples(labels(), any_node)),
+            st.dictionaries(node_names(), watch, max_size=3),
+            st.dictionaries(node_names(), st.integers(0, 2**64 - 1), max_size=3),
+        ),
+        st.builds(
+            OverwriteDatabase, number, several(st.tuples(label_texts(), any_node)), number, nodes
+        ),
+        st.builds(Spoil, number, number, number, number),
+        st.builds(Forge, number, st.binary(max_size=20)),
+        st.builds(Isolate, number, nodes, number),
+        st.builds(Crash, number),
+        st.builds(Done, number),
+    )
+
+
 def wire_messages() -> SearchStrategy[WireMessage]:
     """Every message that may travel."""
-    return messages(NODES).map(_allowed) | runtime_messages() | inspection_messages()
+    known = messages(NODES).map(_allowed) | runtime_messages()
+    return known | inspection_messages() | damages()
 
 
 def topics() -> SearchStrategy[str]:

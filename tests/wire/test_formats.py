@@ -15,9 +15,13 @@ from skipring.wire.runtime_messages import (
     RUNTIME_TYPES,
     WIRE_TYPES,
     DatabasePage,
+    Forge,
+    Isolate,
     JournalPage,
     Members,
     NodeStatus,
+    Overwrite,
+    OverwriteDatabase,
     PublicationPage,
     Publish,
     RuntimeMessage,
@@ -38,10 +42,12 @@ def test_a_format_names_the_fields_of_its_message_in_order(kind: type[WireMessag
     assert list(FORMATS[kind].fields) == [field.name for field in struct_fields(kind)]
 
 
-def test_data_frames_carry_publications_claims_and_what_is_seen_and_nothing_else() -> None:
+def test_data_frames_carry_publications_claims_what_is_seen_and_damage_and_nothing_else() -> None:
     in_data = {kind for kind, form in FORMATS.items() if form.frame_kind is DATA}
     seen = {DatabasePage, NodeStatus, PublicationPage, JournalPage}
-    assert in_data == {PublishNew, Publications, CheckTrie, CheckAndPublish, Publish} | seen
+    damages = {Overwrite, OverwriteDatabase, Forge, Isolate}
+    carried = {PublishNew, Publications, CheckTrie, CheckAndPublish, Publish}
+    assert in_data == carried | seen | damages
 
 
 def test_more_claims_are_let_in_than_are_answered() -> None:
@@ -68,6 +74,8 @@ def test_the_nodes_that_a_message_names_are_found(kind: type[WireMessage]) -> No
         "ReportSilent": ("b",),
         "DatabasePage": ("a", "b"),
         "NodeStatus": ("b", "c", "c", "b", "d"),
+        "Overwrite": ("b", "c", "e", "b", "d"),
+        "OverwriteDatabase": ("a",),
     }
     assert named_nodes(sample) == named.get(kind.__name__, ())
 
@@ -92,6 +100,14 @@ TAGS = {
     "PublicationPage": 78,
     "ReadJournal": 79,
     "JournalPage": 80,
+    "AskConsent": 96,
+    "Overwrite": 97,
+    "OverwriteDatabase": 98,
+    "Spoil": 99,
+    "Forge": 100,
+    "Isolate": 101,
+    "Crash": 102,
+    "Done": 103,
 }
 
 

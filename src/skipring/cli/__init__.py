@@ -9,6 +9,7 @@ import click
 
 from skipring.cli.bench import bench
 from skipring.cli.certs import certs
+from skipring.cli.chaos import chaos
 from skipring.cli.demo import demo
 from skipring.cli.inspect import doctor, explain, ring
 from skipring.cli.live import node, supervisor
@@ -46,6 +47,7 @@ for command in (
     ring,
     doctor,
     explain,
+    chaos,
     certs,
 ):
     skipring.add_command(command)

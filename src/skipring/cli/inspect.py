@@ -102,13 +102,18 @@ def explain(topic: str, node: str, supervisors: str, as_json: bool) -> int:
     if as_json:
         from msgspec.structs import asdict
 
+        from skipring.runtime.diagnosis import REPAIRS
+
         fields = {
             "topic": topic,
             "node": node,
             "standing": explanation.standing,
             "tick": explanation.tick,
             "journal": [asdict(entry) for entry in explanation.journal],
-            "violations": [asdict(violation) for violation in explanation.violations],
+            "violations": [
+                asdict(violation) | {"repair": REPAIRS[violation.layer]}
+                for violation in explanation.violations
+            ],
         }
         click.echo(json.dumps(fields, sort_keys=True))
     else:

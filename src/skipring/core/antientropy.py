@@ -45,6 +45,7 @@ class AntiEntropy:
         "_holdings",
         "_node",
         "_open_ticks",
+        "_patience",
         "_period",
         "_quiet_ticks",
         "_session",
@@ -55,6 +56,7 @@ class AntiEntropy:
         self._holdings = holdings
         self._config = config
         self._session = NO_SESSION
+        self._patience = config.session_ticks
         self._open_ticks = 0  # for which we still wait for an answer (T8)
         self._quiet_ticks = 0  # until we ask again (T18)
         self._period = 1
@@ -69,10 +71,13 @@ class AntiEntropy:
         if config.rules.scrub:
             holdings.scrub(config.scrubbed_ids, out)
         # Memory may be corrupted: no counter is believed beyond what it can have been set to.
-        self._open_ticks = min(self._open_ticks, config.session_ticks)
+        self._patience = min(max(self._patience, config.session_ticks), config.session_ticks_max)
+        self._open_ticks = min(self._open_ticks, self._patience)
         self._quiet_ticks = min(self._quiet_ticks, config.quiet_ticks_max)
         if self._open_ticks > 0:
             self._open_ticks -= 1
+            if self._open_ticks == 0:  # whoever has more to do than time gets fewer questions
+                self._patience *= 2
             return
         if self._quiet_ticks > 0:
             self._quiet_ticks -= 1
@@ -147,7 +152,10 @@ class AntiEntropy:
             self.note_difference()
         if self._is_own(message.session):
             # T8: an answer to our own question. Wait for the next one, or ask somebody else.
-            self._open_ticks = self._config.session_ticks if answer.statements else 0
+            if answer.statements:
+                self._open_ticks = self._patience
+            else:
+                self._end()
 
     def _is_own(self, session: int) -> bool:
         """True if a message belongs to the session that we have begun (T8)."""
@@ -189,8 +197,13 @@ class AntiEntropy:
         if taken:
             self.note_difference()
         if self._is_own(message.session):
-            self._open_ticks = 0
+            self._end()
         return taken
+
+    def _end(self) -> None:
+        """A session of ours is over; the next one may be quicker."""
+        self._open_ticks = 0
+        self._patience //= 2
 
     def on_trie_equal(self, message: TrieEqual, out: Outbox) -> None:
         """The sender had the same root; it counts only if it still is ours (T19)."""

@@ -145,6 +145,8 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     credit_chunks: int = 64  # sent to one partner in a tick
     # T8, our guess: as many silent ticks and nobody waits for an answer any more.
     session_ticks: int = 3
+    # Our guess: twice as long after each session that nobody answered in time, up to a minute.
+    session_ticks_max: int = 64
     # T18: while nothing differs a node compares ever more rarely; 1 means at every tick.
     quiet_ticks_max: int = 1
     # Measured: 1.5 microseconds an id, so nothing stands still for longer than 10 ms.

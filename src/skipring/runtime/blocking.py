@@ -215,7 +215,8 @@ class _LoopThread:
         try:
             self._opened.result()
         except BaseException:  # also of who does not want to wait any more
-            self.stop()
+            with suppress(SkipringError):
+                self.stop()
             raise
 
     def call(

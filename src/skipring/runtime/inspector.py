@@ -42,7 +42,7 @@ from skipring.wire.values import check_topic
 from skipring.world.snapshot import Snapshot
 
 # Our guesses: a process on a busy machine answers within, and a person waits no longer.
-SUPERVISOR_S: Final = 4.0
+SUPERVISOR_S: Final = 3.0
 NODE_S: Final = 2.5
 ATTEMPTS: Final = 2  # an answer may be lost
 READINGS: Final = 5  # of a database that changes while it is read; then it is taken as it is

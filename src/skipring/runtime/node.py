@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Final, Self
@@ -23,11 +23,13 @@ from skipring.core.effects import (
 from skipring.core.events import (
     ConfirmRequested,
     PublishRequested,
+    Received,
     SubscribeRequested,
     UnsubscribeRequested,
 )
 from skipring.core.messages import (
     GetConfiguration,
+    Message,
     Publications,
     PublishNew,
     SetConfiguration,
@@ -39,6 +41,7 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import StorageError
 from skipring.runtime.addresses import AddressBook, supervisor_at, supervisor_of
+from skipring.runtime.chaos import DAMAGES, SeverableLinks, damage_node, kill_process
 from skipring.runtime.detector import Watch
 from skipring.runtime.driver import Driver
 from skipring.runtime.durability import Durability
@@ -110,7 +113,12 @@ class Node:
         self._tick_s = settings.tick_s
         self._last_tick: float | None = None
         greeting = Greeting(node=name, address="", role=Role.NODE)
-        self.links = Links(greeting, book, self._receive, rng, credentials=settings.credentials)
+        self.is_chaotic = settings.is_chaotic
+        self.on_crash: Callable[[], None] = kill_process  # who is told to end at once
+        make_links = SeverableLinks if settings.is_chaotic else Links
+        self.links: Links = make_links(
+            greeting, book, self._receive, rng, credentials=settings.credentials
+        )
         self._driver.links = self.links
         self.ticker = Ticker(self._tick, settings.tick_s, rng)
         self._flusher = Ticker(self._flush, settings.flush_s, rng)
@@ -218,6 +226,8 @@ class Node:
                 self._driver.say(topic, sender, seen)
             case Refused(reason=reason) if sender == SUPERVISOR:
                 self.refusals[topic] = reason
+            case _ if isinstance(message, DAMAGES):
+                self._driver.say(topic, sender, damage_node(self, topic, message))
             case _:
                 pass  # an answer to nobody
 
@@ -312,7 +322,28 @@ class Node:
         if self.durability.error is None:
             self.durability.nudge()
 
+    # -- damage on purpose -------------------------------------------------------------------
+
+    def forge(self, topic: TopicId, message: Message) -> None:
+        """Take a message for one that has come."""
+        self._driver.give(topic, Received(message))
+
+    def lose(self, topic: TopicId, offsets: Iterable[int]) -> None:
+        """Forget what is stored at these offsets, and notice nothing."""
+        for offset in offsets:
+            self._archives[topic].discard(offset)
+
+    def isolate(self, nodes: Iterable[NodeId], ticks: int) -> None:
+        """Drop all traffic with these nodes for so many ticks."""
+        assert isinstance(self.links, SeverableLinks), "only a chaotic process is damaged"
+        self.links.sever(nodes, ticks)
+
+    def crash(self) -> None:
+        """End at once."""
+        self.on_crash()
+
     # -- what can be seen --------------------------------------------------------------------
+
 
     @property
     def topics(self) -> list[TopicId]:

@@ -16,11 +16,12 @@ from skipring.errors import UnreachableError
 from skipring.runtime.addresses import AddressBook, supervisor_at, supervisor_of
 from skipring.runtime.credentials import Credentials
 from skipring.runtime.links import Links
-from skipring.wire.codec import Envelope, encode
+from skipring.wire.codec import Envelope, encode, named_nodes
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
     Address,
     DatabasePage,
+    Done,
     JournalPage,
     Locate,
     Members,
@@ -37,9 +38,10 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
 ANSWER_S: Final = 5.0  # Our guess: whoever has not answered by then will not.
+NAME_CHARACTERS_MAX: Final = 64  # of a node
 MEMBERS: Final = 4  # to choose from: the first may just have crashed
 
-Answer = Members | Published | DatabasePage | NodeStatus | PublicationPage | JournalPage
+Answer = Members | Published | DatabasePage | NodeStatus | PublicationPage | JournalPage | Done
 Wanted = TypeVar("Wanted", bound=Answer)
 _ANSWERS: Final = (
     Members,
@@ -48,6 +50,7 @@ _ANSWERS: Final = (
     NodeStatus,
     PublicationPage,
     JournalPage,
+    Done,
     Refused,
 )
 
@@ -62,9 +65,8 @@ class Outsider:
         rng: Random,
         credentials: Credentials | None = None,
     ) -> None:
-        name = f"client-{rng.getrandbits(48):012x}"
-        # Whoever shows a certificate may call itself anything below the certificate's name.
-        self.name: NodeId = f"{credentials.name}.{name}" if credentials is not None else name
+        name: NodeId = f"client-{rng.getrandbits(48):012x}"
+        self.name = name if credentials is None else _name_below(credentials.name, name)
         self._is_secured = credentials is not None
         self._supervisors = tuple(supervisors)
         self.book = AddressBook()
@@ -144,7 +146,9 @@ class Outsider:
         asked = supervisor_at(self.supervisor_of(topic)) if to == SUPERVISOR else to
         self._waiting[request] = asked, future
         try:
-            self._send(topic, to, encode(topic, question(request)))
+            message = question(request)
+            hints = self.book.hints(named_nodes(message))
+            self._send(topic, to, encode(topic, message, hints))
             async with asyncio.timeout(timeout_s):
                 answer = await future
         except TimeoutError:
@@ -172,3 +176,9 @@ def _nobody_took(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
         return f"nobody subscribes to {topic!r}; start a node that does"
     why = ", ".join(f"{node}: {reason}" for node, reason in tried.items())
     return f"no member of {topic!r} took the publication ({why}); is it still running?"
+
+
+def _name_below(certificate_name: str, name: NodeId) -> NodeId:
+    """A name that whoever shows a certificate may use; its own, if a longer one is too long."""
+    below = f"{certificate_name}.{name}"
+    return below if len(below) <= NAME_CHARACTERS_MAX else certificate_name

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from skipring.core.effects import Deliver
 from skipring.core.peers import NodeId, TopicId
-from skipring.errors import IdentityError, InputError, SkipringError
+from skipring.errors import IdentityError, InputError, MessageError, SkipringError
 from skipring.runtime.addresses import is_loopback, split_address
 from skipring.runtime.logs import logger
 from skipring.runtime.measures import NodeMeasures, SupervisorMeasures
@@ -27,6 +27,7 @@ from skipring.storage.identity import node_id
 from skipring.storage.publications import PublicationStore
 from skipring.storage.supervisor import SupervisorStore
 from skipring.wire.runtime_messages import Address
+from skipring.wire.values import check_topic
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
@@ -95,6 +96,8 @@ async def serve_node(
     """
     host, port = split_address(place.listen, "--listen", is_secured=_is_secured(settings))
     check_supervisors(settings.supervisors, settings.credentials)
+    for topic in topics:
+        _check_topic(topic)
     stop = _stop_event()
     async with AsyncExitStack() as stack:
         store = None
@@ -130,6 +133,13 @@ def check_supervisors(
     for address in supervisors:
         split_address(address, "--supervisor", is_secured=credentials is not None)
     return tuple(supervisors)
+
+
+def _check_topic(topic: TopicId) -> None:
+    try:
+        check_topic(topic)
+    except MessageError as error:
+        raise InputError(f"--topic: {error}") from None
 
 
 def _name_of(data: Path | None, name: NodeId | None, credentials: Credentials | None) -> NodeId:

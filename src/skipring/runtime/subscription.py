@@ -15,9 +15,10 @@ from msgspec import Struct
 from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.effects import Confirmed, Deliver, Origin
 from skipring.core.events import PublishRequested
-from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import CursorError, InputError, MessageError, SkipringError
+from skipring.runtime.addresses import supervisor_at
 from skipring.runtime.confirming import Confirmations
 from skipring.runtime.node import Node
 from skipring.runtime.reading import (
@@ -265,7 +266,7 @@ class Subscription:
         reasons = [
             f"the connection to {node}, a ring neighbour, is lost"
             for node in neighbours
-            if node in self._confirmations and links.peer(node).link is None
+            if node in self._confirmations and not links.is_linked(node)
         ]
         if self._host.is_failing_to_store:
             reasons.append("what came last could not be written to the disk")
@@ -284,9 +285,10 @@ class Subscription:
     def _joining_reasons(self) -> Iterable[str]:
         if not self._is_open:
             return ["not subscribed"]
-        address = self._host.supervisor_of(self.topic)
-        links = self._host.node.links
-        if links.peer(f"{SUPERVISOR}@{address}", address).link is None:
+        address, node = self._host.supervisor_of(self.topic), self._host.node
+        if self.topic in node.refusals:
+            return [f"the supervisor at {address} says: {shown(node.refusals[self.topic])}"]
+        if not node.links.is_linked(supervisor_at(address)):
             return [f"there is no connection to the supervisor at {address}"]
         return [f"the supervisor at {address} has not answered yet"]
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from random import Random
 from typing import Final, Self
 
 from skipring.core.effects import Effect, Send
-from skipring.core.events import NodeSuspected
+from skipring.core.events import NodeSuspected, Received
 from skipring.core.messages import Message, SetConfiguration, Subscribe
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SupervisorState
 from skipring.core.topics import SupervisorTopics
 from skipring.errors import StorageError
 from skipring.runtime.addresses import AddressBook
+from skipring.runtime.chaos import DAMAGES, damage_supervisor, kill_process
 from skipring.runtime.detector import Detector
 from skipring.runtime.driver import Driver
 from skipring.runtime.inspection import database_page
@@ -50,6 +52,8 @@ class SupervisorServer:
     ) -> None:
         self._store = store
         self._allowed = settings.allowed_topics
+        self.is_chaotic = settings.is_chaotic
+        self.on_crash: Callable[[], None] = kill_process  # who is told to end at once
         self._advertised = settings.advertised
         self.counts: Counter[str] = Counter()  # of what it was asked for, and what it did
         self._topics = SupervisorTopics(config=settings.config)
@@ -106,6 +110,8 @@ class SupervisorServer:
                 self._driver.say(topic, sender, Members(request, self._members(topic, count)))
             case InspectDatabase():
                 self._driver.say(topic, sender, database_page(self._topics.machine(topic), message))
+            case _ if isinstance(message, DAMAGES):
+                self._driver.say(topic, sender, damage_supervisor(self, topic, message))
             case _:
                 pass  # an answer to nobody
 
@@ -157,6 +163,22 @@ class SupervisorServer:
             self._stored = set(states)
         except StorageError:
             self.links.counts["not stored"] += 1  # it may be lost: the ring tells it again
+
+    # -- damage on purpose -------------------------------------------------------------------
+
+    def load(self, topic: TopicId, state: SupervisorState) -> None:
+        """Take over the database of a topic, however wrong."""
+        self._topics.load(topic, state)
+
+    def forge(self, topic: TopicId, message: Message) -> None:
+        """Take a message for one that has come."""
+        self._driver.give(topic, Received(message))
+
+    def crash(self) -> None:
+        """End at once."""
+        self.on_crash()
+
+    # -- what can be seen --------------------------------------------------------------------
 
     @property
     def suspects(self) -> int:

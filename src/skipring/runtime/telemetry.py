@@ -27,8 +27,8 @@ from prometheus_client.registry import Collector
 
 from skipring.errors import InputError
 from skipring.runtime.addresses import join_address
-from skipring.runtime.logs import Rarely, logger
 from skipring.runtime.link import trouble
+from skipring.runtime.logs import Rarely, logger
 from skipring.wire.runtime_messages import Address
 
 ANSWER_S: Final = 3.0  # Our guess: a loop that has not answered for so long is stuck, not busy.
@@ -253,6 +253,8 @@ class _Server(ThreadingTCPServer):
         del request
         error = sys.exception()
         assert isinstance(error, Exception)
+        if isinstance(error, ConnectionError):
+            return  # it has gone away, or we have dropped it
         reason, detail = trouble(error)
         self._refuse(reason or type(error).__name__, client_address, detail)
 

@@ -44,6 +44,9 @@ SHORTCUTS_MAX: Final = 128  # two for each of 64 levels; as many sums (R14) and 
 LISTED_MAX: Final = 1024  # publications in one page
 JOURNAL_MAX: Final = 128
 JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in an entry
+# Of what is damaged on purpose: twice as many as a supervisor has connections.
+DAMAGED_MAX: Final = 8192
+FORGED_BYTES_MAX: Final = 512 * 1024
 SHOWN_CHARACTERS_MAX: Final = 40  # Our guess: enough to recognise a value in a sentence.
 
 _NODE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -195,6 +198,22 @@ def _check_entries(entries: tuple[tuple[str, NodeId | None], ...]) -> None:
         check_entry(label, node)
 
 
+def _check_database(entries: tuple[tuple[str, NodeId | None], ...]) -> None:
+    _check_count(entries, DAMAGED_MAX, "entries")
+    for label, node in entries:
+        check_entry(label, node)
+
+
+def _check_names(nodes: tuple[NodeId, ...]) -> None:
+    _check_count(nodes, DAMAGED_MAX, "nodes")
+    for node in nodes:
+        check_node(node)
+
+
+def _check_forged(frames: bytes) -> None:
+    _check_count(frames, FORGED_BYTES_MAX, "bytes")
+
+
 def _check_waiting(nodes: tuple[NodeId, ...]) -> None:
     _check_count(nodes, ENTRIES_MAX, "nodes that wait")
     for node in nodes:
@@ -327,3 +346,6 @@ DIGESTS: Final = FieldKind("map of node to 0 to 2^64-1", _check_digests, tuple)
 ROOT: Final = FieldKind("16 bytes", _check_root)
 LISTED: Final = FieldKind("publications, with ids", _check_all_listed)
 JOURNAL: Final = FieldKind("changes", _check_journal)
+DATABASE: Final = FieldKind(ENTRIES.words, _check_database, ENTRIES.nodes)
+NAMES: Final = FieldKind("nodes", _check_names)
+FORGED: Final = FieldKind("bytes", _check_forged)

@@ -1,0 +1,196 @@
+"""``skipring chaos``: damaging a live topic on purpose, to see it heal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import click
+
+from skipring.cli.live_options import Access, access_options
+from skipring.errors import InputError
+
+if TYPE_CHECKING:
+    from skipring.runtime.sabotage import Damages
+    from skipring.wire.runtime_messages import NodeStatus
+
+    Plan: TypeAlias = Callable[[dict[str, NodeStatus]], Damages]
+
+TICKS: Final = 60  # Our guess: long enough for evictions, short enough to be waited for.
+
+Command = Callable[..., Any]
+
+_SHARE: Final = click.FloatRange(0, 1)
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_seed = click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all chance."
+)
+
+
+def _common(command: Command) -> Command:
+    """Give a command what all of them take: a topic, whom to talk to, how to print."""
+    return click.argument("topic")(access_options(_json(command)))
+
+
+@click.group()
+def chaos() -> None:
+    """Damage a live topic on purpose, to see it heal.
+
+    Only processes that were started with --chaos let themselves be damaged; if anybody who would be
+    hit was not, nothing is done to anybody. Exit status: 0 done, 1 somebody refuses, 4 nobody
+    answers.
+    """
+
+
+@chaos.command()
+@_common
+@click.argument("code", metavar="ADVERSARY")
+@_seed
+def adversary(topic: str, access: Access, as_json: bool, code: str, seed: int) -> None:
+    """Put the topic into a starting state of the simulator's catalogue, such as A15.
+
+    The members take the parts of the nodes in it; what was published stays what it is, though
+    members may lose it.
+    """
+    from skipring.runtime.sabotage import adversarial, check_adversary
+
+    check_adversary(code)
+    _damage(topic, access, lambda members: adversarial(code, topic, members, seed), as_json)
+
+
+@chaos.command()
+@_common
+@click.option("--wipe", is_flag=True, help="Leave nothing in it.")
+@_seed
+def database(topic: str, access: Access, as_json: bool, wipe: bool, seed: int) -> None:
+    """Put arbitrary entries into the supervisor's database, or none."""
+    from skipring.runtime.sabotage import no_database, wrong_database
+
+    _damage(
+        topic,
+        access,
+        lambda members: no_database() if wipe else wrong_database(members, seed),
+        as_json,
+    )
+
+
+@chaos.command()
+@_common
+@_seed
+def labels(topic: str, access: Access, as_json: bool, seed: int) -> None:
+    """Give every member an arbitrary label."""
+    from skipring.runtime.sabotage import wrong_labels
+
+    _damage(topic, access, lambda members: wrong_labels(members, seed), as_json)
+
+
+@chaos.command()
+@_common
+@click.option("--share", type=_SHARE, default=0.5, show_default=True, help="Of all publications.")
+@_seed
+def tries(topic: str, access: Access, as_json: bool, share: float, seed: int) -> None:
+    """Let every member believe in wrong hashes, and all but one lose a share of what it stored."""
+    from skipring.runtime.sabotage import spoilt_tries
+
+    _damage(topic, access, lambda members: spoilt_tries(members, share, seed), as_json)
+
+
+@chaos.command()
+@_common
+@click.option("--groups", metavar="A,B/C,D", help="Who is on which side; also the supervisor.")
+@click.option("--parts", type=click.IntRange(2), default=2, show_default=True)
+@click.option(
+    "--ticks",
+    type=click.IntRange(1),
+    default=TICKS,
+    show_default=True,
+    help="It is over after so many ticks of each member.",
+)
+@_seed
+def partition(
+    *,
+    topic: str,
+    access: Access,
+    as_json: bool,
+    groups: str | None,
+    parts: int,
+    ticks: int,
+    seed: int,
+) -> None:
+    """Let no traffic through between groups of members.
+
+    A member of no group talks to everybody, and so does the supervisor, unless it is in one (as
+    "supervisor"). Without --groups the members are parted by chance.
+    """
+    from skipring.runtime import sabotage
+
+    def plan(members: dict[str, NodeStatus]) -> Damages:
+        if groups is None:
+            return sabotage.partition(sabotage.parts_of(members, parts, seed), ticks)
+        sides = [_names(group) for group in groups.split("/")]
+        sabotage.check_names([node for side in sides for node in side], members)
+        return sabotage.partition(sides, ticks)
+
+    _damage(topic, access, plan, as_json)
+
+
+@chaos.command()
+@_common
+def heal(topic: str, access: Access, as_json: bool) -> None:
+    """End every partition."""
+    from skipring.runtime.sabotage import healed
+
+    _damage(topic, access, healed, as_json, is_gentle=True)
+
+
+@chaos.command()
+@_common
+@click.argument("nodes", nargs=-1, metavar="[NODE]...")
+@click.option("--share", type=_SHARE, help="Instead of names: of all members, by chance.")
+@_seed
+def kill(
+    topic: str,
+    access: Access,
+    as_json: bool,
+    nodes: tuple[str, ...],
+    share: float | None,
+    seed: int,
+) -> None:
+    """Let processes end at once, as kill -9 does."""
+    from skipring.runtime import sabotage
+
+    if bool(nodes) == (share is not None):
+        raise InputError("say whom to kill: either names, or --share")
+
+    def plan(members: dict[str, NodeStatus]) -> Damages:
+        if share is not None:
+            return sabotage.killed(sabotage.share_of(members, share, seed))
+        sabotage.check_names(nodes, members)
+        return sabotage.killed(nodes)
+
+    _damage(topic, access, plan, as_json)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _damage(
+    topic: str, access: Access, plan: Plan, as_json: bool, *, is_gentle: bool = False
+) -> None:
+    """Plan the damage, do it, and say what was done to whom."""
+    from skipring.runtime.sabotage import words
+    from skipring.runtime.saboteur import sabotage
+    from skipring.runtime.serving import run
+
+    damages = run(
+        sabotage(access.supervisors, topic, plan, access.credentials(), is_gentle=is_gentle)
+    )
+    done = {node: [words(damage) for damage in each] for node, each in damages.items()}
+    if as_json:
+        click.echo(json.dumps({"topic": topic, "damaged": done}, sort_keys=True))
+        return
+    for node, texts in done.items():
+        click.echo(f"{node}: {'; '.join(texts)}")

@@ -1,0 +1,325 @@
+"""docs/operations.md and the examples: their commands are valid, their tables complete."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from skipring.cli import skipring
+from skipring.errors import SkipringError, WireError
+from skipring.runtime import (
+    credentials,
+    durability,
+    link,
+    links,
+    logs,
+    measures,
+    securing,
+    serving,
+    telemetry,
+)
+from skipring.runtime.metrics import METRICS, metrics_page
+from skipring.storage import publications
+from skipring.wire import framing, greeting, values
+from tests.house.test_docs import FENCED, PACKAGE, ROOT, commands, read
+
+PAGE = ROOT / "docs" / "operations.md"
+EXAMPLES = ROOT / "examples"
+UNITS = sorted(EXAMPLES.glob("systemd/*.service"))
+DOCKERFILE = EXAMPLES / "docker" / "Dockerfile"
+INSTALLED = {
+    "/etc/skipring/skipring.toml": str(EXAMPLES / "skipring.toml"),
+    "/opt/skipring/bin/skipring": "skipring",
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in os.environ if each.startswith("SKIPRING_")]:
+        monkeypatch.delenv(name)
+
+
+# --- commands --------------------------------------------------------------------------
+
+
+def understood(command: str) -> dict[str, object]:
+    """What a command line is understood as, with the settings file of the examples."""
+    program, *words = [INSTALLED.get(each, each) for each in shlex.split(command, comments=True)]
+    assert program == "skipring"
+    context = click.Context(skipring, info_name="skipring")
+    while isinstance(context.command, click.Group):
+        name, *words = words or [""]
+        context = context.command.commands[name].make_context(name, words, parent=context)
+    return dict(context.params)
+
+
+def is_refused(command: str) -> bool:
+    try:
+        understood(command)
+    except (click.ClickException, SkipringError, KeyError):
+        return True
+    return False
+
+
+def in_containers(text: str) -> list[str]:
+    """The command lines of our program that containers are started with."""
+    blocks = "\n".join(FENCED.findall(text))
+    return re.findall(r"^\$ docker run .* (skipring (?:node|supervisor) .*)$", blocks, re.MULTILINE)
+
+
+def exported(text: str) -> dict[str, str]:
+    """The variables that are set in blocks of code."""
+    blocks = "\n".join(FENCED.findall(text))
+    return dict(re.findall(r"^\$ export (SKIPRING_\w+)=(\S+)$", blocks, re.MULTILINE))
+
+
+COMMANDS = [*commands(read(PAGE)), *in_containers(read(PAGE))]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_is_shown_is_accepted(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in exported(read(PAGE)).items():
+        monkeypatch.setenv(name, value)
+    understood(command)
+
+
+def test_commands_are_found() -> None:
+    assert len(COMMANDS) > 15
+    used = {command.split()[1] for command in COMMANDS}
+    assert used >= {"certs", "supervisor", "node", "pub", "sub", "ring", "doctor", "explain"}
+    assert in_containers(read(PAGE))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "skipring nod",
+        "skipring certs isue alpha",
+        "skipring certs issue alpha --in issued",
+        "skipring node --config /etc/skipring/skipring.toml --tock 1",
+        "skipring node --config /etc/skipring/other.toml",
+        "skipring node --listen 127.0.0.1:0 --topic orders",  # no supervisor
+    ],
+)
+def test_a_command_that_would_be_refused_is_noticed(command: str) -> None:
+    assert is_refused(command)
+
+
+def test_every_variable_that_is_named_is_one_of_ours() -> None:
+    ours = {
+        option.envvar
+        for command in skipring.commands.values()
+        for option in command.params
+        if isinstance(option, click.Option)
+    }
+    named = set(re.findall(r"SKIPRING_[A-Z_]+[A-Z]", read(PAGE) + read(DOCKERFILE)))
+    assert named
+    assert named <= ours
+
+
+def test_every_option_that_is_named_is_one_of_ours() -> None:
+    known = {name for command in all_commands(skipring) for o in command.params for name in o.opts}
+    named = set(re.findall(r"`(--[a-z-]+)", FENCED.sub("", read(PAGE))))
+    assert "--advertise" in named
+    assert named <= known
+
+
+def all_commands(command: click.Command) -> Iterator[click.Command]:
+    yield command
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            yield from all_commands(each)
+
+
+# --- examples --------------------------------------------------------------------------
+
+
+class Unit(configparser.RawConfigParser):
+    """A unit of systemd, as far as it is an INI file; of settings given twice the last counts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(strict=False, delimiters=("=",), comment_prefixes=("#",))
+        self.read_string(read(path))
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+of_every_unit = pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+
+
+def test_there_are_units_for_supervisor_and_node() -> None:
+    assert [path.name for path in UNITS] == ["skipring-node.service", "skipring-supervisor.service"]
+
+
+@of_every_unit
+def test_what_a_unit_starts_is_accepted_and_keeps_its_data_where_it_may(path: Path) -> None:
+    service = Unit(path)["Service"]
+    options = understood(service["ExecStart"])
+    assert options["data"] == Path("/var/lib") / service["StateDirectory"]
+    assert (service["StateDirectoryMode"], service["UMask"]) == ("0700", "0077")
+
+
+@of_every_unit
+def test_a_unit_gives_no_rights_and_comes_back(path: Path) -> None:
+    unit = Unit(path)
+    service = unit["Service"]
+    assert service["User"] == "skipring"
+    assert (service["NoNewPrivileges"], service["CapabilityBoundingSet"]) == ("true", "")
+    assert service["ProtectSystem"] == "strict"
+    assert (service["Restart"], unit["Unit"]["StartLimitIntervalSec"]) == ("always", "0")
+    assert float(service["TimeoutStopSec"]) > serving.LEAVING_S
+    assert int(service["LimitNOFILE"]) > 2 * links.LINKS_MAX
+
+
+def test_only_a_node_is_told_to_read_its_settings_again() -> None:
+    node, supervisor = (Unit(path)["Service"] for path in UNITS)
+    assert node["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    assert "ExecReload" not in supervisor
+    assert "--supervisor" not in node["ExecStart"]  # else there would be nothing to read again
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The instructions of the Dockerfile, each on one line."""
+    lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", read(DOCKERFILE), flags=re.MULTILINE))
+    split = (line.partition(" ") for line in lines.splitlines() if line)
+    return [(name, rest) for name, _, rest in split]
+
+
+def test_the_image_is_made_of_files_that_exist() -> None:
+    copied = [rest.split() for name, rest in instructions() if name == "COPY"]
+    sources = [source for words in copied if "--from=build" not in words for source in words[:-1]]
+    assert "requirements.lock" in sources
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+
+
+def test_the_image_does_not_run_as_root_and_looks_after_its_health() -> None:
+    last = dict(instructions())
+    assert last["USER"] == "skipring"
+    assert last["ENTRYPOINT"] == '["skipring"]'
+    (metrics,) = re.findall(r"SKIPRING_METRICS=(\S+)", read(DOCKERFILE))
+    assert f"http://{metrics}/healthz" in last["HEALTHCHECK"]
+    (data,) = re.findall(r"SKIPRING_DATA=(\S+)", read(DOCKERFILE))
+    assert last["VOLUME"] == data
+
+
+# --- tables ----------------------------------------------------------------------------
+
+
+def test_the_tables_of_metrics_are_those_of_the_code() -> None:
+    assert metrics_page() in read(PAGE), (
+        "replace the tables by what this prints: "
+        "python -c 'from skipring.runtime.metrics import metrics_page; print(metrics_page())'"
+    )
+
+
+def test_every_metric_that_is_named_exists() -> None:
+    named = set(re.findall(r"skipring_[a-z_]+[a-z]", FENCED.sub("", read(PAGE))))
+    assert named == METRICS.keys()
+
+
+def rows(heading: str) -> str:
+    """The first column of the first table after a heading."""
+    table = read(PAGE).partition(f"\n{heading}\n")[2].partition("\n|---")[2].partition("\n\n")[0]
+    return "\n".join(line.split("|")[1] for line in table.splitlines()[1:])
+
+
+def quoted(text: str) -> set[str]:
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+def calls(*names: str) -> Iterator[ast.Call]:
+    """The calls of methods with these names, anywhere in our code."""
+    for path in sorted(PACKAGE.glob("r*/*.py")):
+        for node in ast.walk(ast.parse(read(path))):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in names:
+                yield node
+
+
+def text_of(call: ast.Call, place: int) -> set[str]:
+    """The text that is an argument of a call, if it stands there."""
+    argument = call.args[place] if len(call.args) > place else None
+    texts = (node for node in ast.walk(argument) if isinstance(node, ast.Constant)) if argument else ()
+    return {node.value for node in texts if isinstance(node.value, str)}
+
+
+def logged_events() -> set[str]:
+    said = calls("debug", "info", "warning", "error", "warn", "complain")
+    return set().union(*(text_of(call, 0) for call in said))
+
+
+def test_every_event_that_is_logged_is_in_the_table_and_no_other() -> None:
+    assert quoted(rows("## Logs")) == logged_events()
+
+
+def reasons() -> set[str]:
+    """Why messages and connections are dropped, as the code says it."""
+    found = {kind.__name__ for kind in WireError.__subclasses__()}
+    for call in calls("_drop", "_refuse", "refuse"):
+        found |= text_of(call, 0)
+    for call in calls("call_later"):
+        found |= text_of(call, 2)
+    for call in calls("complain"):
+        found |= text_of(call, 1)
+    return found | set(counted_reasons()) | set(handshake_reasons())
+
+
+def counted_reasons() -> Iterator[str]:
+    """What is counted by hand: ``links.counts["..."] += 1``."""
+    for path in sorted(PACKAGE.glob("r*/*.py")):
+        for node in ast.walk(ast.parse(read(path))):
+            match node:
+                case ast.AugAssign(
+                    target=ast.Subscript(
+                        value=ast.Attribute(
+                            value=ast.Attribute(attr="links" | "_links"), attr="counts"
+                        ),
+                        slice=ast.Constant(value=str(reason)),
+                    )
+                ):
+                    yield reason
+
+
+def handshake_reasons() -> Iterator[str]:
+    """What ``trouble`` calls the troubles of a handshake."""
+    for node in ast.walk(ast.parse(read(Path(link.__file__)))):
+        if isinstance(node, ast.FunctionDef) and node.name == "trouble":
+            for each in ast.walk(node):
+                match each:
+                    case ast.Return(value=ast.Tuple(elts=[ast.Constant(value=str(reason)), _])):
+                        yield reason
+
+
+def test_every_reason_to_drop_something_is_in_the_table_and_no_other() -> None:
+    of_requests = {"too many requests", "too slow"}  # for pages of metrics: only logged
+    wanted = reasons() - {measures.NOT_STORED} - of_requests
+    assert quoted(rows("### Reasons of `skipring_dropped_total`")) == wanted
+
+
+def limits() -> dict[str, str]:
+    table = read(PAGE).partition("\n## Sizes and limits\n")[2].partition("\n\n**")[0]
+    found = re.findall(r"^\| (.+?) \| (.+?) \| .* \|$", table, re.MULTILINE)
+    return dict(found)
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    said = limits()
+    assert said["payload; key; headers"] == (
+        f"{values.PAYLOAD_BYTES_MAX >> 10} KiB; {values.KEY_BYTES_MAX >> 10} KiB; "
+        f"{values.HEADERS_MAX} and {values.HEADERS_BYTES_MAX >> 10} KiB together"
+    )
+    assert said["connections that others open to a process"] == str(links.LINKS_MAX)
+    assert said["handshakes at once"].startswith(f"{securing.ENTERING_MAX}, ")
+    assert said["waiting for one slow peer"].startswith(f"{links.QUEUE_BYTES_MAX >> 20} MiB")
+    assert said["waiting for the disk"] == f"{durability.WAITING_BYTES_MAX >> 20} MiB"
+    assert said["requests for metrics at once"].startswith(f"{telemetry.REQUESTS_MAX}, ")

@@ -1,0 +1,150 @@
+"""Asking live processes from outside, as ``skipring ring`` and ``skipring pub`` do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import urllib.request
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
+from itertools import count, cycle
+from random import Random
+from threading import Event, Thread
+from time import time_ns
+from types import TracebackType
+from typing import Self
+
+from skipring.core.publications import Publication
+from skipring.runtime.inspector import Contents, inspector_of
+from skipring.runtime.outsider import Outsider
+from skipring.wire.runtime_messages import ListPublications, PublicationPage, Publish, Published
+from skipring.world.snapshot import Snapshot
+
+TOPIC = "news"
+PATIENCE_S = 0.4  # the dead do not answer; one that is only slow is asked again at the next look
+ANSWER_S = 30.0  # for what must be answered, on a machine that does other things too
+NOBODY = "127.0.0.1:1"  # nobody listens there
+END = (1 << 40) - 1  # above every offset
+
+Place = tuple[str, str]  # a node and where it listens
+_seqs = count()
+
+
+def look(supervisor: str) -> Snapshot:
+    """The state of the topic; UnreachableError without a supervisor."""
+
+    async def scene() -> Snapshot:
+        async with inspector_of([supervisor], TOPIC) as inspector:
+            inspector.patience_s = PATIENCE_S
+            return (await inspector.inspect(Contents.IDS)).snapshot
+
+    return asyncio.run(scene())
+
+
+def publish_through(place: Place, payloads: Iterable[bytes]) -> list[bytes]:
+    """Publish through one member, all at once; the ids, once it has acknowledged them all."""
+
+    async def scene() -> list[bytes]:
+        async with stranger() as outsider:
+            made = [publication(payload) for payload in payloads]
+            return await asyncio.gather(*(publish_one(outsider, place, each) for each in made))
+
+    return asyncio.run(scene())
+
+
+def stored_at(place: Place) -> set[bytes]:
+    """The ids of all that a member has."""
+
+    async def scene() -> set[bytes]:
+        async with stranger() as outsider:
+            return {each.id async for each in _listed(outsider, place)}
+
+    return asyncio.run(scene())
+
+
+async def _listed(outsider: Outsider, place: Place) -> AsyncIterator[Publication]:
+    name, address = place
+    outsider.book.hear({name: address})
+    start: int | None = 0
+    while start is not None:
+        question = partial(ListPublications, start=start, end=END, payloads=False)
+        page = await outsider.ask(TOPIC, name, question, PublicationPage, ANSWER_S)
+        assert isinstance(page, PublicationPage), f"{name} says {page}"
+        for each in page.publications:
+            yield each
+        start = page.next
+
+
+def stranger() -> Outsider:
+    """One who knows no supervisor, only the members it is told of."""
+    return Outsider([NOBODY], rng=Random())
+
+
+def publication(payload: bytes) -> Publication:
+    """A publication of a client, under its id."""
+    made = Publication(publisher="client", seq=next(_seqs), payload=payload, time=time_ns() // 1000)
+    return made.settled(TOPIC)
+
+
+async def publish_one(outsider: Outsider, place: Place, given: Publication) -> bytes:
+    """Publish through a member; the id, once it is acknowledged."""
+    name, address = place
+    outsider.book.hear({name: address})
+    answer = await outsider.ask(
+        TOPIC, name, partial(Publish, publication=given), Published, ANSWER_S
+    )
+    assert isinstance(answer, Published), f"{name} says {answer}"
+    assert answer.id == given.id
+    return answer.id
+
+
+def metric(address: str, name: str) -> float:
+    """The value of a metric without labels."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=ANSWER_S) as page:
+        text = page.read().decode()
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    assert found, f"no {name} at {address}"
+    return float(found[1])
+
+
+class Publishing:
+    """Publishes through some members in turn, in a thread, inside its block."""
+
+    PAUSE_S = 0.02  # between two publications: how busy the topic is
+
+    def __init__(self, places: list[Place]) -> None:
+        self.acknowledged: list[bytes] = []
+        self._places = places
+        self._is_over = Event()
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._run, name="publishing")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_over.set()
+        self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._publish())
+        except BaseException as error:  # noqa: BLE001  (told at the end of the block)
+            self._error = error
+
+    async def _publish(self) -> None:
+        async with stranger() as outsider:
+            for place in cycle(self._places):
+                if self._is_over.is_set():
+                    return
+                payload = f"{len(self.acknowledged)} by {place[0]}".encode()
+                self.acknowledged.append(await publish_one(outsider, place, publication(payload)))
+                await asyncio.sleep(self.PAUSE_S)

@@ -1,0 +1,117 @@
+"""Killed in the middle of publishing: what ``publish`` has returned for is on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from skipring.core.publications import Publication
+from skipring.storage.publications import PublicationStore
+from tests.live.asking import NOBODY, TOPIC, publication, publish_one, stranger
+from tests.live.processes import LiveProcesses
+
+PROGRAM = Path(__file__).with_name("publisher.py")
+NAME = "n00"
+WRITERS = 4
+LINES_MAX = 300  # printed before the kill
+ACKNOWLEDGED_MAX = 150  # before the kill
+
+repeated = pytest.mark.parametrize("loops", [50, pytest.param(200, marks=pytest.mark.slow)])
+
+
+class Ledger:
+    """What was tried and what was acknowledged, over all runs."""
+
+    def __init__(self) -> None:
+        self.tried: set[bytes] = set()  # payloads
+        self.acknowledged: dict[bytes, bytes] = {}  # payloads by id
+
+    def assert_kept(self, directory: Path) -> None:
+        """Everything acknowledged is stored, nothing else but what was tried, nothing twice."""
+        with PublicationStore.open(directory) as store:
+            stored = list(store.archive(TOPIC).publications())
+            assert store.recovery.damage is None
+            assert store.archive(TOPIC).epoch == 0
+        payloads = {each.id: each.payload for each in stored}
+        assert self.acknowledged.items() <= payloads.items()
+        assert self.tried.issuperset(payloads.values())
+        assert len(stored) == len(payloads) == len(set(payloads.values()))
+
+    def note(self, lines: list[str]) -> None:
+        """What the program has printed; the line that was cut off by the kill is not there."""
+        for line in lines:
+            verb, payload, *key = line.split()
+            self.tried.add(payload.encode())
+            if verb == "published":
+                self.acknowledged[bytes.fromhex(key[0])] = payload.encode()
+
+
+@pytest.mark.heavy
+@repeated
+def test_what_publish_has_returned_for_survives_a_kill_and_nothing_is_invented(
+    tmp_path: Path, loops: int
+) -> None:
+    rng = Random(loops)
+    ledger = Ledger()
+    url, directory = f"skipring://{NOBODY}", tmp_path / "data"
+    with LiveProcesses(tmp_path) as processes:
+        for loop in range(loops):
+            processes.run("publisher", str(PROGRAM), url, str(directory), f"{loop}")
+            processes.until_printed("publisher", rng.randrange(LINES_MAX))
+            processes.kill("publisher")
+            ledger.note(processes.lines("publisher"))
+            if directory.exists():
+                ledger.assert_kept(directory)
+    assert ledger.acknowledged
+
+
+@pytest.mark.heavy
+@repeated
+def test_what_a_node_has_acknowledged_to_a_client_survives_a_kill_and_nothing_is_invented(
+    tmp_path: Path, loops: int
+) -> None:
+    rng = Random(loops)
+    ledger = Ledger()
+    with LiveProcesses(tmp_path) as processes:
+        processes.start(NAME, supervisor=NOBODY)
+        for _ in range(loops):
+            asyncio.run(kill_while_publishing(processes, rng.randrange(ACKNOWLEDGED_MAX), ledger))
+            ledger.assert_kept(processes.data(NAME))
+            processes.restart(NAME)
+    assert ledger.acknowledged
+
+
+async def kill_while_publishing(processes: LiveProcesses, wanted: int, ledger: Ledger) -> None:
+    """Publish through the node, several at a time, and kill it after so many answers."""
+    place = processes.place(NAME)
+    enough = asyncio.Event()
+    async with stranger() as outsider:
+
+        async def write() -> None:
+            for made in publications(ledger):
+                key = await publish_one(outsider, place, made)
+                ledger.acknowledged[key] = made.payload or b""
+                if len(ledger.acknowledged) >= before + wanted:
+                    enough.set()
+
+        before = len(ledger.acknowledged)
+        writers = [asyncio.create_task(write()) for _ in range(WRITERS)]
+        async with asyncio.timeout(60):
+            await enough.wait()
+        processes.kill(NAME)
+        for writer in writers:
+            writer.cancel()
+        await asyncio.wait(writers)
+
+
+def publications(ledger: Ledger) -> Iterator[Publication]:
+    """One after the other, each noted as tried, each with a payload of its own."""
+    for _ in count():
+        payload = b"%d" % len(ledger.tried)
+        ledger.tried.add(payload)
+        yield publication(payload)

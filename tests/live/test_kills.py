@@ -1,0 +1,99 @@
+"""Nodes are killed without a word: the ring closes, and nothing acknowledged is lost.
+
+Acknowledged means durable at the node that has acknowledged it. If that node is killed before
+anybody else has it, it is missing until the node comes back with its disk, and not longer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.live.processes import LiveProcesses, numbered
+
+NODES = 16
+THIRTY_PERCENT = 5
+
+
+class Killing:
+    """Kills nodes of a ring, and knows what was acknowledged."""
+
+    def __init__(self, ring: LiveProcesses, rng: Random) -> None:
+        self._ring = ring
+        self._rng = rng
+        self._acknowledged: set[bytes] = set()
+
+    def repeat(self, *, is_patient: bool) -> None:
+        """Kill one node, then 30 %, healed in between or not; then bring all of them back."""
+        one, *others = self._rng.sample(self._ring.nodes, 1 + THIRTY_PERCENT)
+        survivor = self._rng.choice([n for n in self._ring.nodes if n not in (one, *others)])
+        needed = set(self._acknowledged)
+        needed.update(self._kill_after_they_have_published([one], survivor))
+        if is_patient:
+            self._assert_healed(needed)
+        needed.update(self._kill_after_they_have_published(others, survivor))
+        self._assert_healed(needed)
+        self._ring.restart(one, *others)
+        self._assert_healed(self._acknowledged)
+
+    def _kill_after_they_have_published(self, victims: list[str], survivor: str) -> list[bytes]:
+        """What somebody else has acknowledged, who stays."""
+        for name in victims:
+            self._acknowledged.update(self._ring.publish(name, b"the last word"))
+        self._ring.kill(*victims)
+        safe = self._ring.publish(survivor, b"while they are dead")
+        self._acknowledged.update(safe)
+        return safe
+
+    def _assert_healed(self, needed: set[bytes]) -> None:
+        """Those who live are a ring, have what they must have, and nothing that is invented."""
+        seen = self._ring.until_legitimate()
+        assert set(seen.subscribers) == set(self._ring.nodes)
+        for name in self._ring.nodes:
+            assert needed <= self._ring.stored(name) <= self._acknowledged, name
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("repeats", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_killed_nodes_are_evicted_and_what_they_acknowledged_comes_back_with_them(
+    tmp_path: Path, repeats: int
+) -> None:
+    with LiveProcesses(tmp_path) as ring:
+        ring.start_supervisor()
+        ring.start(*numbered(NODES))
+        ring.until_legitimate()
+        killing = Killing(ring, Random(repeats))
+        for number in range(repeats):
+            killing.repeat(is_patient=number % 2 == 0)
+
+
+@pytest.mark.heavy
+def test_after_everybody_is_killed_at_once_the_ring_comes_back_with_all_it_had(
+    tmp_path: Path,
+) -> None:
+    with LiveProcesses(tmp_path) as ring:
+        ring.start_supervisor()
+        ring.start(*numbered(NODES))
+        ring.until_legitimate()
+        acknowledged = {key for name in ring.nodes for key in ring.publish(name, b"before")}
+        everybody = list(ring.running)
+        ring.kill(*everybody)
+        ring.restart(*everybody)
+        ring.until_legitimate()
+        assert all(ring.stored(name) == acknowledged for name in ring.nodes)
+
+
+@pytest.mark.heavy
+def test_a_node_that_is_back_at_once_keeps_its_place(tmp_path: Path) -> None:
+    with LiveProcesses(tmp_path) as ring:
+        ring.start_supervisor()
+        ring.start(*numbered(NODES))
+        before = ring.until_legitimate()
+        for name in numbered(NODES)[:4]:
+            ring.kill(name)
+            ring.restart(name)
+            after = ring.until_legitimate()
+            assert after.supervisor.database == before.supervisor.database
+        assert ring.evicted() == []

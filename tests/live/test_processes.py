@@ -1,0 +1,92 @@
+"""The harness leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.live.processes import SUPERVISOR, LiveProcesses
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60.0
+
+# Starts two processes, one of them paused, says who they and their parent are, and waits.
+PROGRAM = """
+import sys
+from pathlib import Path
+from tests.live.processes import LiveProcesses
+
+with LiveProcesses(Path(sys.argv[1])) as processes:
+    processes.start_supervisor()
+    processes.start("a")
+    processes.pause("a")
+    pids = [process.pid for process in processes.running.values()]
+    print(processes._parent._process.pid, *pids, flush=True)
+    sys.stdin.read()
+"""
+
+
+def is_running(pid: int) -> bool:
+    """True if there is such a process; one that ended and nobody has asked for does not run."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def await_end(pids: list[int]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while left := [pid for pid in pids if is_running(pid)]:
+        assert time.monotonic() < deadline, f"{left} still run"
+        time.sleep(0.01)
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.parametrize("who_dies", ["the test", "the parent"])
+def test_when_the_test_or_the_warm_parent_is_killed_no_process_stays(
+    tmp_path: Path, who_dies: str
+) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as running:
+        try:
+            assert running.stdout is not None
+            parent, *others = map(int, running.stdout.readline().split())
+            assert all(map(is_running, (parent, *others)))
+            os.kill(running.pid if who_dies == "the test" else parent, signal.SIGKILL)
+            await_end([parent, *others])
+        finally:
+            running.kill()
+
+
+def test_a_failure_shows_what_the_processes_have_logged(tmp_path: Path) -> None:
+    def fail() -> None:
+        with LiveProcesses(tmp_path) as processes:
+            processes.start_supervisor()
+            raise AssertionError("on purpose")
+
+    with pytest.raises(AssertionError) as failed:
+        fail()
+    (note,) = failed.value.__notes__
+    assert "--- supervisor.err" in note
+    assert "supervisor started" in note
+
+
+def test_a_process_leads_a_session_of_its_own_and_ends_as_the_command_does(tmp_path: Path) -> None:
+    with LiveProcesses(tmp_path) as processes:
+        processes.start_supervisor()
+        pid = processes.running[SUPERVISOR].pid
+        assert os.getsid(pid) == pid
+        processes.send_signal(SUPERVISOR, signal.SIGTERM)
+        assert processes.exit_status(SUPERVISOR) == 0
+        processes.run("mistaken", SUPERVISOR, "--listen", "nonsense")
+        assert processes.exit_status("mistaken") == 2

@@ -1,0 +1,98 @@
+"""The supervisor dies, with its database or without: whoever publishes and reads sees nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from skipring.world.snapshot import Snapshot
+from tests.live.asking import TOPIC, Publishing
+from tests.live.processes import SUPERVISOR, LiveProcesses, numbered
+
+NODES = 16
+AWAY_S = 20.0
+READER = "reader"
+
+
+def started(ring: LiveProcesses) -> Snapshot:
+    """A legitimate ring, to which a reader belongs that is an ordinary ``skipring sub``."""
+    ring.start_supervisor()
+    ring.start(*numbered(NODES))
+    whom = ["--supervisor", ring.running[SUPERVISOR].address]
+    ring.run(READER, "sub", TOPIC, *whom, "--tick", "0.5")
+    ring.until(lambda: len(ring.world().subscribers) == NODES + 1)
+    return ring.until_legitimate()
+
+
+def publishing_through_all(ring: LiveProcesses) -> Publishing:
+    return Publishing([ring.place(name) for name in ring.nodes])
+
+
+def await_readers_copy(ring: LiveProcesses, acknowledged: list[bytes]) -> None:
+    """Wait until the reader has printed all of this."""
+    wanted = {key.hex() for key in acknowledged}
+
+    def missing() -> set[str]:
+        return wanted - {json.loads(line)["id"] for line in ring.lines(READER)}
+
+    ring.until(lambda: not missing(), lambda: f"the reader lacks {len(missing())}")
+
+
+def await_news_at_the_reader(ring: LiveProcesses, publishing: Publishing) -> None:
+    """Wait until the reader has printed what was published after now, and all before it."""
+    already = len(publishing.acknowledged)
+    ring.until(lambda: len(publishing.acknowledged) >= already + NODES)
+    await_readers_copy(ring, list(publishing.acknowledged))
+
+
+def await_copies_of_all(ring: LiveProcesses, acknowledged: list[bytes]) -> None:
+    """Wait until every node has exactly this."""
+    wanted = set(acknowledged)
+
+    def wrong() -> list[str]:
+        return [name for name in ring.nodes if ring.stored(name) != wanted]
+
+    ring.until(lambda: not wrong(), lambda: f"{wrong()} do not have what was acknowledged")
+
+
+def labels(seen: Snapshot) -> dict[str, str]:
+    return {name: str(state.label) for name, state in seen.subscribers.items()}
+
+
+@pytest.mark.heavy
+def test_without_a_supervisor_for_20_seconds_everything_published_reaches_everybody(
+    tmp_path: Path,
+) -> None:
+    with LiveProcesses(tmp_path) as ring:
+        before = started(ring)
+        with publishing_through_all(ring) as publishing:
+            ring.kill(SUPERVISOR)
+            killed = time.monotonic()
+            ring.until(lambda: time.monotonic() - killed > AWAY_S)
+        await_copies_of_all(ring, publishing.acknowledged)  # still without a supervisor
+        await_readers_copy(ring, publishing.acknowledged)
+        ring.restart(SUPERVISOR)
+        assert labels(ring.until_legitimate()) == labels(before)
+        assert ring.evicted() == []
+
+
+@pytest.mark.heavy
+def test_a_supervisor_that_has_lost_its_data_is_told_by_the_ring_and_users_see_nothing(
+    tmp_path: Path,
+) -> None:
+    with LiveProcesses(tmp_path) as ring:
+        before = started(ring)
+        with publishing_through_all(ring) as publishing:
+            ring.kill(SUPERVISOR)
+            ring.delete_data(SUPERVISOR)
+            await_news_at_the_reader(ring, publishing)
+            ring.restart(SUPERVISOR)
+            rebuilt = ring.until_legitimate(with_publications=False)
+            await_news_at_the_reader(ring, publishing)
+        assert rebuilt.subscribers.keys() == before.subscribers.keys()
+        ring.until_legitimate()
+        await_copies_of_all(ring, publishing.acknowledged)
+        await_readers_copy(ring, publishing.acknowledged)
