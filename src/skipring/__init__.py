@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from skipring import errors
-    from skipring.runtime import blocking
+    from skipring import blocking, errors
     from skipring.runtime.client import Connection, connect
     from skipring.runtime.reading import Cursor, Publication
     from skipring.runtime.subscription import Health, HealthState, Subscription
@@ -30,10 +29,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    if name == "errors":
-        return import_module("skipring.errors")
-    if name == "blocking":
-        return import_module("skipring.runtime.blocking")
+    if name in ("blocking", "errors"):
+        return import_module(f"skipring.{name}")
     homes = (import_module(f"skipring.runtime.{home}") for home in ("client", "subscription"))
     return next(getattr(home, name) for home in homes if hasattr(home, name))
 

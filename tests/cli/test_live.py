@@ -149,7 +149,7 @@ def test_without_a_member_or_a_supervisor_publishing_says_what_to_look_at() -> N
         port = nobody.getsockname()[1]
         result = ran("pub", "news", "hello", "--supervisor", f"127.0.0.1:{port}")
     assert result.returncode == 4
-    assert "is it running?" in result.stderr
+    assert "is it running" in result.stderr
 
 
 @pytest.mark.parametrize(

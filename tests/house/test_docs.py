@@ -92,7 +92,7 @@ def _definitions(scope: ast.AST, prefix: str) -> Iterator[str]:
             case ast.ClassDef(name=name):
                 yield prefix + name
                 yield from _definitions(node, f"{prefix}{name}.")
-            case ast.FunctionDef(name=name):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 yield prefix + name
                 yield from (prefix + found for found in _assigned_to_self(node))
             case ast.Assign(targets=targets):
@@ -105,7 +105,7 @@ def _is_name(node: ast.AST) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _assigned_to_self(function: ast.FunctionDef) -> Iterator[str]:
+def _assigned_to_self(function: ast.AST) -> Iterator[str]:
     for node in ast.walk(function):
         match node:
             case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):

@@ -16,11 +16,10 @@ import pytest
 from skipring.cli import skipring
 from skipring.errors import SkipringError, WireError
 from skipring.runtime import (
-    credentials,
+    detector,
     durability,
     link,
     links,
-    logs,
     measures,
     securing,
     serving,
@@ -28,7 +27,7 @@ from skipring.runtime import (
 )
 from skipring.runtime.metrics import METRICS, metrics_page
 from skipring.storage import publications
-from skipring.wire import framing, greeting, values
+from skipring.wire import greeting, values
 from tests.house.test_docs import FENCED, PACKAGE, ROOT, commands, read
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -238,9 +237,15 @@ def quoted(text: str) -> set[str]:
     return set(re.findall(r"`([^`]+)`", text))
 
 
-def calls(*names: str) -> Iterator[ast.Call]:
-    """The calls of methods with these names, anywhere in our code."""
-    for path in sorted(PACKAGE.glob("r*/*.py")):
+RUNTIME = sorted(PACKAGE.glob("runtime/*.py"))
+LINKS = [
+    path for path in RUNTIME if path.name != "telemetry.py"
+]  # which has connections of its own
+
+
+def calls(modules: list[Path], *names: str) -> Iterator[ast.Call]:
+    """The calls of methods with these names."""
+    for path in modules:
         for node in ast.walk(ast.parse(read(path))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in names:
                 yield node
@@ -248,13 +253,17 @@ def calls(*names: str) -> Iterator[ast.Call]:
 
 def text_of(call: ast.Call, place: int) -> set[str]:
     """The text that is an argument of a call, if it stands there."""
-    argument = call.args[place] if len(call.args) > place else None
-    texts = (node for node in ast.walk(argument) if isinstance(node, ast.Constant)) if argument else ()
-    return {node.value for node in texts if isinstance(node.value, str)}
+    constants = (
+        node
+        for argument in call.args[place : place + 1]
+        for node in ast.walk(argument)
+        if isinstance(node, ast.Constant)
+    )
+    return {node.value for node in constants if isinstance(node.value, str)}
 
 
 def logged_events() -> set[str]:
-    said = calls("debug", "info", "warning", "error", "warn", "complain")
+    said = calls(RUNTIME, "debug", "info", "warning", "error", "warn", "complain")
     return set().union(*(text_of(call, 0) for call in said))
 
 
@@ -265,18 +274,18 @@ def test_every_event_that_is_logged_is_in_the_table_and_no_other() -> None:
 def reasons() -> set[str]:
     """Why messages and connections are dropped, as the code says it."""
     found = {kind.__name__ for kind in WireError.__subclasses__()}
-    for call in calls("_drop", "_refuse", "refuse"):
+    for call in calls(LINKS, "_drop", "_refuse", "refuse"):
         found |= text_of(call, 0)
-    for call in calls("call_later"):
+    for call in calls(LINKS, "call_later"):
         found |= text_of(call, 2)
-    for call in calls("complain"):
+    for call in calls(LINKS, "complain"):
         found |= text_of(call, 1)
     return found | set(counted_reasons()) | set(handshake_reasons())
 
 
 def counted_reasons() -> Iterator[str]:
     """What is counted by hand: ``links.counts["..."] += 1``."""
-    for path in sorted(PACKAGE.glob("r*/*.py")):
+    for path in LINKS:
         for node in ast.walk(ast.parse(read(path))):
             match node:
                 case ast.AugAssign(
@@ -301,8 +310,7 @@ def handshake_reasons() -> Iterator[str]:
 
 
 def test_every_reason_to_drop_something_is_in_the_table_and_no_other() -> None:
-    of_requests = {"too many requests", "too slow"}  # for pages of metrics: only logged
-    wanted = reasons() - {measures.NOT_STORED} - of_requests
+    wanted = reasons() - {measures.NOT_STORED}  # which has a metric of its own
     assert quoted(rows("### Reasons of `skipring_dropped_total`")) == wanted
 
 
@@ -323,3 +331,17 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert said["waiting for one slow peer"].startswith(f"{links.QUEUE_BYTES_MAX >> 20} MiB")
     assert said["waiting for the disk"] == f"{durability.WAITING_BYTES_MAX >> 20} MiB"
     assert said["requests for metrics at once"].startswith(f"{telemetry.REQUESTS_MAX}, ")
+    assert said["topic; node's name"].startswith(f"{values.TOPIC_BYTES_MAX} bytes; ")
+
+
+def test_what_is_said_about_the_code_is_so() -> None:
+    text = " ".join(read(PAGE).split())
+    assert f"names the version of the protocol, now {greeting.VERSION}" in text
+    assert f"and {publications.CACHE_BYTES >> 20} MiB of them cached" in text
+    assert f"waits up to {serving.LEAVING_S:.0f} seconds for the supervisor's permission" in text
+    assert f"if the event loop answers within {telemetry.ANSWER_S:.0f} s" in text
+    assert f"random delays of up to {links.BACK_OFF_MAX_S:.0f} seconds" in text
+    assert f"report it after {detector.SILENT_TICKS} silent ticks" in text
+    late, lone = detector.EVICTION_TICKS, detector.LONE_EVICTION_TICKS
+    assert f"takes it out {late} ticks later, or {lone} if only one reports it" in text
+    assert f"at most {measures.TOPICS_MAX} topics of a process" in text

@@ -194,6 +194,7 @@ def test_lies_do_no_lasting_harm(name: str, loop: LoopFactory) -> None:
     play(scene, loop)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "role"),
     [("stranger", Role.NODE), ("n1", Role.CLIENT), ("stranger", Role.CLIENT)],

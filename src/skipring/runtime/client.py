@@ -15,6 +15,7 @@ from skipring.core.effects import Confirmed, Deliver
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import IdentityError, InputError, MessageError, SkipringError
 from skipring.runtime.addresses import split_address, supervisor_of
+from skipring.runtime.durability import opened
 from skipring.runtime.names import may_act_as
 from skipring.runtime.node import Node
 from skipring.runtime.reading import Start
@@ -70,8 +71,8 @@ class Connection:
         async with AsyncExitStack() as resources:
             if self._data_dir is not None:
                 self.name = node_id(self._data_dir, self.name or None)
-                opened = await asyncio.to_thread(PublicationStore.open, self._data_dir)
-                self._store = resources.enter_context(opened)
+                store = await opened(PublicationStore.open, self._data_dir)
+                self._store = resources.enter_context(store)
             self._node = Node(
                 self.name, self._settings, rng=Random(), deliver=self._deliver, store=self._store
             )

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
 
 from skipring.errors import StorageError
 from skipring.storage.publications import PublicationStore
+from skipring.storage.supervisor import SupervisorStore
 
 # Limit of ours: what may be only in memory. Repair brings again what was not taken.
 WAITING_BYTES_MAX: Final = 32 << 20
+
+Store = TypeVar("Store", PublicationStore, SupervisorStore)
+
+
+async def opened(open_store: Callable[[Path], Store], directory: Path) -> Store:
+    """Open a store in a thread: it may have much to read. Who gives up waiting leaves none open."""
+    opening = asyncio.ensure_future(asyncio.to_thread(open_store, directory))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close)
+        raise
+
+
+def _close(opening: asyncio.Future[Store]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 class Durability:

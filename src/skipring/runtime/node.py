@@ -39,7 +39,7 @@ from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
-from skipring.errors import StorageError
+from skipring.errors import SkipringError, StorageError
 from skipring.runtime.addresses import AddressBook, supervisor_at, supervisor_of
 from skipring.runtime.chaos import DAMAGES, SeverableLinks, damage_node, kill_process
 from skipring.runtime.detector import Watch
@@ -69,6 +69,7 @@ from skipring.wire.runtime_messages import (
     RuntimeMessage,
     WireMessage,
 )
+from skipring.wire.values import shown
 
 _SUPERVISORS: Final = supervisor_at("")  # how the names of all supervisors begin
 LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accuses nobody.
@@ -146,10 +147,12 @@ class Node:
     async def unsubscribe(self, topic: TopicId, timeout_s: float) -> bool:
         """Leave a topic; True if the supervisor has let us go in time."""
         left = self._left.setdefault(topic, asyncio.Event())
-        self._driver.give(topic, UnsubscribeRequested())
         try:
             async with asyncio.timeout(timeout_s):
-                await left.wait()
+                while not left.is_set():  # what we say may be lost: say it once a tick
+                    self._driver.give(topic, UnsubscribeRequested())
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(left.wait(), self._tick_s)
         except TimeoutError:
             return False
         finally:
@@ -163,6 +166,8 @@ class Node:
         published once there is room; whoever publishes meanwhile is told before anything is kept.
         """
         await self.durability.recovered()
+        if topic not in self._topics:
+            raise SkipringError(f"not subscribed to {shown(topic)}: it was left meanwhile")
         effects = self._topics.handle(topic, event)
         stored = [effect.publication for effect in effects if isinstance(effect, Store)]
         self._driver.perform(topic, [e for e in effects if not isinstance(e, Send)])
@@ -343,7 +348,6 @@ class Node:
         self.on_crash()
 
     # -- what can be seen --------------------------------------------------------------------
-
 
     @property
     def topics(self) -> list[TopicId]:

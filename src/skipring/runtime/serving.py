@@ -16,6 +16,7 @@ from skipring.core.effects import Deliver
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import IdentityError, InputError, MessageError, SkipringError
 from skipring.runtime.addresses import is_loopback, split_address
+from skipring.runtime.durability import opened
 from skipring.runtime.logs import logger
 from skipring.runtime.measures import NodeMeasures, SupervisorMeasures
 from skipring.runtime.names import may_act_as
@@ -70,7 +71,7 @@ async def serve_supervisor(settings: Settings, place: Place, announce: Announce)
     async with AsyncExitStack() as stack:
         store = None
         if place.data is not None:
-            store = stack.enter_context(await asyncio.to_thread(SupervisorStore.open, place.data))
+            store = stack.enter_context(await opened(SupervisorStore.open, place.data))
         server = SupervisorServer(settings, rng=Random(), store=store)
         stack.push_async_callback(server.close)
         await _listening(server.start(host, port), place.listen)
@@ -102,7 +103,7 @@ async def serve_node(
     async with AsyncExitStack() as stack:
         store = None
         if place.data is not None:
-            store = stack.enter_context(await asyncio.to_thread(PublicationStore.open, place.data))
+            store = stack.enter_context(await opened(PublicationStore.open, place.data))
         called = _name_of(place.data, name, settings.credentials)
         node = Node(called, settings, rng=Random(), deliver=_ignore, store=store)
         stack.push_async_callback(node.close)

@@ -18,9 +18,9 @@ from time import monotonic, sleep
 import pytest
 
 import skipring
+from skipring import blocking
+from skipring.blocking import READ_AHEAD, Connection, Subscription
 from skipring.errors import InputError, SkipringError, StoreBusyError
-from skipring.runtime import blocking
-from skipring.runtime.blocking import READ_AHEAD, Connection, Subscription
 from skipring.runtime.subscription import HealthState
 from skipring.testing import Cluster
 
