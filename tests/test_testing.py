@@ -1,15 +1,22 @@
-"""The cluster for users' tests: it forms, loses nodes, takes new ones and stops."""
+"""The cluster for users' tests: it forms, is damaged in every way, heals and stops."""
 
 from __future__ import annotations
 
 import asyncio
 import doctest
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from skipring import testing
+from skipring.core.events import PublishRequested
+from skipring.core.peers import SUPERVISOR
 from skipring.errors import InputError
+from skipring.runtime.addresses import supervisor_of
 from skipring.testing import Cluster
+
+TOPICS = [f"t{number:02d}" for number in range(50)]
 
 
 def test_the_example_of_the_class_holds() -> None:
@@ -83,6 +90,12 @@ def test_names_are_checked() -> None:
                 cluster.kill("x")
             with pytest.raises(InputError, match="take another name"):
                 await cluster.join("n00")
+            with pytest.raises(InputError, match="no node called n00 was killed"):
+                await cluster.restart("n00")
+            with pytest.raises(InputError, match="no node called x"):
+                cluster.partition(["x"], ["n00"])
+            with pytest.raises(InputError, match="no adversary A99"):
+                cluster.corrupt("A99")
 
     asyncio.run(scene())
 
@@ -95,3 +108,271 @@ def test_nothing_is_left_behind() -> None:
         await cluster.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
     asyncio.run(scene())
+
+
+# -- damage ----------------------------------------------------------------------------------
+
+
+async def filled(cluster: Cluster) -> list[bytes]:
+    """Let everybody publish something, and wait until all have all."""
+    sent = [f"{name}/{number}".encode() for name in cluster.nodes for number in range(5)]
+    for payload in sent:
+        await cluster.publish(payload[:3].decode(), payload)
+    await cluster.settle()
+    return sorted(sent)
+
+
+def heals(damage: Callable[[Cluster], None], n: int = 8) -> None:
+    """A cluster that is damaged becomes right again, and has all that was published, once."""
+
+    async def scene() -> None:
+        async with Cluster(n=n) as cluster:
+            sent = await filled(cluster)
+            damage(cluster)
+            assert cluster.violations() != []
+            await cluster.settle()
+            assert all(sorted(cluster.payloads(name)) == sent for name in cluster.nodes)
+
+    asyncio.run(scene())
+
+
+# Some of each family: databases, rings, everything, departures, publications.
+@pytest.mark.parametrize(
+    "adversary",
+    [
+        *("A00", "A01", "A04", "A05", "A06", "A44"),
+        *("A08", "A09b", "A11", "A12", "A21"),
+        *("A13", "A14", "A15", "A16", "A17"),
+        *("A18", "A36", "A45"),
+        *("A19", "A47"),
+    ],
+)
+def test_a_cluster_heals_from_any_state(adversary: str) -> None:
+    heals(lambda cluster: cluster.corrupt(adversary))
+
+
+def test_other_seeds_are_other_states() -> None:
+    async def scene() -> None:
+        async with Cluster(n=4, tick_s=60) as cluster:
+            states = []
+            for seed in (1, 1, 2):
+                cluster.corrupt(seed=seed)
+                seen = cluster.snapshot()
+                states.append((seen.subscribers, seen.supervisor.database))
+            assert states[0] == states[1] != states[2]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_small_cluster_heals_too(n: int) -> None:
+    heals(lambda cluster: cluster.corrupt(seed=2), n)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_spoilt_tries_and_lost_publications_come_back(share: float) -> None:
+    heals(lambda cluster: cluster.spoil(share))
+
+
+def test_what_is_lost_and_not_noticed_yet_is_named() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await filled(cluster)
+            cluster.node("n01").lose(cluster.topic, [3])
+            assert cluster.violations() == ["PUB: n01 has lost 1 publications and not noticed"]
+            await cluster.settle()
+
+    asyncio.run(scene())
+
+
+def test_nothing_crosses_a_partition_until_its_block_ends() -> None:
+    async def scene() -> None:
+        async with Cluster(n=6) as cluster:
+            await cluster.settle()
+            here, there = cluster.nodes[:3], cluster.nodes[3:]
+            with cluster.partition([*here, SUPERVISOR], there):
+                await cluster.publish("n00", b"here")
+                await cluster.publish("n05", b"there")
+                # Those who cannot reach the supervisor are evicted: the others close the ring.
+                await cluster.until(lambda: recorded(cluster) == set(here), timeout=60)
+                await cluster.until(
+                    lambda: all(cluster.payloads(name) == [b"here"] for name in here), timeout=60
+                )
+                assert not any(b"here" in cluster.payloads(name) for name in there)
+            await cluster.settle(timeout=60)
+            assert recorded(cluster) == set(cluster.nodes)
+            assert sorted(cluster.payloads("n01")) == [b"here", b"there"]
+
+    asyncio.run(scene())
+
+
+def recorded(cluster: Cluster) -> set[str | None]:
+    return {name for _, name in cluster.snapshot().supervisor.database}
+
+
+def test_a_partition_without_groups_is_one_of_two_halves_and_can_be_healed_by_hand() -> None:
+    async def scene() -> None:
+        async with Cluster(n=4) as cluster:
+            await cluster.settle()
+            cluster.partition()
+            await cluster.publish("n00", b"x")
+            links = [cluster.node(name).links for name in cluster.nodes]
+            await cluster.until(lambda: sum(each.counts["severed"] for each in links) > 50)
+            assert not any(cluster.payloads(name) for name in ("n02", "n03"))
+            cluster.heal()
+            await cluster.settle()
+            assert cluster.payloads("n03") == [b"x"]
+
+    asyncio.run(scene())
+
+
+# -- coming back -----------------------------------------------------------------------------
+
+
+def test_a_killed_node_comes_back_with_its_disk(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=3, data_dir=tmp_path) as cluster:
+            sent = await filled(cluster)
+            cluster.kill("n01")
+            await cluster.restart("n01")
+            assert sorted(cluster.payloads("n01")) == sent
+            await cluster.publish("n00", b"z")
+            await cluster.settle()
+            assert b"z" in cluster.payloads("n01")
+
+    asyncio.run(scene())
+
+
+def test_a_killed_node_without_a_disk_comes_back_empty_and_gets_all_again() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            sent = await filled(cluster)
+            cluster.kill("n01")
+            await cluster.restart("n01")
+            assert cluster.payloads("n01") == []
+            await cluster.settle()
+            assert sorted(cluster.payloads("n01")) == sent
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("has_disk", [True, False])
+@pytest.mark.parametrize("lose_data", [True, False])
+def test_a_supervisor_comes_back_with_or_without_its_database(
+    tmp_path: Path, lose_data: bool, has_disk: bool
+) -> None:
+    async def scene() -> None:
+        async with Cluster(n=4, data_dir=tmp_path if has_disk else None) as cluster:
+            await cluster.settle()
+            before = cluster.snapshot().supervisor.database
+            await cluster.until(lambda: cluster.supervisor().ticker.calls > 3)  # it is on the disk
+            await cluster.stop_supervisor()
+            with pytest.raises(InputError, match="supervisor 0 is stopped"):
+                cluster.supervisor()
+            await cluster.publish("n00", b"alone")
+            await cluster.until(lambda: cluster.payloads("n03") == [b"alone"])
+            await cluster.start_supervisor(lose_data=lose_data)
+            assert cluster.snapshot().supervisor.database == (() if lose_data else before)
+            await cluster.settle()
+            with pytest.raises(InputError, match="is running"):
+                await cluster.start_supervisor()
+
+    asyncio.run(scene())
+
+
+# -- several supervisors ---------------------------------------------------------------------
+
+
+async def sharing(cluster: Cluster) -> list[str]:
+    """Let all nodes subscribe to many topics; return those of the second supervisor."""
+    for name in cluster.nodes:
+        for topic in TOPICS:
+            cluster.node(name).subscribe(topic)
+    for topic in TOPICS:
+        await cluster.node("n00").publish(topic, PublishRequested(payload=topic.encode()))
+    await cluster.until(lambda: not wrong_topics(cluster), timeout=60)
+    supervisors = cluster.url.removeprefix("skipring://").split(",")
+    moved = [topic for topic in TOPICS if supervisor_of(topic, supervisors) == supervisors[1]]
+    assert 10 < len(moved) < 40
+    assert set(moved) <= cluster.supervisor(1).members().keys()
+    return moved
+
+
+def wrong_topics(cluster: Cluster) -> list[str]:
+    return [topic for topic in TOPICS if cluster.violations(topic)]
+
+
+@pytest.mark.heavy
+def test_topics_of_a_supervisor_that_is_taken_off_the_list_heal_at_the_other() -> None:
+    async def scene() -> None:
+        async with Cluster(n=4, tick_s=0.3, supervisors=2) as cluster:
+            moved = await sharing(cluster)
+            await cluster.stop_supervisor(1)
+            cluster.use_supervisors(0)
+            assert set(wrong_topics(cluster)) >= set(moved)
+            await cluster.until(lambda: not wrong_topics(cluster), timeout=60)
+            assert set(cluster.supervisor(0).members()) == {cluster.topic, *TOPICS}
+
+    asyncio.run(scene())
+
+
+@pytest.mark.heavy
+def test_they_heal_also_while_it_lives_on_and_counts_on_its_members() -> None:
+    async def scene() -> None:
+        async with Cluster(n=4, tick_s=0.3, supervisors=2) as cluster:
+            moved = await sharing(cluster)
+            old = {topic: cluster.supervisor(1).state(topic) for topic in moved}
+            cluster.use_supervisors(0)
+            # It has been told that they left, and does not believe it: they hear from it again.
+            await cluster.until(lambda: not cluster.supervisor(1).members(), timeout=60)
+            for topic, state in old.items():
+                cluster.supervisor(1).load(topic, state)
+            assert set(cluster.supervisor(1).members()) == set(moved)
+            await cluster.until(lambda: not wrong_topics(cluster), timeout=60)
+            await cluster.until(lambda: not cluster.supervisor(1).members(), timeout=60)
+            ignored = "not the topic's supervisor"
+            assert any(cluster.node(name).links.counts[ignored] for name in cluster.nodes)
+            await cluster.until(lambda: not wrong_topics(cluster), timeout=60)
+
+    asyncio.run(scene())
+
+
+# -- many nodes ------------------------------------------------------------------------------
+
+
+@pytest.mark.heavy
+def test_two_hundred_nodes_in_one_process_form_a_ring_and_heal() -> None:
+    async def scene() -> None:
+        async with Cluster(n=200) as cluster:
+            await cluster.settle(timeout=120)
+            await cluster.publish("n07", b"to all")
+            await cluster.settle(timeout=120)
+            cluster.corrupt()
+            await cluster.settle(timeout=120)
+            assert all(cluster.payloads(name) == [b"to all"] for name in cluster.nodes)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.slow
+def test_a_thousand_nodes_in_one_process_form_a_ring() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1000) as cluster:
+            await cluster.settle(timeout=600)
+            await cluster.publish("n07", b"to all")
+            await cluster.settle(timeout=600)
+
+    asyncio.run(scene())
+
+
+def test_a_cluster_that_needs_more_files_than_are_allowed_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(testing, "allow_files", lambda _: 300)
+
+    async def scene() -> None:
+        async with Cluster(n=100):
+            pass
+
+    with pytest.raises(InputError, match="opens about 1056 files, and 300 are allowed; raise"):
+        asyncio.run(scene())

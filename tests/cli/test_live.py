@@ -125,11 +125,21 @@ def test_what_is_published_from_the_command_line_is_on_a_members_disk(tmp_path: 
     assert [publication.payload for publication in stored] == [b"hello", b"one", b"two"]
 
 
+def test_a_member_without_a_disk_takes_only_what_may_be_lost() -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
+        with process("node", *words, "--tick", TICK):
+            assert len(published(address, "hello", "--volatile")) == 1
+            result = ran("pub", "news", "hello", "--supervisor", address)
+    assert result.returncode == 4
+    assert "start a node with --data" in result.stderr
+
+
 def test_a_reader_gets_what_was_published_before_and_ends_when_it_has_all() -> None:
     with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
         words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
         with process("node", *words, "--tick", TICK):
-            ids = published(address, given="one\ntwo\nthree\n")
+            ids = published(address, "--volatile", given="one\ntwo\nthree\n")
             result = ran(
                 "sub", "news", "--supervisor", address, "--exit-when-synced", "--tick", TICK
             )

@@ -86,6 +86,15 @@ def test_a_list_is_several_values(file: Path) -> None:
     assert found["topics"] == ("a", "b c")
 
 
+def test_the_list_of_supervisors_and_the_table_of_the_command_fit_into_one_file(file: Path) -> None:
+    file.write_text(
+        'supervisors = ["127.0.0.1:1", "127.0.0.1:2"]\n[supervisor]\nlisten = "127.0.0.1:1"\n'
+    )
+    words = ("--config", str(file))
+    assert settings("supervisor", *words)["listen"] == "127.0.0.1:1"
+    assert settings("pub", "news", *words)["supervisors"] == "127.0.0.1:1,127.0.0.1:2"
+
+
 def test_a_flag_is_true_or_false(file: Path) -> None:
     file.write_text("[supervisor]\nchaos = true\n")
     assert settings("supervisor", *LISTEN)["chaos"] is False
@@ -104,6 +113,8 @@ def test_a_variable_can_name_the_file(file: Path, monkeypatch: pytest.MonkeyPatc
     other = file.with_name("other.toml")
     other.write_text("tick = 4.0\n")
     assert settings("supervisor", *LISTEN, "--config", str(other))["tick"] == 4.0
+    file.write_text('supervisor = "127.0.0.1:1"\n')  # the option that comes first of all
+    assert settings("pub", "news")["supervisors"] == "127.0.0.1:1"
 
 
 def test_variables_with_spaces_are_lists(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +154,15 @@ def refusal(
         ('[node]\nlistn = "x"', ": [node] no setting 'listn'; there are advertise, "),
         ('[node]\nallow-topic = "x"', ": [node] no setting 'allow-topic'; there are "),
         ('[pub]\nlisten = "x"', ": [pub] no setting 'listen'; there are "),
-        ("listen = 1979-05-27", ": listen: expected "),
+        ("listen = 1979-05-27", ": listen: expected a text or a number"),
+        ("listen = true", ": listen: expected a text or a number"),
+        ("supervisor = true", ": supervisor: expected a text or a number"),
+        ('chaos = "perhaps"', ": chaos: expected true or false"),
+        ("chaos = 1", ": chaos: expected true or false"),
+        ('tick = "fast"', ": tick: 'fast' is not a valid float"),
+        ("tick = -1", ": tick: -1.0 is not in the range"),
+        ("tick = [1, 2]", ": tick: '1,2' is not a valid float"),
+        ('[node]\nlog-level = "loud"', ": log-level: 'loud' is not one of "),
         ("topic = [{a = 1}]", ": topic: expected "),
         ("[node]\nlisten = {host = 1}", ": listen: expected "),
         ("listen =\n", ": not TOML ("),
@@ -278,6 +297,20 @@ def test_a_topic_stays_where_it_is_if_the_longer_list_still_says_so(file: Path) 
 
 
 @pytest.mark.heavy
+def test_a_node_whose_list_is_not_from_a_file_says_so_and_goes_on(file: Path) -> None:
+    async def scene() -> None:
+        async with two_supervisors() as (first, _):
+            words = ("--supervisor", first.address, "--topic", "news")
+            async with node_process(*words) as node:
+                await until(lambda: first.members() == {"news": 1})
+                for _ in range(2):
+                    node.hang_up()
+                    await node.logged("settings not read again")
+
+    asyncio.run(scene())
+
+
+@pytest.mark.heavy
 def test_a_file_that_cannot_be_read_again_changes_nothing_and_is_logged(file: Path) -> None:
     async def scene() -> None:
         async with two_supervisors() as (first, second):
@@ -287,8 +320,9 @@ def test_a_file_that_cannot_be_read_again_changes_nothing_and_is_logged(file: Pa
                 for text, why in (
                     ("supervisor = [", "not TOML"),
                     ('supervisor = "example.org:1"', "no certificates"),
+                    ("supervisor = true", "expected a text or a number"),
                     ('[node]\ntopic = "news"', "no address given"),
-                    ('[node]\ntopics = "news"', "no setting 'topics'"),
+                    ('[node]\ntropic = "news"', "no setting 'tropic'"),
                 ):
                     write(file, text)
                     node.hang_up()

@@ -304,8 +304,16 @@ class LiveProcesses:
         return seen
 
     def until_printed(self, name: str, count: int) -> None:
-        """Wait until a process has printed so many lines."""
-        self.until(lambda: len(self.lines(name)) >= count, lambda: f"{name} is silent")
+        """Wait until a process has printed so many lines; it must not end before."""
+        pid = self.running[name].pid
+
+        def has_printed() -> bool:
+            status = self._parent.status(pid)
+            is_enough = len(self.lines(name)) >= count  # looked at after the status
+            assert is_enough or status is None, f"{name} has ended with {status}"
+            return is_enough
+
+        self.until(has_printed, lambda: f"{name} is silent")
 
     def until(self, holds: Callable[[], bool], why: Callable[[], str] = str) -> None:
         """Wait for a condition, with a deadline."""

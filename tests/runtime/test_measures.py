@@ -20,9 +20,8 @@ from skipring.runtime.metrics import METRICS, OF_ALL, OF_NODES, OF_SUPERVISORS, 
 from skipring.runtime.node import Node
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.runtime.telemetry import Source, Telemetry
-from skipring.storage.publications import PublicationStore
 from skipring.testing import Cluster
-from tests.runtime.rings import live_ring, until
+from tests.runtime.rings import until
 
 TOPIC = ("news",)
 ONLY_UNDER_TLS = {"skipring_certificate_expires_timestamp_seconds"}
@@ -45,7 +44,7 @@ def names(families: Iterable[Metric]) -> set[str]:
 
 
 def node_of(cluster: Cluster, name: str) -> Node:
-    return cluster._nodes[name]
+    return cluster.node(name)
 
 
 async def scraped(source: Source) -> Values:
@@ -87,7 +86,7 @@ def test_nodes_and_supervisors_export_what_the_table_says() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.settle()
             of_node = names(NodeMeasures(node_of(cluster, "n00")).metrics())
-            of_supervisor = names(SupervisorMeasures(cluster._supervisor).metrics())
+            of_supervisor = names(SupervisorMeasures(cluster.supervisor()).metrics())
             assert of_node == {each.name for each in (*OF_ALL, *OF_NODES)} - ONLY_UNDER_TLS
             expected = {each.name for each in (*OF_ALL, *OF_SUPERVISORS)}
             assert of_supervisor == expected - ONLY_UNDER_TLS
@@ -129,7 +128,7 @@ def test_the_metrics_of_a_supervisor_say_who_is_there_and_what_they_want() -> No
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.settle()
-            source = SupervisorMeasures(cluster._supervisor)
+            source = SupervisorMeasures(cluster.supervisor())
             before = await scraped(source)
             assert before["skipring_ready", ()] == 1
             assert before["skipring_supervisor_topics", ()] == 1
@@ -152,12 +151,9 @@ def test_the_metrics_of_a_supervisor_say_who_is_there_and_what_they_want() -> No
 
 def test_what_a_node_writes_to_the_disk_is_counted(tmp_path: Path) -> None:
     async def scene() -> None:
-        async with live_ring("n00") as ring:
-            with PublicationStore.open(tmp_path) as store:
-                node = await ring.join("kept", store)
-                await ring.publish("kept", b"x")
-                seen = values(NodeMeasures(node).metrics())
-                await ring.kill("kept")
+        async with Cluster(n=2, data_dir=tmp_path) as cluster:
+            await cluster.publish("n01", b"x")
+            seen = values(NodeMeasures(cluster.node("n01")).metrics())
             assert seen["skipring_commits_total", ()] >= 1
             assert seen["skipring_commit_failures_total", ()] == 0
             assert seen["skipring_unwritten_publications", ()] == 0
@@ -170,11 +166,11 @@ def test_what_a_node_writes_to_the_disk_is_counted(tmp_path: Path) -> None:
 
 def test_a_node_is_ready_once_it_has_a_place_in_the_ring_of_every_topic() -> None:
     async def scene() -> None:
-        async with live_ring() as ring:
-            node = await ring.join("n00")
+        async with Cluster(n=0) as cluster:
+            node = cluster.node(await cluster.join())
             source = NodeMeasures(node)
             (reason,) = source.readiness()
-            where = ring.supervisor.address
+            where = cluster.supervisor().address
             assert reason == (
                 "no place in the ring of 'news': "
                 f"there is no connection to the supervisor at {where}"
@@ -193,11 +189,11 @@ def test_a_node_is_ready_once_it_has_a_place_in_the_ring_of_every_topic() -> Non
 
 def test_a_node_stays_ready_while_the_supervisor_is_away() -> None:
     async def scene() -> None:
-        async with live_ring("n00", "n01") as ring:
-            await ring.settle()
-            node = ring.nodes["n00"]
+        async with Cluster(n=2) as cluster:
+            await cluster.settle()
+            node = cluster.node("n00")
             source = NodeMeasures(node)
-            await ring.supervisor.close()
+            await cluster.stop_supervisor()
             linked = ("skipring_supervisor_linked", TOPIC)
             await until(lambda: values(source.metrics())[linked] == 0)
             assert source.readiness() == []
@@ -207,9 +203,9 @@ def test_a_node_stays_ready_while_the_supervisor_is_away() -> None:
 
 def test_a_node_that_cannot_write_is_not_ready() -> None:
     async def scene() -> None:
-        async with live_ring("n00") as ring:
-            await ring.settle()
-            node = ring.nodes["n00"]
+        async with Cluster(n=1) as cluster:
+            await cluster.settle()
+            node = cluster.node("n00")
             node.durability.error = StoreFullError("no room")
             assert NodeMeasures(node).readiness() == ["what came last is not on the disk: no room"]
 
@@ -218,9 +214,9 @@ def test_a_node_that_cannot_write_is_not_ready() -> None:
 
 def test_a_node_says_why_a_supervisor_does_not_let_it_in() -> None:
     async def scene() -> None:
-        async with live_ring() as ring:
-            ring.supervisor._allowed = ("orders.*",)
-            source = NodeMeasures(await ring.join("n00"))
+        async with Cluster(n=0) as cluster:
+            cluster.supervisor()._allowed = ("orders.*",)
+            source = NodeMeasures(cluster.node(await cluster.join()))
             await until(
                 lambda: "does not allow the topic" in str(source.readiness()),
                 lambda: str(source.readiness()),
@@ -231,10 +227,10 @@ def test_a_node_says_why_a_supervisor_does_not_let_it_in() -> None:
 
 def test_a_supervisor_is_ready_while_it_listens() -> None:
     async def scene() -> None:
-        async with live_ring() as ring:
-            source = SupervisorMeasures(ring.supervisor)
+        async with Cluster(n=0) as cluster:
+            source = SupervisorMeasures(cluster.supervisor())
             assert source.readiness() == []
-            await ring.supervisor.close()
+            await cluster.supervisor().close()
             assert source.readiness() == ["not listening"]
 
     asyncio.run(scene())
@@ -245,9 +241,9 @@ def test_a_supervisor_is_ready_while_it_listens() -> None:
 
 def test_somebody_who_makes_up_topics_does_not_push_out_those_that_are_used() -> None:
     async def scene() -> None:
-        async with live_ring() as ring:
+        async with Cluster(n=0) as cluster:
             made_up: dict[TopicId, int] = {f"a{n}": 1 for n in range(2 * TOPICS_MAX)}
-            source = SupervisorMeasures(Crowded(ring.supervisor, made_up | {"orders": 3}))
+            source = SupervisorMeasures(Crowded(cluster.supervisor(), made_up | {"orders": 3}))
             seen = values(source.metrics())
             shown = [each for each in seen if each[0] == "skipring_supervisor_topic_members"]
             assert len(shown) == TOPICS_MAX
@@ -275,9 +271,9 @@ class Crowded:
 
 def test_what_was_dropped_is_told_by_reason() -> None:
     async def scene() -> None:
-        async with live_ring() as ring:
-            ring.supervisor.links.counts.update({"queue full": 2, "not stored": 3})
-            seen = values(SupervisorMeasures(ring.supervisor).metrics())
+        async with Cluster(n=0) as cluster:
+            cluster.supervisor().links.counts.update({"queue full": 2, "not stored": 3})
+            seen = values(SupervisorMeasures(cluster.supervisor()).metrics())
             assert seen["skipring_dropped_total", ("queue full",)] == 2
             assert ("skipring_dropped_total", ("not stored",)) not in seen
             assert seen["skipring_supervisor_store_failures_total", ()] == 3

@@ -5,117 +5,115 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from skipring.storage.publications import PublicationStore
-from tests.runtime.rings import live_ring, until
+from skipring.testing import Cluster
 
-NAMES = [f"n{number:02d}" for number in range(8)]
+NODES = 8
 
 
 def test_eight_nodes_form_a_ring() -> None:
     async def scene() -> None:
-        async with live_ring(*NAMES) as ring:
-            await ring.settle()
+        async with Cluster(NODES) as cluster:
+            await cluster.settle()
 
     asyncio.run(scene())
 
 
 def test_what_is_published_comes_to_everybody_once() -> None:
     async def scene() -> None:
-        async with live_ring(*NAMES) as ring:
-            await ring.settle()
-            for number, name in enumerate(NAMES):
-                await ring.publish(name, b"%d" % number)
-            await ring.settle()
-            sent = sorted(b"%d" % number for number in range(8))
-            assert {name: sorted(got) for name, got in ring.delivered.items()} == dict.fromkeys(
-                NAMES, sent
-            )
+        async with Cluster(NODES) as cluster:
+            await cluster.settle()
+            for name in cluster.nodes:
+                await cluster.publish(name, name.encode())
+            await cluster.settle()
+            sent = [name.encode() for name in cluster.nodes]
+            assert all(sorted(cluster.delivered(name)) == sent for name in cluster.nodes)
 
     asyncio.run(scene())
 
 
 def test_publishing_works_before_the_ring_is_ready() -> None:
     async def scene() -> None:
-        async with live_ring(*NAMES) as ring:
-            await ring.publish("n03", b"early")
-            await ring.settle()
-            assert all(got == [b"early"] for got in ring.delivered.values())
+        async with Cluster(NODES) as cluster:
+            await cluster.publish("n03", b"early")
+            await cluster.settle()
+            assert all(cluster.delivered(name) == [b"early"] for name in cluster.nodes)
 
     asyncio.run(scene())
 
 
 def test_a_newcomer_gets_what_was_published_before() -> None:
     async def scene() -> None:
-        async with live_ring(*NAMES[:4]) as ring:
+        async with Cluster(4) as cluster:
             for number in range(100):
-                await ring.publish("n00", b"%d" % number)
-            await ring.settle()
-            await ring.join("late")
-            await ring.settle()
-            assert len(ring.delivered["late"]) == 100
+                await cluster.publish("n00", b"%d" % number)
+            await cluster.settle()
+            await cluster.join("late")
+            await cluster.settle()
+            assert len(cluster.delivered("late")) == 100
 
     asyncio.run(scene())
 
 
 def test_a_supervisor_that_has_lost_everything_is_told_again() -> None:
     async def scene() -> None:
-        async with live_ring(*NAMES) as ring:
-            await ring.settle()
-            await ring.restart_supervisor()
-            await ring.publish("n05", b"meanwhile")
-            await ring.settle()
-            assert all(got == [b"meanwhile"] for got in ring.delivered.values())
+        async with Cluster(NODES) as cluster:
+            await cluster.settle()
+            await cluster.stop_supervisor()
+            await cluster.start_supervisor(lose_data=True)
+            assert cluster.snapshot().supervisor.database == ()
+            await cluster.publish("n05", b"meanwhile")
+            await cluster.settle()
+            assert all(cluster.delivered(name) == [b"meanwhile"] for name in cluster.nodes)
 
     asyncio.run(scene())
 
 
 def test_one_that_leaves_is_let_go_and_the_others_close_the_gap() -> None:
     async def scene() -> None:
-        async with live_ring(*NAMES) as ring:
-            await ring.settle()
-            assert await ring.leave("n02")
-            await ring.settle()
+        async with Cluster(NODES) as cluster:
+            await cluster.settle()
+            assert await cluster.leave("n02")
+            await cluster.settle()
 
     asyncio.run(scene())
 
 
 def test_crashes_are_noticed_and_the_others_close_the_gaps() -> None:
     async def scene() -> None:
-        async with live_ring(*NAMES) as ring:
-            await ring.settle()
+        async with Cluster(NODES) as cluster:
+            await cluster.settle()
             for name in ("n01", "n04"):
-                await ring.kill(name)
-            await ring.publish("n06", b"after")
-            await ring.settle()
-            assert all(
-                got == [b"after"] for name, got in ring.delivered.items() if name in ring.nodes
-            )
+                cluster.kill(name)
+            await cluster.publish("n06", b"after")
+            await cluster.settle()
+            assert all(cluster.delivered(name) == [b"after"] for name in cluster.nodes)
 
     asyncio.run(scene())
 
 
 def test_what_was_published_is_there_after_a_restart(tmp_path: Path) -> None:
-    async def first() -> list[bytes]:
-        with PublicationStore.open(tmp_path) as store:
-            async with live_ring("other") as ring:
-                await ring.join("kept", store)
-                return [await ring.publish("kept", b"%d" % number) for number in range(20)]
+    async def scene() -> None:
+        async with Cluster(2, data_dir=tmp_path) as cluster:
+            ids = [await cluster.publish("n01", b"%d" % number) for number in range(20)]
+            for name in cluster.nodes:
+                cluster.kill(name)
+            await cluster.restart("n01")
+            stored = cluster.snapshot().subscribers["n01"].publications
+            assert sorted(publication.id for publication in stored) == sorted(ids)
 
-    async def second(ids: list[bytes]) -> None:
-        with PublicationStore.open(tmp_path) as store:
-            async with live_ring("other") as ring:
-                node = await ring.join("kept", store)
-                await until(lambda: len(ring.delivered["other"]) == 20)
-                assert sorted(p.id for p in node.states()["news"].publications) == sorted(ids)
+            await cluster.restart("n00")
+            await cluster.settle()
+            assert sorted(cluster.payloads("n00")) == sorted(cluster.payloads("n01"))
 
-    asyncio.run(second(asyncio.run(first())))
+    asyncio.run(scene())
 
 
 def test_nothing_is_left_behind() -> None:
     async def scene() -> None:
-        async with live_ring(*NAMES) as ring:
-            await ring.settle()
-        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-        assert not any(node.links.connections for node in ring.nodes.values())
+        async with Cluster(NODES) as cluster:
+            await cluster.settle()
+            nodes = [cluster.node(name) for name in cluster.nodes]
+        await cluster.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        assert not any(node.links.connections for node in nodes)
 
     asyncio.run(scene())

@@ -31,6 +31,9 @@ class Clock:
         self.now = 0.0
         self._timers: list[Timer] = []
 
+    def time(self) -> float:
+        return self.now
+
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
         timer = Timer(self.now + delay_s, call)
         self._timers.append(timer)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from skipring.cli.live_options import address_list, supervisors_option
+from skipring.cli.live_options import Access, access_options
 from skipring.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.command()
 @click.argument("topic")
-@supervisors_option
+@access_options
 @click.option("--json", "as_json", is_flag=True, help="Print a world file.")
 @click.option("--payloads", is_flag=True, help="With --json: also what was published.")
 @click.option("--watch", is_flag=True, help="Repaint until interrupted.")
-def ring(topic: str, supervisors: str, as_json: bool, payloads: bool, watch: bool) -> None:
+def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool) -> None:
     """Show the ring of a topic, or print its state as a world file.
 
     A world file can be the start of a simulation (``skipring simulate --load``). Of a topic that
@@ -40,24 +40,24 @@ def ring(topic: str, supervisors: str, as_json: bool, payloads: bool, watch: boo
     from skipring.runtime.inspector import Contents
 
     if watch:
-        asyncio.run(_watch(topic, supervisors))
+        asyncio.run(_watch(topic, access))
     elif as_json:
         from skipring.world.file import render_world
 
         contents = Contents.PAYLOADS if payloads else Contents.IDS
-        inspection = asyncio.run(_inspect(topic, supervisors, contents))
+        inspection = asyncio.run(_inspect(topic, access, contents))
         click.echo(render_world(inspection.snapshot), nl=False)
     else:
         from skipring.cli.ring_view import print_ring
 
-        print_ring(asyncio.run(_inspect(topic, supervisors, Contents.NOTHING)))
+        print_ring(asyncio.run(_inspect(topic, access, Contents.NOTHING)))
 
 
 @click.command()
 @click.argument("topic")
-@supervisors_option
+@access_options
 @_json
-def doctor(topic: str, supervisors: str, as_json: bool) -> int:
+def doctor(topic: str, access: Access, as_json: bool) -> int:
     """Say whether a topic is in order, and if not, why and what to do.
 
     In order is a ring that is legitimate, whose members all have all publications. Exit status:
@@ -68,7 +68,7 @@ def doctor(topic: str, supervisors: str, as_json: bool) -> int:
     from skipring.runtime.diagnosis import diagnose
     from skipring.runtime.inspector import Contents
 
-    diagnosis = diagnose(asyncio.run(_inspect(topic, supervisors, Contents.DIFFERENCES)))
+    diagnosis = diagnose(asyncio.run(_inspect(topic, access, Contents.DIFFERENCES)))
     if as_json:
         from msgspec import to_builtins
 
@@ -89,16 +89,16 @@ def doctor(topic: str, supervisors: str, as_json: bool) -> int:
 @click.command()
 @click.argument("topic")
 @click.argument("node")
-@supervisors_option
+@access_options
 @_json
-def explain(topic: str, node: str, supervisors: str, as_json: bool) -> int:
+def explain(topic: str, node: str, access: Access, as_json: bool) -> int:
     """Say what changed a node lately and why, what is wrong with it, and what will mend that.
 
     Exit status: 0 nothing is wrong with it, 1 something is, 2 nobody knows such a node.
     """
     import asyncio
 
-    explanation = asyncio.run(_explained(topic, node, supervisors))
+    explanation = asyncio.run(_explained(topic, node, access))
     if as_json:
         from msgspec.structs import asdict
 
@@ -123,26 +123,26 @@ def explain(topic: str, node: str, supervisors: str, as_json: bool) -> int:
     return 0 if explanation.is_well else NO
 
 
-async def _inspect(topic: str, supervisors: str, contents: Contents) -> Inspection:
+async def _inspect(topic: str, access: Access, contents: Contents) -> Inspection:
     from skipring.runtime.inspector import inspector_of
 
-    async with inspector_of(address_list(supervisors), topic) as inspector:
+    async with inspector_of(access.supervisors, topic, access.credentials()) as inspector:
         return await inspector.inspect(contents)
 
 
-async def _watch(topic: str, supervisors: str) -> None:
+async def _watch(topic: str, access: Access) -> None:
     from skipring.cli.ring_view import watch_ring
     from skipring.runtime.inspector import inspector_of
 
-    async with inspector_of(address_list(supervisors), topic) as inspector:
+    async with inspector_of(access.supervisors, topic, access.credentials()) as inspector:
         await watch_ring(inspector)
 
 
-async def _explained(topic: str, node: str, supervisors: str) -> Explanation:
+async def _explained(topic: str, node: str, access: Access) -> Explanation:
     from skipring.runtime.diagnosis import explain as explain_node
     from skipring.runtime.inspector import Contents, inspector_of
 
-    async with inspector_of(address_list(supervisors), topic) as inspector:
+    async with inspector_of(access.supervisors, topic, access.credentials()) as inspector:
         inspection = await inspector.inspect(Contents.DIFFERENCES)
         journal = await inspector.journal(node) if node in inspection.statuses else None
     return explain_node(inspection, node, journal)

@@ -15,11 +15,12 @@ from skipring.cli.live_options import Access, access_options, tick_option
 @click.argument("topic")
 @click.argument("text", required=False)
 @access_options
+@click.option("--volatile", is_flag=True, help="A member that only has a memory will do.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
-def pub(topic: str, text: str | None, access: Access, as_json: bool) -> None:
+def pub(topic: str, text: str | None, access: Access, volatile: bool, as_json: bool) -> None:
     """Publish TEXT, or each line of the standard input, in a topic.
 
-    Each line is there once a member has made it durable; its id is printed then.
+    Each line is there once a member has it on its disk; its id is printed then.
     """
     import json
 
@@ -35,7 +36,10 @@ def pub(topic: str, text: str | None, access: Access, as_json: bool) -> None:
     credentials = access.credentials()
     supervisors = check_supervisors(access.supervisors, credentials)
     given = [os.fsencode(text)] if text is not None else lines_of(sys.stdin.fileno())
-    run(publish_all(supervisors, topic, given, emit, credentials=credentials))
+    publishing = publish_all(
+        supervisors, topic, given, emit, credentials=credentials, is_volatile=volatile
+    )
+    run(publishing)
 
 
 @click.command()

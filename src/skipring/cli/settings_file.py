@@ -23,7 +23,7 @@ from skipring.errors import InputError
 CONFIG_FILE: Final = "skipring.config"
 
 _OWN: Final = "config"
-Option = click.Parameter
+Option = click.Option
 
 
 def _load(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
@@ -61,7 +61,7 @@ def read_settings(context: click.Context, path: Path) -> dict[str, Any]:
     given = {**general, **tree.get(own, {})}
     options = commands[own]
     return {
-        str(options[name].name): _as_given(value, options[name], f"{path}: {name}")
+        str(options[name].name): _as_given(value, options[name], context, f"{path}: {name}")
         for name, value in given.items()
         if name in options
     }
@@ -85,11 +85,14 @@ def _configurable(context: click.Context) -> dict[str, dict[str, Option]]:
 
 
 def _options_of(command: click.Command) -> dict[str, Option]:
-    return {
-        max(option.opts, key=len).lstrip("-"): option
-        for option in command.params
-        if isinstance(option, click.Option)
-    }
+    found: dict[str, Option] = {}
+    for option in command.params:
+        if isinstance(option, click.Option):
+            name = max(option.opts, key=len).lstrip("-")
+            found[name] = option
+            if option.name == f"{name}s":  # at the top, "supervisor" may be the name of a table
+                found[option.name] = option
+    return found
 
 
 def _check_names(given: Mapping[str, Any], known: set[str], path: Path, where: str) -> None:
@@ -102,13 +105,19 @@ def _listed(names: set[str] | Mapping[str, Any]) -> str:
     return ", ".join(sorted(names))
 
 
-def _as_given(value: object, option: Option, place: str) -> object:
+def _as_given(value: object, option: Option, context: click.Context, place: str) -> object:
     """A value as if it had been given on the command line; a list where several may stand."""
+    if option.is_flag:
+        if not isinstance(value, bool):
+            raise InputError(f"{place}: expected true or false")
+        return value
     values = value if isinstance(value, list) else [value]
-    if any(not isinstance(each, str | int | float | bool) for each in values):
-        raise InputError(f"{place}: expected a text, a number, true or false, or a list of such")
-    if option.multiple:
-        return [str(each) for each in values]
-    if isinstance(value, list):
-        return ",".join(str(each) for each in values)
-    return value if isinstance(value, bool) else str(value)
+    if any(isinstance(each, bool) or not isinstance(each, str | int | float) for each in values):
+        raise InputError(f"{place}: expected a text or a number, or a list of such")
+    texts = [str(each) for each in values]
+    given = texts if option.multiple else ",".join(texts)
+    try:
+        option.type_cast_value(context, given)
+    except click.BadParameter as error:
+        raise InputError(f"{place}: {error.message}") from None
+    return given

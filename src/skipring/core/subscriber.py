@@ -49,7 +49,7 @@ from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.silence import Silence
 from skipring.core.spreading import Spreading
-from skipring.core.state import SubscriberState
+from skipring.core.state import SilenceState, SubscriberState
 from skipring.core.trie import PublicationTrie
 
 
@@ -342,6 +342,16 @@ class Subscriber:
         return self._shortcuts.slots
 
     @property
+    def silence(self) -> dict[NodeId, SilenceState]:
+        """How long ring neighbours have been silent (R9)."""
+        return self._silence.states()
+
+    @property
+    def digests(self) -> Mapping[NodeId, int]:
+        """What others have said of the sum over their parts of the ring (R14)."""
+        return self._digest.heard
+
+    @property
     def trie(self) -> PublicationTrie:
         """v.T."""
         return self._holdings.trie
@@ -374,8 +384,8 @@ class Subscriber:
             right=self.right,
             ring=self.ring,
             shortcuts=dict(self._shortcuts.slots),
-            silence=self._silence.states(),
-            digests=dict(self._digest.heard),
+            silence=self.silence,
+            digests=dict(self.digests),
             publications=self.publications,
             hashes=self.trie.wrong_digests(),
         )

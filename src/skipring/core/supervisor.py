@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, ClassVar, assert_never
@@ -248,6 +248,11 @@ class Supervisor:
     def is_idle(self) -> bool:
         """True if nobody is recorded, waits for an answer or is held for crashed."""
         return not (self.roster.nodes or self._queue or self._suspects or self.roster.is_loaded)
+
+    @property
+    def queue(self) -> Collection[NodeId]:
+        """Who waits for an answer, first come first (R15)."""
+        return self._queue.keys()
 
     def state(self) -> SupervisorState:
         """The machine's variables as a value."""

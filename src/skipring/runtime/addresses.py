@@ -95,6 +95,13 @@ def split_address(text: Address, what: str, *, is_secured: bool) -> tuple[str, i
     return host, int(port)
 
 
+def is_anywhere(host: str) -> bool:
+    """True if a host stands for all addresses of this machine, which nobody can dial."""
+    with suppress(ValueError):
+        return ip_address(host).is_unspecified
+    return False
+
+
 def is_loopback(host: str) -> bool:
     """True if what is sent to a host stays on this machine."""
     with suppress(ValueError):

@@ -173,8 +173,6 @@ def _state(damage: Overwrite, *, is_member: bool) -> SubscriberState:
 
 
 def _spoil(node: NodeVictim, topic: TopicId, trie: PublicationTrie, damage: Spoil) -> None:
-    if not len(trie):
-        return  # all empty tries of a process are one and the same object
     trie.corrupt(_wrong_digests(trie, damage.hashes, Random(damage.seed)))
     offsets = [offset for _, offset in trie.entries()]
     count = min(damage.publications, len(offsets))

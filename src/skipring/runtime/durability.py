@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from skipring.errors import StorageError
+from skipring.runtime.logs import logger
 from skipring.storage.publications import PublicationStore
 from skipring.storage.supervisor import SupervisorStore
 
 # Limit of ours: what may be only in memory. Repair brings again what was not taken.
 WAITING_BYTES_MAX: Final = 32 << 20
+
+_LOG: Final = logger("durability")
 
 Store = TypeVar("Store", PublicationStore, SupervisorStore)
 
@@ -95,9 +98,13 @@ class Durability:
             await asyncio.to_thread(self._store.commit)
         except StorageError as error:
             self.failures += 1
+            if self.error is None:
+                _LOG.error("cannot store", reason=str(error))
             self.error = error
         else:
             self.commits += 1
+            if self.error is not None:
+                _LOG.info("storing again")
             self.error = None
             self._waiting_bytes -= covered
         finally:

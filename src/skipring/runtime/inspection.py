@@ -61,7 +61,7 @@ def database_page(machine: Supervisor | None, question: InspectDatabase) -> Data
     if machine is None:
         return DatabasePage(question.request, 0, 0, 0, None, (), ())
     roster = machine.roster
-    queue = machine._queue  # noqa: SLF001  (the machine's state as a value costs O(n))
+    queue = machine.queue
     total = len(roster.database()) if roster.is_loaded else len(roster)
     start = min(question.start, total + len(queue))
     entries = list(_within_bytes(_entries(roster, start)))
@@ -138,8 +138,7 @@ def answer(
 
 def node_status(machine: Subscriber, request: int) -> NodeStatus:
     """The variables of a subscriber; of what corrupted memory holds too much of, the first."""
-    # The machine's state as a value has all publications in it.
-    silence, heard = machine._silence.states(), machine._digest.heard  # noqa: SLF001
+    silence, heard = machine.silence, machine.digests
     return NodeStatus(
         request=request,
         member=machine.member,

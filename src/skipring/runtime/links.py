@@ -31,6 +31,7 @@ CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is writ
 BACK_OFF_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
 SPARE_S: Final = 10.0  # Our guess: a second link to somebody that is not used so long can go.
+IDLE_S: Final = 300.0  # Our guess: neighbours talk once a tick, so these are none any more.
 GRUDGE_S: Final = 60.0  # Our guess: then we forget that somebody could not be reached.
 
 Receiver = Callable[[NodeId, Envelope[WireMessage]], None]
@@ -306,13 +307,19 @@ class _Peer:
     # -- the end -----------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """Close spare links that nobody uses; forget that somebody could not be reached."""
+        """Close links that nobody uses; forget that somebody could not be reached."""
         for link in self._spare:
             if now - link.used_s > SPARE_S:
                 link.close()
+        if self.link is not None and self._is_idle(self.link, now):
+            self.link.close()
         if now - self._failed_s > GRUDGE_S:
             self._failures = 0
         self._forget_if_idle()
+
+    def _is_idle(self, link: Link, now: float) -> bool:
+        """True if a node that we dialled has nothing to do with us any more."""
+        return link.is_dialled and self._address is None and now - link.used_s > IDLE_S
 
     def _forget_if_idle(self) -> None:
         if not (self.link or self._waiting or self._dialling or self._failures):

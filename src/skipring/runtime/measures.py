@@ -91,11 +91,14 @@ class MeasuredNode(MeasuredHost, Protocol):
 
     deliveries: Counter[tuple[TopicId, Origin]]
     put_aside: int
-    refusals: dict[TopicId, str]
 
     @property
     def durability(self) -> MeasuredDurability:
         """Its commits."""
+
+    @property
+    def refusals(self) -> Mapping[TopicId, str]:
+        """Why supervisors do not let it in."""
 
     @property
     def topics(self) -> Collection[TopicId]:

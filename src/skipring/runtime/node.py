@@ -28,19 +28,16 @@ from skipring.core.events import (
     UnsubscribeRequested,
 )
 from skipring.core.messages import (
-    GetConfiguration,
     Message,
     Publications,
     PublishNew,
-    SetConfiguration,
-    Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import SkipringError, StorageError
-from skipring.runtime.addresses import AddressBook, supervisor_at, supervisor_of
+from skipring.runtime.addresses import AddressBook
 from skipring.runtime.chaos import DAMAGES, SeverableLinks, damage_node, kill_process
 from skipring.runtime.detector import Watch
 from skipring.runtime.driver import Driver
@@ -48,15 +45,15 @@ from skipring.runtime.durability import Durability
 from skipring.runtime.inspection import answer
 from skipring.runtime.journal import Journals
 from skipring.runtime.links import Links
+from skipring.runtime.membership import Membership
 from skipring.runtime.settings import Settings
 from skipring.runtime.ticker import Ticker
 from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
-from skipring.wire.codec import Envelope, encode
+from skipring.wire.codec import Envelope
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
     Address,
-    ConfigurationAck,
     InspectNode,
     ListPublications,
     Probe,
@@ -71,7 +68,7 @@ from skipring.wire.runtime_messages import (
 )
 from skipring.wire.values import shown
 
-_SUPERVISORS: Final = supervisor_at("")  # how the names of all supervisors begin
+NO_DISK: Final = "it keeps nothing on a disk"
 LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accuses nobody.
 
 WritableArchive = MemoryArchive | StoredArchive
@@ -121,6 +118,7 @@ class Node:
             greeting, book, self._receive, rng, credentials=settings.credentials
         )
         self._driver.links = self.links
+        self.membership = Membership(name, self._topics, self._driver, self.links)
         self.ticker = Ticker(self._tick, settings.tick_s, rng)
         self._flusher = Ticker(self._flush, settings.flush_s, rng)
         self.address: Address = ""
@@ -128,7 +126,6 @@ class Node:
         self.durability = Durability(store)
         self.deliveries: Counter[tuple[TopicId, Origin]] = Counter()
         self.put_aside = 0  # publications that turned out to be spoilt
-        self.refusals: dict[TopicId, str] = {}  # why a supervisor does not let us in
         self._tasks: set[asyncio.Task[None]] = set()  # of publishing for others
 
     async def start(self, host: str, port: int) -> Self:
@@ -191,9 +188,8 @@ class Node:
 
     def _receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
         topic, message = envelope.topic, envelope.message
-        if sender.startswith(_SUPERVISORS):
-            if not self._is_ours(sender, topic):
-                self._dismiss(sender, topic, message)
+        if self.membership.is_supervisor(sender):
+            if not self.membership.is_obeyed(sender, topic, message):
                 return
             sender = SUPERVISOR
         elif self.durability.is_overfull and isinstance(message, PublishNew | Publications):
@@ -201,20 +197,8 @@ class Node:
             return
         self._watch.hear(topic, sender)
         self._driver.receive(sender, envelope)
-        if sender == SUPERVISOR and isinstance(message, SetConfiguration):
-            self.refusals.pop(topic, None)
-            self._driver.say(topic, SUPERVISOR, ConfigurationAck())
-
-    def _is_ours(self, sender: NodeId, topic: TopicId) -> bool:
-        """True if it is the topic's supervisor who speaks, and not just any."""
-        supervisors = self._driver.supervisors
-        return bool(supervisors) and sender == supervisor_at(self._driver.supervisor_of(topic))
-
-    def _dismiss(self, sender: NodeId, topic: TopicId, message: WireMessage) -> None:
-        """A supervisor that was the topic's once still counts on us: ask it to forget us."""
-        self.links.counts["not the topic's supervisor"] += 1
-        if isinstance(message, SetConfiguration) and message.label is not None:
-            self.links.send(sender, encode(topic, Unsubscribe(self.name)))
+        if sender == SUPERVISOR:
+            self.membership.on_heard(topic, message)
 
     def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
         match message:
@@ -230,7 +214,7 @@ class Node:
                 seen = answer(topic, self._topics.machine(topic), self._journals, message)
                 self._driver.say(topic, sender, seen)
             case Refused(reason=reason) if sender == SUPERVISOR:
-                self.refusals[topic] = reason
+                self.membership.on_refused(topic, reason)
             case _ if isinstance(message, DAMAGES):
                 self._driver.say(topic, sender, damage_node(self, topic, message))
             case _:
@@ -239,8 +223,9 @@ class Node:
     async def _publish_for(self, sender: NodeId, topic: TopicId, message: Publish) -> None:
         """Publish for one that is no member, and say so once it is durable."""
         given = message.publication
-        if topic not in self._topics or given.payload is None:
-            self._driver.say(topic, sender, Refused(message.request, "not a member of the topic"))
+        why = self._why_not(topic, message)
+        if why is not None or given.payload is None:
+            self._driver.say(topic, sender, Refused(message.request, why or "no payload"))
             return
         event = PublishRequested(
             payload=given.payload,
@@ -252,12 +237,20 @@ class Node:
         )
         try:
             await self.publish(topic, event)
-        except StorageError as error:
+        except SkipringError as error:
             self._driver.say(topic, sender, Refused(message.request, str(error)))
             return
         key = given.id_in(topic)
         offset = self._topics.offset_of(topic, key)
         self._driver.say(topic, sender, Published(message.request, key, offset or 0))
+
+    def _why_not(self, topic: TopicId, message: Publish) -> str | None:
+        """Why we do not publish for somebody, or None."""
+        if topic not in self._topics:
+            return "not a member of the topic"
+        if self._store is None and not message.volatile:
+            return NO_DISK
+        return None
 
     def _tick(self) -> None:
         """Run the machines, and report neighbours that have gone silent (section 3.3)."""
@@ -265,34 +258,15 @@ class Node:
         is_late = self._last_tick is None or now - self._last_tick > LATE * self._tick_s
         self._last_tick = now
         self._driver.tick()
-        self._keep_in_touch()
+        self.membership.on_tick()
         self.links.sweep()
         self.durability.nudge()  # also what a full disk did not take
         for topic, node in self._watch.tick(self._topics.ring_neighbours(), is_late=is_late):
             self._driver.say(topic, SUPERVISOR, ReportSilent(node))
 
-    def _keep_in_touch(self) -> None:
-        """Ask supervisors to which we have no link: they reach us only over one that we dial."""
-        if not self._driver.supervisors:
-            return
-        for topic, machine in self._topics.machines():
-            supervisor = supervisor_at(self._driver.supervisor_of(topic))
-            if machine.label is not None and not self.links.is_linked(supervisor):
-                self._driver.perform(topic, [Send(SUPERVISOR, GetConfiguration(self.name))])
-
     def set_supervisors(self, supervisors: Sequence[Address]) -> None:
         """Take another list of supervisors; topics that belong to another one now move to it."""
-        old, new = self._driver.supervisors, tuple(supervisors)
-        moved = [
-            topic
-            for topic in self.topics
-            if old and supervisor_of(topic, old) != supervisor_of(topic, new)
-        ]
-        goodbye = Unsubscribe(self.name)
-        self._driver.perform_all((topic, [Send(SUPERVISOR, goodbye)]) for topic in moved)
-        self._driver.supervisors = new
-        hello = GetConfiguration(self.name)
-        self._driver.perform_all((topic, [Send(SUPERVISOR, hello)]) for topic in moved)
+        self.membership.set_supervisors(supervisors)
 
     # -- effects -----------------------------------------------------------------------------
 
@@ -348,6 +322,11 @@ class Node:
         self.on_crash()
 
     # -- what can be seen --------------------------------------------------------------------
+
+    @property
+    def refusals(self) -> Mapping[TopicId, str]:
+        """Why supervisors do not let us in."""
+        return self.membership.refusals
 
     @property
     def topics(self) -> list[TopicId]:

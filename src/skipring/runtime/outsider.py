@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -16,6 +16,7 @@ from skipring.errors import UnreachableError
 from skipring.runtime.addresses import AddressBook, supervisor_at, supervisor_of
 from skipring.runtime.credentials import Credentials
 from skipring.runtime.links import Links
+from skipring.runtime.node import NO_DISK
 from skipring.wire.codec import Envelope, encode, named_nodes
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
@@ -37,9 +38,11 @@ from skipring.wire.runtime_messages import (
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
+SHOWN_MAX: Final = 4
 ANSWER_S: Final = 5.0  # Our guess: whoever has not answered by then will not.
 NAME_CHARACTERS_MAX: Final = 64  # of a node
-MEMBERS: Final = 4  # to choose from: the first may just have crashed
+MEMBERS: Final = 16  # to choose from: the first may just have crashed, or have no disk
+LOCATIONS_MAX: Final = 8  # Our guess: after so many members, of a large topic, we give up.
 
 Answer = Members | Published | DatabasePage | NodeStatus | PublicationPage | JournalPage | Done
 Wanted = TypeVar("Wanted", bound=Answer)
@@ -64,9 +67,11 @@ class Outsider:
         *,
         rng: Random,
         credentials: Credentials | None = None,
+        is_volatile: bool = False,
     ) -> None:
         name: NodeId = f"client-{rng.getrandbits(48):012x}"
         self.name = name if credentials is None else _name_below(credentials.name, name)
+        self._is_volatile = is_volatile  # members that only have a memory will do
         self._is_secured = credentials is not None
         self._supervisors = tuple(supervisors)
         self.book = AddressBook()
@@ -100,18 +105,32 @@ class Outsider:
         has taken although its answer was lost is not published twice.
         """
         tried: dict[NodeId, str] = {}
-        for node, address in (await self._members(topic)).items():
-            self.book.hear({node: address})
-            questions = [partial(Publish, publication=each) for each in publications]
-            answers = await asyncio.gather(
-                *(self.ask(topic, node, question, Published) for question in questions)
-            )
-            done = [answer for answer in answers if isinstance(answer, Published)]
-            if len(done) == len(publications):
-                return done
-            tried[node] = next((a.reason for a in answers if isinstance(a, Refused)), "no answer")
+        for _ in range(LOCATIONS_MAX):
+            members = {
+                node: at for node, at in (await self._members(topic)).items() if node not in tried
+            }
+            if not members:
+                break
+            for node, address in members.items():
+                answers = await self._publish_through(topic, node, address, publications)
+                done = [answer for answer in answers if isinstance(answer, Published)]
+                if len(done) == len(publications):
+                    self._located[topic] = {node: address}
+                    return done
+                refused = (answer.reason for answer in answers if isinstance(answer, Refused))
+                tried[node] = next(refused, "no answer")
             self._located.pop(topic, None)
         raise UnreachableError(_nobody_took(topic, tried))
+
+    async def _publish_through(
+        self, topic: TopicId, node: NodeId, address: Address, publications: Sequence[Publication]
+    ) -> list[Published | Refused | None]:
+        self.book.hear({node: address})
+        questions = (
+            partial(Publish, publication=each, volatile=self._is_volatile) for each in publications
+        )
+        asked = (self.ask(topic, node, question, Published) for question in questions)
+        return list(await asyncio.gather(*asked))
 
     async def _members(self, topic: TopicId) -> dict[NodeId, Address]:
         """Some members of a topic, as the supervisor said when we last asked."""
@@ -174,7 +193,12 @@ class Outsider:
 def _nobody_took(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
     if not tried:
         return f"nobody subscribes to {topic!r}; start a node that does"
-    why = ", ".join(f"{node}: {reason}" for node, reason in tried.items())
+    if set(tried.values()) == {NO_DISK}:
+        return (
+            f"no member of {topic!r} keeps its publications on a disk; start a node with --data, "
+            "or be content with memory (--volatile)"
+        )
+    why = ", ".join(f"{node}: {reason}" for node, reason in islice(tried.items(), SHOWN_MAX))
     return f"no member of {topic!r} took the publication ({why}); is it still running?"
 
 

@@ -36,13 +36,15 @@ async def publish_all(
     emit: Emit,
     *,
     credentials: Credentials | None = None,
+    is_volatile: bool = False,
 ) -> None:
     """Publish in order through a member of a topic; each is handed over once it is durable.
 
     Payloads are taken as they come: whoever makes them slowly sees each published at once.
     """
     _check(lambda: check_topic(topic))
-    async with Outsider(supervisors, rng=Random(), credentials=credentials) as outsider:
+    client = Outsider(supervisors, rng=Random(), credentials=credentials, is_volatile=is_volatile)
+    async with client as outsider:
         seqs = count()
         inbox = _Inbox(payloads)
         while batch := await inbox.take(AT_ONCE):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from skipring.runtime.addresses import join_address
@@ -70,7 +71,7 @@ class Doors:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._listening: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
+        self._again: asyncio.TimerHandle | None = None
         self._entering: set[asyncio.Task[None]] = set()  # those who show certificates, or should
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
@@ -80,27 +81,39 @@ class Doors:
         family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
         self._listening = socket.create_server(where[:2], family=family, backlog=BACKLOG)
         self._listening.setblocking(False)
-        self._accepting = loop.create_task(self._accept(self._listening))
+        self._begin(self._listening)
         bound = self._listening.getsockname()
         return bound[0], bound[1]
 
-    async def _accept(self, listening: socket.socket) -> None:
+    def _begin(self, listening: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Somebody has come; a task that waited for it could be cancelled with a socket in hand."""
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                came, where = await loop.sock_accept(listening)
-            except OSError as error:  # too many open files, for example
-                self._exchange.complain("cannot accept", "cannot accept", "", str(error))
-                await asyncio.sleep(ACCEPT_AGAIN_S)
-                continue
-            address = join_address(where[0], where[1])
-            if len(self._entering) >= ENTERING_MAX:
-                self._exchange.complain("connection refused", "too many handshakes", address)
-                came.close()
-                continue
-            task = loop.create_task(self._let_in(came, address))
-            self._entering.add(task)
-            task.add_done_callback(self._entering.discard)
+        try:
+            came, where = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # too many open files, for example
+            self._exchange.complain("cannot accept", "cannot accept", "", str(error))
+            loop.remove_reader(listening)
+            self._again = loop.call_later(ACCEPT_AGAIN_S, self._begin, listening)
+            return
+        came.setblocking(False)
+        address = join_address(where[0], where[1])
+        if len(self._entering) >= ENTERING_MAX:
+            self._exchange.complain("connection refused", "too many handshakes", address)
+            came.close()
+            return
+        task = loop.create_task(self._let_in(came, address))
+        self._entering.add(task)
+        task.add_done_callback(partial(self._on_entered, came))
+
+    def _on_entered(self, came: socket.socket, task: asyncio.Task[None]) -> None:
+        self._entering.discard(task)
+        if task.cancelled():  # perhaps before it began
+            came.close()
 
     async def _let_in(self, came: socket.socket, address: Address) -> None:
         credentials = self._exchange.credentials
@@ -123,15 +136,17 @@ class Doors:
 
     def close(self) -> None:
         """Accept no more."""
-        for task in (self._accepting, *self._entering):
-            if task is not None:
-                task.cancel()
-        if self._listening is not None:
-            self._listening.close()
+        for task in self._entering:
+            task.cancel()
+        if self._again is not None:
+            self._again.cancel()
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
 
     async def closed(self) -> None:
         """Wait until nothing is left."""
         await asyncio.sleep(0)  # let transports say that they are closed
-        left = {task for task in (self._accepting, *self._entering) if task is not None}
-        if left:
-            await asyncio.wait(left)
+        if self._entering:
+            await asyncio.wait(set(self._entering))

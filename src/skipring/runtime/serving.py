@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -15,7 +16,7 @@ from msgspec import Struct
 from skipring.core.effects import Deliver
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import IdentityError, InputError, MessageError, SkipringError
-from skipring.runtime.addresses import is_loopback, split_address
+from skipring.runtime.addresses import is_anywhere, is_loopback, split_address
 from skipring.runtime.durability import opened
 from skipring.runtime.logs import logger
 from skipring.runtime.measures import NodeMeasures, SupervisorMeasures
@@ -75,6 +76,7 @@ async def serve_supervisor(settings: Settings, place: Place, announce: Announce)
         server = SupervisorServer(settings, rng=Random(), store=store)
         stack.push_async_callback(server.close)
         await _listening(server.start(host, port), place.listen)
+        _on_hangup(_nothing_to_read)
         _show(SupervisorMeasures(server), settings, place, stack)
         announce(f"listening {server.address}")
         _LOG.info("supervisor started", address=server.address, secured=_is_secured(settings))
@@ -97,6 +99,10 @@ async def serve_node(
     """
     host, port = split_address(place.listen, "--listen", is_secured=_is_secured(settings))
     check_supervisors(settings.supervisors, settings.credentials)
+    if is_anywhere(host) and settings.advertised is None:
+        raise InputError(
+            f"--listen: nobody can dial {host}; say with --advertise where others find this node"
+        )
     for topic in topics:
         _check_topic(topic)
     stop = _stop_event()
@@ -108,6 +114,9 @@ async def serve_node(
         node = Node(called, settings, rng=Random(), deliver=_ignore, store=store)
         stack.push_async_callback(node.close)
         await _listening(node.start(host, port), place.listen)
+        _on_hangup(
+            partial(_reload, node, supervisors_again) if supervisors_again else _nothing_to_read
+        )
         _show(NodeMeasures(node), settings, place, stack)
         announce(f"listening {node.address}")
         _LOG.info("node started", node=called, address=node.address, topics=" ".join(topics))
@@ -115,8 +124,6 @@ async def serve_node(
             _LOG.warning("storage recovered", what=str(store.recovery))
         for topic in topics:
             node.subscribe(topic)
-        if supervisors_again is not None:
-            _on_hangup(node, supervisors_again)
         await stop.wait()
         _LOG.info("node stops", node=called)
         await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
@@ -190,18 +197,24 @@ def _show(source: Source, settings: Settings, place: Place, stack: AsyncExitStac
     _LOG.info("metrics", address=telemetry.start(host, port, context))
 
 
-def _on_hangup(node: Node, supervisors_again: Callable[[], Sequence[Address]]) -> None:
-    def reload() -> None:
-        try:
-            supervisors = supervisors_again()
-        except SkipringError as error:
-            _LOG.error("settings not read again", reason=str(error))
-            return
-        node.set_supervisors(supervisors)
-        _LOG.info("settings read again", supervisors=",".join(supervisors))
-
+def _on_hangup(react: Callable[[], None]) -> None:
+    """Without a reaction of ours the signal would end the process."""
     with suppress(AttributeError, NotImplementedError):  # not every system has this signal
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, react)
+
+
+def _reload(node: Node, supervisors_again: Callable[[], Sequence[Address]]) -> None:
+    try:
+        supervisors = supervisors_again()
+    except SkipringError as error:
+        _LOG.error("settings not read again", reason=str(error))
+        return
+    node.set_supervisors(supervisors)
+    _LOG.info("settings read again", supervisors=",".join(supervisors))
+
+
+def _nothing_to_read() -> None:
+    _LOG.warning("settings not read again", reason="no list of supervisors is from a file")
 
 
 def _ignore(topic: TopicId, delivery: Deliver) -> None:

@@ -68,6 +68,7 @@ class Contents(NamedTuple):
 
 def connect(path: Path) -> sqlite3.Connection:
     """A connection that starts no transactions by itself and waits for nobody."""
+    path.touch(mode=0o600)  # SQLite would let others read what it makes
     return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
 
 

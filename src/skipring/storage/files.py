@@ -71,6 +71,11 @@ def is_damage(error: sqlite3.Error, path: Path) -> bool:
     return may_use and code_of(error) not in _SURROUNDINGS
 
 
+def make_directory(directory: Path) -> None:
+    """Make a data directory that only its owner can look into; one that is there stays as it is."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 class Lock:
     """Keeps other processes out of a data directory; ends with the process, however it ends."""
 

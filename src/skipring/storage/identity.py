@@ -10,7 +10,7 @@ from typing import Final
 
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import IdentityError
-from skipring.storage.files import failures_told, write_durably
+from skipring.storage.files import failures_told, make_directory, write_durably
 
 FILE: Final = "node-id"
 RANDOM_CHARACTERS: Final = 12  # Our guess: 62 bits, so that two of a million never meet.
@@ -29,7 +29,7 @@ def node_id(directory: Path, name: str | None = None) -> NodeId:
         _check(name, "the name given")
     path = directory / FILE
     with failures_told(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         kept = _read(path)
         if kept is None:
             made = name or "".join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))

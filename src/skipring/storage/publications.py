@@ -22,7 +22,7 @@ from skipring.storage.database import (
     replace_promise,
     transaction,
 )
-from skipring.storage.files import Lock, failures_told
+from skipring.storage.files import Lock, failures_told, make_directory
 from skipring.storage.packs import Pack
 from skipring.storage.places import Places
 from skipring.storage.promises import Promise, PromiseFile
@@ -65,7 +65,7 @@ class PublicationStore:
         StoreFullError if there is no room.
         """
         with failures_told(directory):
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             return cls(directory)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from msgspec.msgpack import Decoder, Encoder
 from skipring.core.peers import TopicId
 from skipring.core.state import SupervisorState
 from skipring.storage.database import connect, transaction
-from skipring.storage.files import Lock, failures_told, is_damage, put_aside
+from skipring.storage.files import Lock, failures_told, is_damage, make_directory, put_aside
 
 FILE: Final = "supervisor.sqlite3"
 LOCK_FILE: Final = "supervisor.lock"
@@ -53,7 +53,7 @@ class SupervisorStore:
         StorageError if the directory cannot be used, StoreBusyError if another process uses it.
         """
         with failures_told(directory):
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             return cls(directory)
 
     def close(self) -> None:

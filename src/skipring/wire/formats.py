@@ -173,7 +173,7 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
     Probe: _control(nonce=NUMBER),
     ProbeReply: _control(nonce=NUMBER),
     ConfigurationAck: _control(),
-    Publish: _data(request=NUMBER, publication=PUBLICATION),
+    Publish: _data(request=NUMBER, publication=PUBLICATION, volatile=FLAG),
     Published: _control(request=NUMBER, id=ID, offset=OFFSET),
     Refused: _control(request=NUMBER, reason=REASON),
     InspectDatabase: _control(request=NUMBER, start=NUMBER),

@@ -61,11 +61,13 @@ class Publish(Struct, frozen=True, array_like=True, gc=False, tag=70):
     """Somebody who is no member asks one to publish for it; answered by Published or Refused.
 
     Whoever asks again after a lost answer gives the same publisher, seq and time: the id is then
-    the same, and nothing is published twice.
+    the same, and nothing is published twice. A member without a disk refuses, unless the sender
+    is content with its memory.
     """
 
     request: int
     publication: Publication
+    volatile: bool = False
 
 
 class Published(Struct, frozen=True, array_like=True, gc=False, tag=71):

@@ -1,0 +1,216 @@
+"""``skipring chaos``: what it does, says and exits with, against a ring of real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+from click.testing import CliRunner, Result
+
+from skipring.cli import skipring
+from skipring.errors import InputError, UnreachableError
+from skipring.runtime.saboteur import Saboteur, saboteur_of
+from skipring.testing import Cluster
+from tests.cli.test_live import process
+
+TOPIC = "news"
+TICK = "0.05"
+DEADLINE_S = 60.0
+POLL_S = 0.05
+
+Chaos = Callable[..., Awaitable[Result]]
+
+
+def invoked(*words: str) -> Result:
+    return CliRunner().invoke(skipring, ["chaos", *words], standalone_mode=False)
+
+
+def against_a_ring(scene: Callable[[Cluster, Chaos], Awaitable[None]], n: int = 6) -> None:
+    """Run a scene with a ring that is in order, and commands beside it."""
+
+    async def run() -> None:
+        async with Cluster(n=n) as cluster:
+            await cluster.publish("n00", b"before")
+            await cluster.settle()
+            address = cluster.url.removeprefix("skipring://")
+
+            async def chaos(name: str, *words: str) -> Result:
+                given = (name, TOPIC, "--supervisor", address, *words)
+                return await asyncio.to_thread(invoked, *given)
+
+            await scene(cluster, chaos)
+
+    asyncio.run(run())
+
+
+# -- what is done ----------------------------------------------------------------------------
+
+
+def test_an_adversary_hits_everybody_and_the_ring_heals() -> None:
+    async def scene(cluster: Cluster, chaos: Chaos) -> None:
+        result = await chaos("adversary", "A15", "--seed", "3", "--json")
+        assert result.exception is None
+        told = json.loads(result.output)
+        assert told["topic"] == TOPIC
+        assert set(told["damaged"]) == {"supervisor", *cluster.nodes}
+        await cluster.settle()
+        assert all(cluster.payloads(name) == [b"before"] for name in cluster.nodes)
+
+    against_a_ring(scene)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("database",), "supervisor: database overwritten with"),
+        (("database", "--wipe"), "supervisor: database overwritten with 0 entries"),
+        (("labels", "--seed", "1"), "n03: variables overwritten, label "),
+        (("tries", "--share", "1"), "n03: up to 1 digests wrong, 1 publications lost"),
+    ],
+)
+def test_a_part_can_be_damaged_and_heals(words: tuple[str, ...], told: str) -> None:
+    async def scene(cluster: Cluster, chaos: Chaos) -> None:
+        result = await chaos(*words)
+        assert result.exception is None
+        assert told in result.output
+        await cluster.settle()
+        assert all(cluster.payloads(name) == [b"before"] for name in cluster.nodes)
+
+    against_a_ring(scene)
+
+
+def test_a_partition_lasts_until_it_is_healed() -> None:
+    async def scene(cluster: Cluster, chaos: Chaos) -> None:
+        groups = "n00,n01,n02/n03,n04,n05"
+        result = await chaos("partition", "--groups", groups, "--ticks", "100000")
+        assert "n00: cut off from n03, n04, n05 for 100000 ticks" in result.output
+        await cluster.publish("n00", b"during")
+        links = [cluster.node(name).links for name in cluster.nodes]
+        await cluster.until(lambda: sum(each.counts["severed"] for each in links) > 50)
+        assert not any(b"during" in cluster.payloads(name) for name in ("n03", "n04", "n05"))
+        result = await chaos("heal")
+        assert result.output.splitlines() == [f"{name}: healed" for name in cluster.nodes]
+        await cluster.settle()
+
+    against_a_ring(scene)
+
+
+def test_without_groups_the_members_are_parted_by_chance() -> None:
+    async def scene(cluster: Cluster, chaos: Chaos) -> None:
+        result = await chaos("partition", "--parts", "3", "--ticks", "5", "--json")
+        damaged = json.loads(result.output)["damaged"]
+        assert set(damaged) == set(cluster.nodes)
+        await cluster.settle()
+
+    against_a_ring(scene)
+
+
+def test_a_share_is_killed_and_the_others_close_the_gaps() -> None:
+    async def scene(cluster: Cluster, chaos: Chaos) -> None:
+        result = await chaos("kill", "--share", "0.3", "--json")
+        killed = json.loads(result.output)["damaged"]
+        assert len(killed) == 2
+        assert killed.keys().isdisjoint(cluster.nodes)
+        await cluster.settle()
+
+    against_a_ring(scene)
+
+
+# -- what is refused -------------------------------------------------------------------------
+
+
+def refusal(*words: str) -> str:
+    """Why bad usage is refused, before anybody is asked: nobody is there."""
+    result = invoked(words[0], TOPIC, "--supervisor", "127.0.0.1:1", *words[1:])
+    assert isinstance(result.exception, InputError), result.exception
+    return str(result.exception)
+
+
+def test_an_unknown_adversary_is_refused_and_the_known_ones_are_named() -> None:
+    assert refusal("adversary", "A99").startswith("there is no adversary A99; there are A00, A01")
+
+
+@pytest.mark.parametrize("words", [(), ("n00", "--share", "0.5")])
+def test_whom_to_kill_is_said_in_one_way(words: tuple[str, ...]) -> None:
+    assert "either names, or --share" in refusal("kill", *words)
+
+
+@pytest.mark.parametrize("words", [("kill", "n07"), ("partition", "--groups", "n00/n07")])
+def test_nobody_can_be_hit_who_is_not_there(words: tuple[str, ...]) -> None:
+    async def scene(cluster: Cluster, chaos: Chaos) -> None:
+        result = await chaos(*words)
+        assert isinstance(result.exception, InputError)
+        assert "no node called n07" in str(result.exception)
+        assert cluster.violations() == []
+
+    against_a_ring(scene, n=2)
+
+
+def test_without_a_supervisor_it_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skipring.runtime.inspector.SUPERVISOR_S", 0.2)
+    result = invoked("labels", TOPIC, "--supervisor", "127.0.0.1:1")
+    assert isinstance(result.exception, UnreachableError)
+
+
+# -- processes -------------------------------------------------------------------------------
+
+
+def status_of(*words: str) -> tuple[int, str, str]:
+    """What a command exits with as a process of its own, and what it says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "skipring", "chaos", *words],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def node_words(address: str, name: str) -> tuple[str, ...]:
+    return (
+        *("node", "--supervisor", address, "--topic", TOPIC, "--name", name),
+        *("--listen", "127.0.0.1:0", "--tick", TICK),
+    )
+
+
+@pytest.mark.heavy
+def test_a_process_is_killed_only_if_it_was_started_with_chaos() -> None:
+    start = ("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK)
+    with process(*start, "--chaos") as (_, address):
+        sound, willing = node_words(address, "sound"), (*node_words(address, "willing"), "--chaos")
+        with process(*sound) as (spared, _), process(*willing) as (victim, _):
+            on = ("--supervisor", address)
+            wait_for_members(address, {"sound", "willing"})
+
+            status, out, told = status_of("kill", TOPIC, "willing", "sound", *on)
+            assert (status, out) == (1, "")
+            assert told.startswith("Error: sound was not started with --chaos, so nothing")
+            assert victim.poll() is None
+
+            assert status_of("kill", TOPIC, "willing", *on) == (0, "willing: killed\n", "")
+            assert victim.wait(DEADLINE_S) == -signal.SIGKILL
+            assert spared.poll() is None
+
+
+def wait_for_members(address: str, names: set[str]) -> None:
+    """Wait until all nodes are recorded."""
+
+    async def scene() -> None:
+        async with asyncio.timeout(DEADLINE_S), saboteur_of([address], TOPIC) as saboteur:
+            while await found_by(saboteur) != names:  # noqa: ASYNC110  (nobody announces it)
+                await asyncio.sleep(POLL_S)
+
+    asyncio.run(scene())
+
+
+async def found_by(saboteur: Saboteur) -> set[str]:
+    try:
+        return set(await saboteur.members())
+    except UnreachableError:
+        return set()  # not yet

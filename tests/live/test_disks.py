@@ -1,0 +1,423 @@
+"""A disk that is damaged or lost: nothing spoilt leaves the node, and others bring all back."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from skipring.core.messages import Publications, PublishNew
+from skipring.core.publications import Publication
+from skipring.core.subscriber import Subscriber
+from skipring.errors import CursorError
+from skipring.runtime.client import Connection, connect
+from skipring.runtime.links import Links
+from skipring.runtime.node import Node
+from skipring.runtime.reading import Cursor
+from skipring.runtime.reading import Publication as ReadPublication
+from skipring.runtime.subscription import Subscription
+from skipring.storage.publications import PublicationStore
+from skipring.storage.recovery import Recovery
+from skipring.testing import Cluster
+from skipring.wire.codec import decode
+from skipring.wire.framing import FrameReader
+from skipring.wire.runtime_messages import ListPublications, PublicationPage
+from tests.live.asking import ANSWER_S, END, TOPIC, stranger
+
+TICK_S = 0.05
+DEADLINE_S = 120.0  # for what takes a second: others use the machine too
+KEEPER, VICTIM, NEWCOMER = "keeper", "victim", "newcomer"
+WRITERS = 64  # at the same time: they share commits
+PAYLOAD_BYTES = (20, 200, 3000)
+PAGE_BYTES = 4096  # of the database, and about of its log
+UNHURT = {"node-id", "publications.lock"}  # no data, or not of the topic
+
+
+class Truth(dict[bytes, Publication]):
+    """What was really published, by id."""
+
+    def check(self, given: Iterable[Publication]) -> None:
+        """Everything given was published, exactly so."""
+        for each in given:
+            assert self.get(each.id) == each, f"not what was published: {each}"
+
+    def check_stored(self, directory: Path) -> None:
+        """All of it is on the disk, nothing else, and nothing is damaged."""
+        with PublicationStore.open(directory) as store:
+            archive = store.archive(TOPIC)
+            assert store.recovery.damage is None
+            stored = list(archive.publications())
+            assert [each.id for each in stored] == [key for key, _ in archive.entries()]
+        self.check(stored)
+        assert sorted(each.id for each in stored) == sorted(self)
+
+
+# -- what leaves a node ------------------------------------------------------------------------
+
+
+class Sent:
+    """All publications that one node has sent to others, whatever the message was."""
+
+    def __init__(self, name: str, patch: pytest.MonkeyPatch) -> None:
+        self.publications: list[Publication] = []
+        send = Links.send
+
+        def note_and_send(links: Links, to: str, frame: bytes) -> None:
+            if links.node == name:
+                self._note(frame)
+            send(links, to, frame)
+
+        patch.setattr(Links, "send", note_and_send)
+
+    def _note(self, frame: bytes) -> None:
+        for cut in FrameReader().feed(frame):
+            match decode(cut).message:
+                case Publications(publications=several) | PublicationPage(publications=several):
+                    self.publications += (each.settled(TOPIC) for each in several)
+                case PublishNew(publication=one):
+                    self.publications.append(one.settled(TOPIC))
+
+
+async def listed(name: str, address: str) -> list[Publication]:
+    """All that a member shows to one who asks, each under the id that it is shown under."""
+    found: list[Publication] = []
+    start: int | None = 0
+    async with stranger() as outsider:
+        outsider.book.hear({name: address})
+        while start is not None:
+            question = partial(ListPublications, start=start, end=END, payloads=True)
+            page = await outsider.ask(TOPIC, name, question, PublicationPage, ANSWER_S)
+            assert isinstance(page, PublicationPage), f"{name} says {page}"
+            found += page.publications
+            start = page.next
+    return found
+
+
+def as_stored(read: ReadPublication) -> Publication:
+    """What a reader got, as it was published."""
+    return Publication(
+        publisher=read.publisher,
+        seq=read.seq,
+        payload=read.payload,
+        time=read.time,
+        key=read.key,
+        headers=read.headers,
+        id=read.id,
+    )
+
+
+# -- a ring, and one in it with a disk ---------------------------------------------------------
+
+
+@asynccontextmanager
+async def keeper_alone(tick_s: float = TICK_S) -> AsyncIterator[Cluster]:
+    """A ring of one who has no disk that could fail."""
+    async with Cluster(n=0, tick_s=tick_s, topic=TOPIC) as cluster:
+        await cluster.join(KEEPER)
+        yield cluster
+
+
+def victim_of(cluster: Cluster, directory: Path, tick_s: float = TICK_S) -> Connection:
+    return connect(cluster.url, data_dir=directory, name=VICTIM, tick_s=tick_s)
+
+
+def machine_of(node: Node) -> Subscriber:
+    machine = node.machine(TOPIC)
+    assert machine is not None
+    return machine
+
+
+def truth_of(cluster: Cluster) -> Truth:
+    """What the keeper has."""
+    stored = machine_of(cluster.node(KEEPER)).publications
+    return Truth((each.id, each) for each in stored)
+
+
+async def fill(cluster: Cluster, topic: Subscription, count: int) -> None:
+    """Publish at the keeper and at the victim, several at a time; return when both have all."""
+    rng, numbers = Random(count), iter(range(count))
+
+    async def write() -> None:
+        for number in numbers:
+            payload = rng.randbytes(rng.choice(PAYLOAD_BYTES))
+            if number % 3:
+                await cluster.publish(KEEPER, payload)
+                await asyncio.sleep(0)  # without a disk nothing else makes it pause
+            else:
+                await topic.publish(payload, key=b"%d" % number, headers={"number": str(number)})
+
+    await asyncio.gather(*(write() for _ in range(WRITERS)))
+    await topic.synced(DEADLINE_S)
+
+
+async def durable(cluster: Cluster, connection: Connection) -> None:
+    """Wait until all that the victim has of the topic is promised to be on the disk."""
+    assert connection.store is not None
+    archive = connection.store.archive(TOPIC)
+    await cluster.until(lambda: archive.durable_end == archive.end > 0, DEADLINE_S)
+
+
+async def pristine(cluster: Cluster, directory: Path, count: int) -> list[Path]:
+    """The victim's directory as it is after a stop, and as after a crash, with a log."""
+    living, stopped, crashed = (directory / name for name in ("living", "stopped", "crashed"))
+    for is_last in (False, True):
+        async with victim_of(cluster, living) as node, node.subscribe(TOPIC) as topic:
+            await fill(cluster, topic, count // 2)
+            await durable(cluster, node)
+            if is_last:
+                shutil.copytree(living, crashed)
+    shutil.copytree(living, stopped)
+    return [stopped, crashed]
+
+
+# -- damage ------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A byte of a file in a directory."""
+
+    directory: Path
+    file: str
+    offset: int
+
+
+class Vandal:
+    """Chooses what to damage: files in turn, and bytes by chance; and damages it."""
+
+    def __init__(self, originals: list[Path], rng: Random) -> None:
+        self._rng = rng
+        self._files = [
+            (original, path.name, path.stat().st_size)
+            for original in originals
+            for path in sorted(original.iterdir())
+            if path.name not in UNHURT and path.stat().st_size
+        ]
+
+    def damaged(self, number: int, copy: Path) -> str:
+        """Copy a directory, and damage it at one place, or at several; say what was done."""
+        first = self._place(number)
+        shutil.copytree(first.directory, copy)
+        hits = [first]
+        if self._rng.random() < 1 / 4:
+            more = (self._place(self._rng.randrange(number + 2)) for _ in range(6))
+            hits += [place for place in more if place.directory == first.directory]
+        return ", ".join(self._damage(copy / place.file, place.offset) for place in hits)
+
+    def _place(self, number: int) -> Place:
+        """Every other time any byte of all, so that large files are hit more often."""
+        rng, files = self._rng, self._files
+        if number % 2:
+            [(directory, file, size)] = rng.choices(files, [size for _, _, size in files])
+            return Place(directory, file, rng.randrange(size))
+        directory, file, size = files[number // 2 % len(files)]
+        page = rng.randrange(-(-size // PAGE_BYTES)) * PAGE_BYTES
+        heads = (rng.randrange(128), page + rng.randrange(32), rng.randrange(size))
+        return Place(directory, file, min(rng.choice(heads), size - 1))
+
+    def _damage(self, path: Path, offset: int) -> str:
+        data = bytearray(path.read_bytes())
+        kind = self._rng.choice(("flip", "flip", "flip", "run", "cut"))
+        match kind:
+            case "flip":
+                data[offset : offset + 1] = bytes(b ^ 1 << offset % 8 for b in data[offset:][:1])
+            case "run":
+                end = min(offset + self._rng.randrange(2, 2048), len(data))
+                data[offset:end] = self._rng.randbytes(max(0, end - offset))
+            case _:
+                del data[offset:]
+        path.write_bytes(data)
+        return f"{kind} at {offset} of {path.parent.name}/{path.name}"
+
+
+# -- healing -----------------------------------------------------------------------------------
+
+
+async def heal(cluster: Cluster, directory: Path, truth: Truth, newcomer: str) -> Recovery:
+    """Start the victim beside somebody who has nothing: all are equal again, and all is right."""
+    async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
+        assert node.store is not None
+        recovery = node.store.recovery
+        truth.check(await listed(node.name, node.node.address))
+        await cluster.join(newcomer)
+        async with asyncio.timeout(DEADLINE_S):
+            read = [as_stored(await anext(topic)) for _ in truth]
+        truth.check(read)
+        assert sorted(each.id for each in read) == sorted(truth)
+        nodes = [node.node, *map(cluster.node, cluster.nodes)]
+        await cluster.until(lambda: are_equal(nodes), DEADLINE_S)
+        await topic.synced(DEADLINE_S)
+        assert await topic.read_available() == []  # nothing comes twice
+        shown = await listed(node.name, node.node.address)
+        truth.check(shown)
+        assert sorted(each.id for each in shown) == sorted(truth)
+        await durable(cluster, node)
+    await cluster.leave(newcomer)
+    assert sorted(cluster.delivered(newcomer)) == sorted(p.payload or b"" for p in truth.values())
+    assert truth_of(cluster) == truth
+    truth.check_stored(directory)
+    return recovery
+
+
+def are_equal(nodes: Iterable[Node]) -> bool:
+    """True if the tries of all have the same root."""
+    return len({machine_of(node).trie.root for node in nodes}) == 1
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("positions", [50, pytest.param(500, marks=pytest.mark.slow)])
+def test_whatever_is_damaged_in_a_stopped_nodes_files_is_never_served_and_is_fetched_again(
+    positions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = Sent(VICTIM, monkeypatch)
+
+    async def scene() -> None:
+        found: list[Recovery] = []
+        async with keeper_alone() as cluster:
+            vandal = Vandal(await pristine(cluster, tmp_path, 240), Random(positions))
+            truth = truth_of(cluster)
+            assert len(truth) == 240
+            sent.publications.clear()
+            copy = tmp_path / VICTIM
+            for number in range(positions):
+                what = vandal.damaged(number, copy)
+                try:
+                    found.append(await heal(cluster, copy, truth, f"{NEWCOMER}{number}"))
+                except BaseException as error:
+                    error.add_note(f"position {number}: {what}")
+                    raise
+                shutil.rmtree(copy)
+        truth.check(sent.publications)
+        assert any(recovery.lost for recovery in found)
+        assert any(recovery.raised for recovery in found)
+        assert len(sent.publications) > len(truth) * positions / 10  # others were served, too
+
+    asyncio.run(scene())
+
+
+@pytest.mark.heavy
+def test_after_its_data_directory_is_deleted_a_node_gets_10_000_publications_back(
+    tmp_path: Path,
+) -> None:
+    directory, tick_s = tmp_path / VICTIM, 0.5
+
+    async def scene() -> Truth:
+        async with keeper_alone(tick_s) as cluster:
+            async with (
+                victim_of(cluster, directory, tick_s) as node,
+                node.subscribe(TOPIC) as topic,
+            ):
+                await fill(cluster, topic, 10_000)
+                await durable(cluster, node)
+                assert node.store is not None
+                old = node.store.id
+            truth = truth_of(cluster)
+            truth.check_stored(directory)
+            shutil.rmtree(directory)
+            async with (
+                victim_of(cluster, directory, tick_s) as node,
+                node.subscribe(TOPIC) as topic,
+            ):
+                async with asyncio.timeout(DEADLINE_S):
+                    truth.check([as_stored(await anext(topic)) for _ in truth])
+                await topic.synced(DEADLINE_S)
+                await durable(cluster, node)
+                assert node.store is not None
+                assert node.store.id != old
+            assert truth_of(cluster) == truth
+        return truth
+
+    truth = asyncio.run(scene())
+    assert len(truth) == 10_000
+    truth.check_stored(directory)
+
+
+# -- cursors -----------------------------------------------------------------------------------
+
+
+async def read_on(cluster: Cluster, directory: Path, cursor: Cursor, count: int) -> Truth:
+    """What comes to one who goes on reading at a cursor, after so many have come."""
+    async with (
+        victim_of(cluster, directory) as node,
+        node.subscribe(TOPIC, cursor) as topic,
+        asyncio.timeout(DEADLINE_S),
+    ):
+        read = Truth(
+            (each.id, as_stored(each)) for each in [await anext(topic) for _ in range(count)]
+        )
+        await topic.synced(DEADLINE_S)
+        await durable(cluster, node)
+        assert await topic.read_available() == []
+    return read
+
+
+async def begun(cluster: Cluster, directory: Path) -> tuple[Cursor, Truth]:
+    """A cursor behind the first half of 60 publications, and the other half."""
+    async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
+        await fill(cluster, topic, 60)
+        await durable(cluster, node)
+        read = [await anext(topic) for _ in range(30)]
+        cursor = topic.cursor()
+    ids = {each.id for each in read}
+    return cursor, Truth(item for item in truth_of(cluster).items() if item[0] not in ids)
+
+
+def spoil(directory: Path, publication: Publication) -> None:
+    """Damage one publication in the database."""
+    database = directory / "publications.sqlite3"
+    data = bytearray(database.read_bytes())
+    data[data.index(publication.payload or b"") + 5] ^= 1
+    database.write_bytes(data)
+
+
+def test_after_a_stop_a_reader_goes_on_at_its_cursor(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with keeper_alone() as cluster:
+            cursor, rest = await begun(cluster, tmp_path)
+            assert await read_on(cluster, tmp_path, cursor, len(rest)) == rest
+
+    asyncio.run(scene())
+
+
+def test_what_was_lost_behind_a_cursor_and_came_back_is_read_too(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with keeper_alone() as cluster:
+            cursor, rest = await begun(cluster, tmp_path)
+            spoil(tmp_path, list(rest.values())[7])
+            assert await read_on(cluster, tmp_path, cursor, len(rest)) == rest
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("loss", ["the directory", "the last publication"])
+def test_after_a_loss_an_old_cursor_is_refused_also_when_all_is_back(
+    loss: str, tmp_path: Path
+) -> None:
+    directory = tmp_path / VICTIM
+
+    async def scene() -> None:
+        async with keeper_alone() as cluster:
+            cursor, _ = await begun(cluster, directory)
+            truth = truth_of(cluster)
+            if loss == "the directory":
+                shutil.rmtree(directory)
+            else:
+                with PublicationStore.open(directory) as store:
+                    *_, last = store.archive(TOPIC).publications()
+                spoil(directory, last)
+            for _ in range(2):
+                async with victim_of(cluster, directory) as node:
+                    with pytest.raises(CursorError, match=r"start=.all."):
+                        await node.subscribe(TOPIC, cursor).__aenter__()
+                    async with node.subscribe(TOPIC) as topic:
+                        await topic.synced(DEADLINE_S)
+                        await durable(cluster, node)
+            truth.check_stored(directory)
+
+    asyncio.run(scene())
