@@ -20,7 +20,7 @@ TOPICS = [f"t{number:02d}" for number in range(50)]
 
 
 def test_the_example_of_the_class_holds() -> None:
-    assert doctest.testmod(testing) == (0, 4)
+    assert doctest.testmod(testing) == (0, 6)
 
 
 def test_a_cluster_settles_and_everybody_has_everything() -> None:

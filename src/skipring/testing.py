@@ -66,6 +66,22 @@ class Cluster:
     >>> asyncio.run(scene())
     [[b'hello'], [b'hello'], [b'hello']]
 
+    The nodes are called n00, n01 and so on. Without ``data_dir`` everything is in memory; with it,
+    nodes and supervisors keep folders there, and come back with what is in them. An interval takes
+    ``tick_s``, or as long as so many nodes in one process need. Several supervisors share the
+    topics; they are numbered from 0.
+
+    Whatever is done to it (``kill``, ``corrupt``, ``spoil``, ``partition``, ``stop_supervisor``), it
+    heals, and ``settle`` waits for that:
+
+    >>> async def scene() -> None:
+    ...     async with Cluster(n=4) as cluster:
+    ...         cluster.corrupt()
+    ...         with cluster.partition(["n00"], ["n01", "n02", "n03"]):
+    ...             await cluster.publish("n00", b"nobody hears it")
+    ...         await cluster.settle(timeout=30)
+    >>> asyncio.run(scene())
+
     Only its own nodes are judged: others may connect to ``url``, best in topics of their own.
     """
 

@@ -25,6 +25,7 @@ from skipring.core.peers import SUPERVISOR, Link, NodeId, TopicId
 from skipring.core.state import SilenceState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.trie import EMPTY_ROOT
+from skipring.runtime.addresses import supervisor_at
 from skipring.runtime.chaos import (
     DAMAGES,
     NO_CHAOS,
@@ -39,7 +40,7 @@ from skipring.runtime.node import Node
 from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.testing import Cluster
-from skipring.wire.codec import encode
+from skipring.wire.codec import Envelope, encode
 from skipring.wire.runtime_messages import (
     AskConsent,
     Crash,
@@ -49,6 +50,8 @@ from skipring.wire.runtime_messages import (
     Isolate,
     Overwrite,
     OverwriteDatabase,
+    Probe,
+    ProbeReply,
     Refused,
     Spoil,
 )
@@ -341,7 +344,30 @@ def test_one_can_be_cut_off_from_the_supervisor_too() -> None:
     asyncio.run(scene())
 
 
-# -- crashes ---------------------------------------------------------------------------------
+def test_whatever_the_address_of_a_supervisor_is_it_is_not_heard() -> None:
+    async def scene(node: Node) -> None:
+        assert damage_node(node, TOPIC, Isolate(1, (SUPERVISOR,), 5)) == Done(1)
+        node.links.receive(supervisor_at("127.0.0.1:1"), Envelope(Probe(1), TOPIC))
+        node.links.send(supervisor_at("127.0.0.1:1"), encode(TOPIC, ProbeReply(1)))
+        assert node.links.counts["severed"] == 2
+
+    with_a_member(scene)
+
+
+# -- crashes and traces ----------------------------------------------------------------------
+
+
+def test_damage_leaves_a_line_in_the_log_and_a_question_does_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene(node: Node) -> None:
+        damage_node(node, TOPIC, AskConsent(1))
+        damage_node(node, TOPIC, Spoil(1, 0, 0, 0))
+        (line,) = caplog.messages
+        assert "damaged on purpose" in line
+        assert "Spoil" in line
+
+    with_a_member(scene)
 
 
 def test_a_crash_is_told_to_whom_it_concerns() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from skipring.core.peers import NodeId
-from skipring.runtime import links as links_module
 from skipring.storage.publications import PublicationStore
 from tests.runtime.attacks import resident_bytes
 from tests.runtime.exchanges import LOOPS, play
@@ -91,7 +90,7 @@ def vanish(ring: ProxiedRing) -> Callable[[], None]:
 
 
 async def overload(directory: Path, harm: Callable[[ProxiedRing], Callable[[], None]]) -> None:
-    async with stored_ring(directory, tick_s=0.1) as ring:
+    async with stored_ring(directory, tick_s=0.05) as ring:
         await publish(ring, 0, WARM_UP)
         await until(lambda: set(sizes(ring).values()) == {WARM_UP})
         before = resident_bytes()

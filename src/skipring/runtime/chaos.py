@@ -21,6 +21,7 @@ from skipring.core.trie import DIGEST_BYTES, PublicationTrie
 from skipring.errors import WireError
 from skipring.runtime.inspection import NOT_A_MEMBER
 from skipring.runtime.links import Links
+from skipring.runtime.logs import logger
 from skipring.wire.codec import Envelope, decode
 from skipring.wire.framing import FrameReader
 from skipring.wire.runtime_messages import (
@@ -54,6 +55,7 @@ DAMAGES: Final[tuple[type[Damage], ...]] = (
     Crash,
 )
 
+_LOG: Final = logger("chaos")
 _FORGED: Final = frozenset(MESSAGE_TYPES) - CARRIERS
 
 
@@ -102,10 +104,11 @@ def kill_process() -> None:
 
 def damage_node(node: NodeVictim, topic: TopicId, damage: Damage) -> Done | Refused:
     """Carry out what somebody wants to be done to a node, if it lets itself be damaged."""
+    if not node.is_chaotic:
+        return _refused(node, damage)
+    _log(damage, topic, node.name)
     machine = node.machine(topic)
     match damage:
-        case _ if not node.is_chaotic:
-            return _refused(node, damage)
         case Isolate(nodes=nodes, ticks=ticks):
             node.isolate(nodes, ticks)
         case Overwrite() | Spoil() | Forge() if machine is None:
@@ -125,9 +128,10 @@ def damage_supervisor(
     supervisor: SupervisorVictim, topic: TopicId, damage: Damage
 ) -> Done | Refused:
     """Carry out what somebody wants to be done to a supervisor, if it lets itself be damaged."""
+    if not supervisor.is_chaotic:
+        return _refused(supervisor, damage)
+    _log(damage, topic, SUPERVISOR)
     match damage:
-        case _ if not supervisor.is_chaotic:
-            return _refused(supervisor, damage)
         case OverwriteDatabase(database=database, next=cursor, queue=queue):
             supervisor.load(topic, SupervisorState(database=database, next=cursor, queue=queue))
         case _:
@@ -157,6 +161,12 @@ def _damage_any(victim: Victim, topic: TopicId, damage: Damage) -> Done | Refuse
 def _refused(victim: Victim, damage: Damage) -> Refused:
     victim.links.counts[REFUSALS] += 1
     return Refused(damage.request, NO_CHAOS)
+
+
+def _log(damage: Damage, topic: TopicId, name: NodeId) -> None:
+    """Whoever looks for the cause of what comes now should find it."""
+    if not isinstance(damage, AskConsent):
+        _LOG.warning("damaged on purpose", what=type(damage).__name__, topic=topic, node=name)
 
 
 def _state(damage: Overwrite, *, is_member: bool) -> SubscriberState:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -24,7 +24,6 @@ from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.trie import PublicationTrie
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
 from skipring.runtime.addresses import split_address
-from skipring.runtime.credentials import Credentials
 from skipring.runtime.outsider import Outsider
 from skipring.wire.runtime_messages import (
     Address,
@@ -40,6 +39,9 @@ from skipring.wire.runtime_messages import (
 )
 from skipring.wire.values import check_topic
 from skipring.world.snapshot import Snapshot
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.runtime.credentials import Credentials
 
 # Our guesses: a process on a busy machine answers within, and a person waits no longer.
 SUPERVISOR_S: Final = 3.0
