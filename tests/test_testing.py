@@ -100,6 +100,16 @@ def test_names_are_checked() -> None:
     asyncio.run(scene())
 
 
+def test_a_cluster_without_nodes_cannot_be_damaged() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            for damage in (cluster.corrupt, cluster.spoil):
+                with pytest.raises(InputError, match="no node that could be damaged"):
+                    damage()
+
+    asyncio.run(scene())
+
+
 def test_nothing_is_left_behind() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
@@ -160,6 +170,19 @@ def test_other_seeds_are_other_states() -> None:
                 seen = cluster.snapshot()
                 states.append((seen.subscribers, seen.supervisor.database))
             assert states[0] == states[1] != states[2]
+
+    asyncio.run(scene())
+
+
+def test_whoever_refers_to_somebody_knows_where_it_is() -> None:
+    async def scene() -> None:
+        async with Cluster(n=8, tick_s=60) as cluster:
+            cluster.corrupt("A11")
+            for name, state in cluster.snapshot().subscribers.items():
+                named = {peer.node for peer in (state.left, state.right, state.ring) if peer}
+                assert named
+                book = cluster.node(name).links.book
+                assert all(book.find(other) for other in named - {name})
 
     asyncio.run(scene())
 

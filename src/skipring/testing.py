@@ -71,8 +71,8 @@ class Cluster:
     ``tick_s``, or as long as so many nodes in one process need. Several supervisors share the
     topics; they are numbered from 0.
 
-    Whatever is done to it (``kill``, ``corrupt``, ``spoil``, ``partition``, ``stop_supervisor``), it
-    heals, and ``settle`` waits for that:
+    Whatever is done to it (``kill``, ``corrupt``, ``spoil``, ``partition``, ``stop_supervisor``),
+    it heals, and ``settle`` waits for that:
 
     >>> async def scene() -> None:
     ...     async with Cluster(n=4) as cluster:
@@ -277,7 +277,10 @@ class Cluster:
         self._inflict(sabotage.healed(self.nodes))
 
     def _statuses(self) -> dict[NodeId, NodeStatus]:
-        return {name: node_status(each, 0) for name, each in self._machines(self.topic).items()}
+        machines = self._machines(self.topic)
+        if not machines:
+            raise InputError("there is no node that could be damaged; let one join first")
+        return {name: node_status(machine, 0) for name, machine in machines.items()}
 
     def _inflict(self, damages: sabotage.Damages) -> None:
         addresses = {name: node.address for name, node in self._nodes.items()}

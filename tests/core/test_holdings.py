@@ -65,6 +65,32 @@ def test_a_publication_is_stored_and_then_delivered() -> None:
     assert kept.holdings.trie.offset_of(one.id) == 0
 
 
+class Noting(MemoryArchive):
+    """An archive that notes what is read of it."""
+
+    def __init__(self, rows: Iterable[Publication]) -> None:
+        super().__init__(rows)
+        self.offsets: list[int] = []
+
+    def read(self, offset: int) -> Publication | None:
+        self.offsets.append(offset)
+        return super().read(offset)
+
+
+def test_many_are_read_in_the_order_in_which_they_lie_and_given_in_that_of_their_ids() -> None:
+    rows = [settled(seq) for seq in range(40)]
+    archive = Noting(rows)
+    holdings, offsets = Holdings(TOPIC, archive), archive.offsets
+    holdings.recover({})
+    offsets.clear()
+    archive.discard(7)
+    got = list(holdings.read_many(holdings.trie.entries(), Outbox()))
+    assert got == sorted((row for row in rows if row != rows[7]), key=lambda row: row.id)
+    assert sorted(offsets) == list(range(40))
+    parts = [offsets[:16], offsets[16:]]  # ever more at once
+    assert [sorted(part) for part in parts] == parts
+
+
 def test_offsets_grow_by_one() -> None:
     kept = Kept([settled(0), settled(1)])
     for seq in (2, 3, 4):

@@ -13,10 +13,6 @@ TICKS_MAX = 6  # below the 8 after which a neighbour's silence makes a node ask 
 
 
 @pytest.mark.heavy
-@pytest.mark.xfail(
-    reason="the supervisor does not tell it, and ignores for 64 ticks what others ask about it "
-    "(S10); those with the last label are not missed by anybody, so it takes up to 67 ticks"
-)
 def test_the_node_with_the_last_label_is_back_a_few_ticks_after_it_was_evicted_by_mistake() -> None:
     async def scene() -> list[int]:
         async with live_ring(*numbered(16)) as ring:

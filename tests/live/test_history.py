@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from collections import deque
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from skipring.core.antientropy import AntiEntropy
+from skipring.core.archive import MemoryArchive
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Outbox, Send, Store
+from skipring.core.holdings import Holdings
+from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.publications import Publication
-from skipring.runtime.client import Connection, connect
+from skipring.runtime.client import connect
 from skipring.storage.publications import PublicationStore
 from skipring.testing import Cluster
 from tests.live.asking import TOPIC
@@ -61,28 +69,127 @@ def kept(directory: Path, history: dict[bytes, Publication]) -> int:
 
 @pytest.mark.heavy
 def test_a_newcomer_gets_a_history_of_100_000_publications(tmp_path: Path) -> None:
-    history = filled(tmp_path / HOLDER, 100_000)
+    async def scene() -> dict[bytes, Publication]:
+        async with Cluster(n=0, tick_s=TICK_S, topic=TOPIC) as cluster:
+            await cluster.join(HOLDER)
+            for number in range(100_000):
+                await cluster.publish(HOLDER, publication(number).payload or b"")
+            machine = cluster.node(HOLDER).machine(TOPIC)
+            assert machine is not None
+            history = {each.id: each for each in machine.publications}
+            async with (
+                connect(cluster.url, data_dir=tmp_path, name=NEWCOMER, tick_s=TICK_S) as newcomer,
+                newcomer.subscribe(TOPIC) as topic,
+            ):
+                assert newcomer.store is not None
+                archive = newcomer.store.archive(TOPIC)
+                await cluster.until(lambda: archive.durable_end == len(history), DEADLINE_S)
+                await topic.synced(DEADLINE_S)
+                assert topic.lag == archive.end == len(history)
+            assert len(machine.trie) == len(history)
+        return history
 
-    async def scene() -> None:
-        def member(name: str) -> Connection:
-            return connect(cluster.url, data_dir=tmp_path / name, name=name, tick_s=TICK_S)
+    history = asyncio.run(scene())
+    assert len(history) == 100_000
+    assert kept(tmp_path, history) == len(history)
 
-        async with (
-            Cluster(n=0, tick_s=TICK_S) as cluster,
-            member(HOLDER) as holder,
-            holder.subscribe(TOPIC, start="new"),
-            member(NEWCOMER) as newcomer,
-            newcomer.subscribe(TOPIC) as topic,
-        ):
-            assert newcomer.store is not None
-            archive = newcomer.store.archive(TOPIC)
-            await cluster.until(lambda: archive.durable_end == len(history), DEADLINE_S)
-            await topic.synced(DEADLINE_S)
-            assert topic.lag == len(history)
 
-    asyncio.run(scene())
-    assert kept(tmp_path / NEWCOMER, history) == len(history)
-    assert kept(tmp_path / HOLDER, history) == len(history)
+# -- how often it goes over --------------------------------------------------------------------
+
+
+class Pair:
+    """One who has a history and one who has nothing, and what is on its way between them."""
+
+    def __init__(self, count: int) -> None:
+        config = ProtocolConfig()
+        self._archives = {
+            HOLDER: MemoryArchive([publication(seq) for seq in range(count)]),
+            NEWCOMER: MemoryArchive(),
+        }
+        self._machines: dict[str, AntiEntropy] = {}
+        self._rng = Random(count)
+        for name, archive in self._archives.items():
+            holdings = Holdings(TOPIC, archive)
+            holdings.recover({})
+            assert len(holdings.trie.root) > 0  # who is asked has worked out its hashes
+            self._machines[name] = AntiEntropy(name, holdings, config)
+        self._on_the_way: deque[tuple[str, Message]] = deque()
+        self.sent = 0  # publications
+
+    def tick(self, name: str) -> None:
+        out = Outbox()
+        self._machines[name].on_tick([other_than(name)], self._rng, out)
+        self._perform(name, out)
+
+    def ask_to_confirm(self, name: str) -> None:
+        out = Outbox()
+        self._machines[name].ask_to_confirm([other_than(name)], out)
+        self._perform(name, out)
+
+    def deliver(self) -> bool:
+        """Hand over what was said first; False if all is silent."""
+        if not self._on_the_way:
+            return False
+        to, message = self._on_the_way.popleft()
+        out = Outbox()
+        match message:
+            case Publications():
+                self._machines[to].on_publications(message, other_than(to), out)
+            case CheckTrie() | CheckAndPublish():
+                self._machines[to].on_check(message, out)
+        self._perform(to, out)
+        return True
+
+    def _perform(self, name: str, out: Outbox) -> None:
+        for effect in out.effects:
+            match effect:
+                case Store(offset=offset, publication=stored):
+                    self._archives[name].write(offset, stored)
+                case Send(to=to, message=message):
+                    self._on_the_way.append((to, message))
+                    if isinstance(message, Publications):
+                        self.sent += len(message.publications)
+
+    @property
+    def lacking(self) -> int:
+        return self._archives[HOLDER].end - self._archives[NEWCOMER].end
+
+
+def other_than(name: str) -> str:
+    return NEWCOMER if name == HOLDER else HOLDER
+
+
+def test_a_history_goes_over_once_if_nobody_asks_meanwhile() -> None:
+    pair = Pair(30_000)
+    pair.tick(NEWCOMER)
+    while pair.deliver():
+        pass
+    assert (pair.lacking, pair.sent) == (0, 30_000)
+
+
+def test_a_history_goes_over_once_if_it_takes_some_ticks() -> None:
+    pair = Pair(30_000)
+    pair.tick(NEWCOMER)
+    for step in range(1_000):
+        if not pair.deliver() and not pair.lacking:
+            break
+        if step % 6 == 5:
+            pair.tick(NEWCOMER)
+            pair.tick(HOLDER)
+    assert pair.lacking == 0
+    assert pair.sent < 1.2 * 30_000
+
+
+def test_one_who_asks_whether_all_is_equal_is_not_sent_the_history_once_more() -> None:
+    pair = Pair(30_000)
+    pair.tick(NEWCOMER)
+    for step in range(1_000):
+        if not pair.deliver():
+            break
+        if step % 6 == 5:
+            pair.ask_to_confirm(NEWCOMER)
+    assert pair.lacking == 0
+    assert pair.sent < 1.2 * 30_000
 
 
 # -- one that is killed meanwhile --------------------------------------------------------------
@@ -93,26 +200,37 @@ def written_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("publications.*"))
 
 
+def killed_and_restarted(
+    ring: LiveProcesses, name: str, enough: int, history: dict[bytes, Publication]
+) -> int:
+    """Kill a newcomer once so many bytes are written, then let it fetch the rest.
+
+    Return how many publications it had when it was killed.
+    """
+    ring.start(name)
+    ring.until(lambda: written_bytes(ring.data(name)) > enough)
+    ring.kill(name)
+    part = kept(ring.data(name), history)
+    ring.restart(name)
+    ring.until(lambda: ring.stored(name) == history.keys())
+    ring.send_signal(name, signal.SIGTERM)  # what it has shown may not be written yet
+    assert ring.exit_status(name) == 0
+    return part
+
+
 @pytest.mark.heavy
 def test_one_that_is_killed_while_a_history_comes_has_all_of_it_after_a_restart(
     tmp_path: Path,
 ) -> None:
     rng = Random(5)
     history = filled(tmp_path / HOLDER, 30_000)
-    whole = written_bytes(tmp_path / HOLDER)
+    half = written_bytes(tmp_path / HOLDER) // 2
     parts = []
     with LiveProcesses(tmp_path, tick_s=0.25) as ring:
         ring.start_supervisor()
         ring.start(HOLDER)
         for loop in range(5):
             name = f"{NEWCOMER}{loop}"
-            ring.start(name)
-            enough = rng.randrange(whole // 2)
-            ring.until(lambda: written_bytes(ring.data(name)) > enough)  # noqa: B023
-            ring.kill(name)
-            parts.append(kept(ring.data(name), history))
-            ring.restart(name)
-            ring.until(lambda: ring.stored(name) == history.keys())  # noqa: B023
-            ring.kill(name)
+            parts.append(killed_and_restarted(ring, name, rng.randrange(half), history))
             assert kept(ring.data(name), history) == len(history)
     assert any(0 < part < len(history) for part in parts), parts

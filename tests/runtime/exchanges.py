@@ -132,6 +132,10 @@ class Caller:
     def write(self, data: bytes) -> None:
         self.writer.write(data)
 
+    async def read(self) -> bytes:
+        """Something that the other side has said."""
+        return await self._reader.read(1 << 16)
+
     async def is_hung_up_on(self) -> bool:
         """True once the other side has closed."""
         async with asyncio.timeout(DEADLINE_S):
@@ -181,6 +185,17 @@ def nowhere() -> str:
 
 def link_of(host: Host, name: NodeId) -> Any:  # noqa: ANN401  (a link or none, and what is in it)
     return host.links.peer(name).link
+
+
+def is_refused_as_a_stranger_by(host: Host) -> bool:
+    """True once the one it has dialled is another, and the call is over."""
+    is_over = not host.links.connections and not is_dialling(host)
+    return is_over and host.links.counts["stranger"] > 0
+
+
+def is_dialling(host: Host) -> bool:
+    """True while it tries to reach somebody."""
+    return any(peer._dialling is not None for peer in host.links._peers.values())
 
 
 async def turns(count: int = 10) -> None:

@@ -103,6 +103,17 @@ def test_nobody_accuses_itself() -> None:
     assert detector.to_probe() == []
 
 
+def test_all_who_are_accused_are_probed_in_turn() -> None:
+    detector = Detector()
+    for number in range(3 * PROBES_PER_TICK):
+        detector.report("news", f"n{number:02d}", "x")
+    probed = []
+    for _ in range(3):
+        probed += detector.to_probe()
+        detector.tick()
+    assert sorted(probed) == [("news", f"n{number:02d}") for number in range(3 * PROBES_PER_TICK)]
+
+
 def test_only_so_many_are_probed_at_once_the_longest_accused_first() -> None:
     detector = Detector()
     for number in range(2 * PROBES_PER_TICK):

@@ -90,7 +90,7 @@ def vanish(ring: ProxiedRing) -> Callable[[], None]:
 
 
 async def overload(directory: Path, harm: Callable[[ProxiedRing], Callable[[], None]]) -> None:
-    async with stored_ring(directory, tick_s=0.05) as ring:
+    async with stored_ring(directory, tick_s=0.5) as ring:
         await publish(ring, 0, WARM_UP)
         await until(lambda: set(sizes(ring).values()) == {WARM_UP})
         before = resident_bytes()

@@ -384,7 +384,9 @@ def test_publishing_through_a_member_needs_a_certificate(papers: Papers, loop: L
                 asked = bare.ask(TOPIC, SUPERVISOR, lambda n: Locate(n, 1), Members, timeout_s=0.2)
                 assert await asked is None
             assert ring.supervisor.links.counts["handshake failed"] == 1
-            async with Outsider(where, rng=Random(1), credentials=papers.of("writer"), is_volatile=True) as writer:
+            async with Outsider(
+                where, rng=Random(1), credentials=papers.of("writer"), is_volatile=True
+            ) as writer:
                 await writer.publish(TOPIC, [made])
             await ring.settle()
             assert all(got == [b"from outside"] for got in ring.delivered.values())

@@ -129,13 +129,13 @@ class Party:
         """Ask the partners whether their tries are equal; what was sent."""
         return self._do(lambda out: self.repair.ask_to_confirm(partners, out))
 
-    def receive(self, message: Message) -> Sent:
+    def receive(self, message: Message, sender: NodeId | None = None) -> Sent:
         """React to a message; what was sent."""
         match message:
             case CheckTrie() | CheckAndPublish():
                 return self._do(lambda out: self.repair.on_check(message, out))
             case Publications():
-                return self._do(lambda out: self.repair.on_publications(message, out))
+                return self._do(lambda out: self.repair.on_publications(message, sender, out))
             case TrieEqual():
                 return self._do(lambda out: self.repair.on_trie_equal(message, out))
             case _:
@@ -230,7 +230,8 @@ class Talk:
     def step(self) -> None:
         """Let one of the messages on their way arrive."""
         to, message = self.waiting.pop(self._weather.pick(len(self.waiting)))
-        self.post(to, self.party(to).receive(message))
+        sender = self.v.node if to == self.u.node else self.u.node
+        self.post(to, self.party(to).receive(message, sender))
 
     def settle(self, messages_max: int = MESSAGES_MAX) -> Talk:
         """Let all messages arrive, and all that are sent in answer."""

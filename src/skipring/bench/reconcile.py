@@ -188,7 +188,7 @@ class _Party:
             case CheckTrie() | CheckAndPublish():
                 return self._timed(lambda out: self.part.on_check(message, out))
             case Publications():
-                return self._timed(lambda out: self.part.on_publications(message, out))
+                return self._timed(lambda out: self.part.on_publications(message, None, out))
             case _:
                 raise AssertionError(f"not part of a comparison: {message}")
 

@@ -16,6 +16,7 @@ from typing import Final
 from skipring.core.claims import Claim, Summary
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Confirmed, Origin, Outbox
+from skipring.core.histories import Histories
 from skipring.core.holdings import Holdings
 from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, TrieEqual
 from skipring.core.peers import SUPERVISOR, NodeId
@@ -42,6 +43,7 @@ class AntiEntropy:
     __slots__ = (
         "_claims",
         "_config",
+        "_histories",
         "_holdings",
         "_node",
         "_open_ticks",
@@ -61,6 +63,7 @@ class AntiEntropy:
         self._quiet_ticks = 0  # until we ask again (T18)
         self._period = 1
         self._claims: tuple[Claim, ...] = ()  # of the root
+        self._histories = Histories(config)
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -73,6 +76,9 @@ class AntiEntropy:
         # Memory may be corrupted: no counter is believed beyond what it can have been set to.
         self._patience = min(max(self._patience, config.session_ticks), config.session_ticks_max)
         self._open_ticks = min(self._open_ticks, self._patience)
+        self._histories.on_tick()
+        if self._histories.is_receiving:
+            return
         self._quiet_ticks = min(self._quiet_ticks, config.quiet_ticks_max)
         if self._open_ticks > 0:
             self._open_ticks -= 1
@@ -135,10 +141,19 @@ class AntiEntropy:
         """CheckTrie and CheckAndPublish: compare, ask for more, send what is lacking there."""
         if not self._can_answer(message):
             return
+        rules = self._config.rules
         is_fresh = self._holdings.trie.freshen(self._config.hashed_ids)
         if is_fresh and type(message) is CheckTrie and message.claims == self._root_claims():
             self._on_equal(message, out)
             return
+        if type(message) is CheckTrie and message.confirm:
+            self.note_difference()  # it only wants to know; a session will find what differs
+            return
+        if not (rules.one_session and self._histories.is_other(message.sender, message.session)):
+            self._answer(message, out)
+
+    def _answer(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
+        """Say what is still open, and send what is lacking."""
         answer = self._compared(message)
         chunks = self._affordable(message.sender, answer, out)
         # Questions first: what the publications are put to makes hashes unknown over there.
@@ -150,6 +165,7 @@ class AntiEntropy:
             out.send(message.sender, Publications(tuple(chunk), ends))
         if answer.statements or chunks:
             self.note_difference()
+        self._histories.note_sent(message.sender, message.session, sum(map(len, chunks)))
         if self._is_own(message.session):
             # T8: an answer to our own question. Wait for the next one, or ask somebody else.
             if answer.statements:
@@ -187,7 +203,9 @@ class AntiEntropy:
         if message.confirm:
             out.send(message.sender, TrieEqual(self._node, self._holdings.trie.root))
 
-    def on_publications(self, message: Publications, out: Outbox) -> list[bytes]:
+    def on_publications(
+        self, message: Publications, sender: NodeId | None, out: Outbox
+    ) -> list[bytes]:
         """Publish(P): take in what we lacked; return the ids of it."""
         taken = []
         for publication in message.publications:
@@ -196,6 +214,7 @@ class AntiEntropy:
                 taken.append(genuine.id)
         if taken:
             self.note_difference()
+        self._histories.note_taken(sender, len(taken), is_last=message.session != NO_SESSION)
         if self._is_own(message.session):
             self._end()
         return taken
@@ -240,10 +259,7 @@ class AntiEntropy:
         """The publications to send, a chunk at a time."""
         chunk: list[Publication] = []
         size = 0
-        for key, offset in answer.entries():
-            publication = self._holdings.read(key, offset, out)
-            if publication is None:
-                continue
+        for publication in self._holdings.read_many(answer.entries(), out):
             if chunk and size + publication.size_bytes > self._config.chunk_bytes:
                 yield chunk
                 chunk, size = [], 0

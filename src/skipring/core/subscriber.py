@@ -257,7 +257,7 @@ class Subscriber:
             tuple(each for each in message.publications if self._is_believed(each)),
             message.session,
         )
-        self._spreading.announce(self._repair.on_publications(believed, out), sender)
+        self._spreading.announce(self._repair.on_publications(believed, sender, out), sender)
 
     def _is_believed(self, publication: Publication) -> bool:
         """False for one of which only the id is said, unless that is all there is here."""

@@ -55,6 +55,7 @@ class _Case(Struct):
     since: int
     newest: int
     accusers: set[NodeId]
+    probed: int = 0  # the tick after the last probe
 
 
 class Detector:
@@ -104,9 +105,11 @@ class Detector:
                 self._close(topic, node)
 
     def to_probe(self) -> list[tuple[TopicId, NodeId]]:
-        """Whom to ask for a sign of life: those accused longest, but not too many at once."""
-        by_age = sorted(self._all(), key=lambda found: found[2].since)
-        return [(topic, node) for topic, node, _ in by_age[:PROBES_PER_TICK]]
+        """Whom to ask for a sign of life: all in turn, but not too many at once."""
+        in_turn = sorted(self._all(), key=lambda found: (found[2].probed, found[2].since))
+        for _, _, case in in_turn[:PROBES_PER_TICK]:
+            case.probed = self._ticks + 1
+        return [(topic, node) for topic, node, _ in in_turn[:PROBES_PER_TICK]]
 
     def to_evict(self) -> Iterator[tuple[TopicId, NodeId]]:
         """Who has been accused for too long; the case is closed with it."""

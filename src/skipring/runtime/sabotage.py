@@ -29,7 +29,7 @@ from skipring.wire.runtime_messages import (
     OverwriteDatabase,
     Spoil,
 )
-from skipring.wire.values import FORGED_BYTES_MAX, NUMBER_MAX
+from skipring.wire.values import FORGED_BYTES_MAX
 from skipring.world.adversaries import ADVERSARIES, Adversary
 from skipring.world.adversaries.arbitrary import Arbitrary
 from skipring.world.snapshot import CARRIERS, Snapshot
@@ -227,7 +227,7 @@ def _overwritten(state: SubscriberState) -> Overwrite:
 
 
 def _overwritten_database(state: SupervisorState) -> OverwriteDatabase:
-    return OverwriteDatabase(0, state.database, min(state.next, NUMBER_MAX), state.queue)
+    return OverwriteDatabase(0, state.database, state.next, state.queue)
 
 
 def _renamed(message: Renamed, names: Mapping[NodeId, NodeId]) -> Renamed:

@@ -149,6 +149,8 @@ class SupervisorServer:
         self.counts["evictions"] += 1
         _LOG.warning("evicted", topic=topic, node=node)
         self._driver.give(topic, NodeSuspected(node))
+        # One that lives after all subscribes again at once; what others say of it we ignore (S10).
+        self._driver.perform(topic, [Send(node, SetConfiguration(None, None, None))])
 
     def _remember(self) -> None:
         """Keep the databases: a supervisor that comes back with them disturbs nobody."""

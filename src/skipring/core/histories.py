@@ -1,0 +1,67 @@
+"""Histories: so much goes from one to another that a second session would bring the same (T8).
+
+A session ends by itself, but a history takes many messages and ticks. Meanwhile both sides see
+that they differ, and so do their neighbours. Whoever is sent a history takes no other one, and
+whoever sends one talks with its receiver in no other session. Who only sends is free for others.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.peers import NodeId
+
+
+class _Served(Struct, frozen=True, gc=False):
+    """In which session somebody is sent a history, and for how many ticks it goes on at least."""
+
+    session: int
+    ticks: int
+
+
+class Histories:
+    """The histories that one subscriber takes part in."""
+
+    __slots__ = ("_config", "_served", "_source", "_source_ticks")
+
+    def __init__(self, config: ProtocolConfig) -> None:
+        self._config = config
+        self._source: NodeId | None = None  # who sends us one
+        self._source_ticks = 0  # for which we wait for the next part of it
+        self._served: dict[NodeId, _Served] = {}  # to whom we send one
+
+    @property
+    def is_receiving(self) -> bool:
+        """True while somebody sends us so much that all others have to wait."""
+        return self._source_ticks > 0
+
+    def on_tick(self) -> None:
+        """One more tick without another part."""
+        # Memory may be corrupted: no counter is believed beyond what it can have been set to.
+        ticks_max = self._config.history_ticks
+        self._source_ticks = max(min(self._source_ticks, ticks_max) - 1, 0)
+        self._served = {
+            node: _Served(served.session, min(served.ticks, ticks_max) - 1)
+            for node, served in self._served.items()
+            if served.ticks > 1
+        }
+
+    def note_sent(self, to: NodeId, session: int, count: int) -> None:
+        """So many publications were sent in one answer."""
+        if count > self._config.rumours_max:
+            self._served[to] = _Served(session, self._config.history_ticks)
+
+    def note_taken(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
+        """So many publications have come in one message that were new to us."""
+        if count > self._config.rumours_max and sender is not None:
+            self._source, self._source_ticks = sender, self._config.history_ticks
+        if is_last and sender == self._source:
+            self._source_ticks = 0
+
+    def is_other(self, sender: NodeId, session: int) -> bool:
+        """True if a session would bring what a history brings that is under way."""
+        if self.is_receiving and sender != self._source:
+            return True
+        served = self._served.get(sender)
+        return served is not None and served.session != session
