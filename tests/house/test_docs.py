@@ -228,7 +228,8 @@ def refused(command: str) -> str | None:
         while isinstance(program, click.Group):
             name, *words = words or [""]
             program = program.commands[name]
-        context = program.make_context(name, words)
+        # Commands keep the help option that they are first asked for: ask as the program does.
+        context = program.make_context(name, words, help_option_names=["-h", "--help"])
         if name == "simulate":
             _refuse_scenario(dict(context.params))
     except (click.ClickException, InputError, KeyError, ValueError) as error:

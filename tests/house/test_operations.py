@@ -16,6 +16,7 @@ import pytest
 from skipring.cli import skipring
 from skipring.errors import SkipringError, WireError
 from skipring.runtime import (
+    chaos,
     detector,
     durability,
     link,
@@ -311,6 +312,7 @@ def handshake_reasons() -> Iterator[str]:
 
 def test_every_reason_to_drop_something_is_in_the_table_and_no_other() -> None:
     wanted = reasons() - {measures.NOT_STORED}  # which has a metric of its own
+    wanted |= {chaos.REFUSALS, chaos.SEVERED}
     assert quoted(rows("### Reasons of `skipring_dropped_total`")) == wanted
 
 

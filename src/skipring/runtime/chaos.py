@@ -44,6 +44,7 @@ NO_CHAOS: Final = "not started with --chaos"
 NOT_HERE: Final = "this process has nothing that could be damaged so"
 NOT_FRAMES: Final = "these are no messages that could be forged"
 REFUSALS: Final = "chaos refused"  # as what they are counted
+SEVERED: Final = "severed"
 
 DAMAGES: Final[tuple[type[Damage], ...]] = (
     AskConsent,
@@ -252,5 +253,5 @@ class SeverableLinks(Links):
         # Among links a supervisor is called after its address too; no node's name has an @.
         if not self._severed or name.partition("@")[0] not in self._severed:
             return False
-        self.counts["severed"] += 1
+        self.counts[SEVERED] += 1
         return True

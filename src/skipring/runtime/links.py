@@ -31,7 +31,7 @@ CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is writ
 BACK_OFF_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
 SPARE_S: Final = 10.0  # Our guess: a second link to somebody that is not used so long can go.
-IDLE_S: Final = 300.0  # Our guess: neighbours talk once a tick, so these are none any more.
+IDLE_S: Final = 60.0  # Our guess: neighbours talk once a tick, so these are none any more.
 GRUDGE_S: Final = 60.0  # Our guess: then we forget that somebody could not be reached.
 
 Receiver = Callable[[NodeId, Envelope[WireMessage]], None]

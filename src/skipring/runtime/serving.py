@@ -18,6 +18,8 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.errors import IdentityError, InputError, MessageError, SkipringError
 from skipring.runtime.addresses import is_anywhere, is_loopback, split_address
 from skipring.runtime.durability import opened
+from skipring.runtime.limits import allow_files
+from skipring.runtime.links import LINKS_MAX
 from skipring.runtime.logs import logger
 from skipring.runtime.measures import NodeMeasures, SupervisorMeasures
 from skipring.runtime.names import may_act_as
@@ -34,6 +36,7 @@ from skipring.wire.values import check_topic
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
+FILES: Final = LINKS_MAX + 1024  # links of others, our own, and what else is open
 LEAVING_S: Final = 5.0  # Our guess: as long as a person waits for a process to stop.
 
 Announce = Callable[[str], None]
@@ -73,6 +76,7 @@ async def serve_supervisor(settings: Settings, place: Place, announce: Announce)
         store = None
         if place.data is not None:
             store = stack.enter_context(await opened(SupervisorStore.open, place.data))
+        allow_files(FILES)
         server = SupervisorServer(settings, rng=Random(), store=store)
         stack.push_async_callback(server.close)
         await _listening(server.start(host, port), place.listen)
@@ -111,6 +115,7 @@ async def serve_node(
         if place.data is not None:
             store = stack.enter_context(await opened(PublicationStore.open, place.data))
         called = _name_of(place.data, name, settings.credentials)
+        allow_files(FILES)
         node = Node(called, settings, rng=Random(), deliver=_ignore, store=store)
         stack.push_async_callback(node.close)
         await _listening(node.start(host, port), place.listen)
