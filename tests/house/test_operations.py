@@ -26,6 +26,7 @@ from skipring.runtime import (
     serving,
     telemetry,
 )
+from skipring.runtime import node as node_module
 from skipring.runtime.metrics import METRICS, metrics_page
 from skipring.storage import publications
 from skipring.wire import greeting, values
@@ -281,7 +282,7 @@ def reasons() -> set[str]:
         found |= text_of(call, 2)
     for call in calls(LINKS, "complain"):
         found |= text_of(call, 1)
-    return found | set(counted_reasons()) | set(handshake_reasons())
+    return found | set(counted_reasons()) | set(handshake_reasons()) | set(node_reasons())
 
 
 def counted_reasons() -> Iterator[str]:
@@ -298,6 +299,16 @@ def counted_reasons() -> Iterator[str]:
                     )
                 ):
                     yield reason
+
+
+def node_reasons() -> Iterator[str]:
+    """Why a node takes something from nobody but the right one, or not now."""
+    for function in ast.walk(ast.parse(read(Path(node_module.__file__)))):
+        if isinstance(function, ast.FunctionDef) and function.name == "_why_dropped":
+            for each in ast.walk(function):
+                match each:
+                    case ast.Return(value=ast.Constant(value=str(reason))):
+                        yield reason
 
 
 def handshake_reasons() -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import socket
 
 import pytest
 
@@ -11,6 +11,7 @@ from skipring.core.messages import Digest
 from skipring.core.peers import SUPERVISOR
 from skipring.runtime import link as link_module
 from skipring.runtime import links as links_module
+from skipring.runtime import securing
 from skipring.runtime.links import IDLE_S, SPARE_S
 from skipring.wire.greeting import Role
 from tests.runtime.exchanges import (
@@ -170,11 +171,11 @@ def test_an_address_of_ip_version_6_is_dialled_without_its_brackets(
     async def scene() -> None:
         dialled: list[str] = []
 
-        async def create_connection(_: object, host: str, port: int, ssl: object) -> None:
+        async def connected(host: str, port: int) -> socket.socket:
             dialled.append(f"{host} {port}")
             raise ConnectionRefusedError
 
-        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", create_connection)
+        monkeypatch.setattr(securing, "connected", connected)
         async with hosts("a") as (a,):
             a.book.hear({"b": "[::1]:80"})
             a.links.send("b", note(1))
@@ -188,18 +189,15 @@ def test_a_greeting_that_comes_while_an_old_address_is_dialled_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene() -> None:
-        loop = asyncio.get_running_loop()
-        connect, gives_up = loop.create_connection, asyncio.Event()
+        connect, gives_up = securing.connected, asyncio.Event()
 
-        async def create_connection(
-            make: Callable[[], asyncio.Protocol], host: str, port: int, ssl: None
-        ) -> tuple[asyncio.BaseTransport, asyncio.Protocol]:
+        async def connected(host: str, port: int) -> socket.socket:
             if port == 1:
                 await gives_up.wait()
                 raise ConnectionRefusedError
-            return await connect(make, host, port)
+            return await connect(host, port)
 
-        monkeypatch.setattr(loop, "create_connection", create_connection)
+        monkeypatch.setattr(securing, "connected", connected)
         async with hosts("a", "b") as (a, b):
             a.book.hear({"b": f"{LOOPBACK}:1"})
             b.knows(a)

@@ -175,7 +175,6 @@ def test_what_is_only_in_memory_is_counted_until_it_is_written(
     play(scene, loop)
 
 
-@pytest.mark.xfail(reason="what comes between the beginning of a commit and its thread stays noted")
 def test_when_everything_is_written_nothing_waits(
     loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

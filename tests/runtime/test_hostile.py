@@ -265,7 +265,6 @@ def test_who_is_no_supervisor_gets_no_sign_of_life() -> None:
     play(scene)
 
 
-@pytest.mark.xfail(reason="a node takes a configuration from whoever sends one")
 def test_only_the_supervisor_says_where_a_node_stands() -> None:
     async def scene() -> None:
         async with live_ring(*NAMES) as ring:
@@ -281,7 +280,6 @@ def test_only_the_supervisor_says_where_a_node_stands() -> None:
     play(scene)
 
 
-@pytest.mark.xfail(reason="the supervisor lets go whom anybody names")
 def test_nobody_is_unsubscribed_by_others() -> None:
     async def scene() -> None:
         async with live_ring(*NAMES) as ring:
@@ -299,7 +297,6 @@ def test_nobody_is_unsubscribed_by_others() -> None:
 DIALLED_AT_ONCE_MAX = 1024  # many processes may have no more files than that
 
 
-@pytest.mark.xfail(reason="everybody who is named is dialled, and all at once")
 def test_one_that_names_thousands_does_not_make_us_dial_them_all_at_once() -> None:
     gone = nowhere()
     names = [f"ghost{number}" for number in range(2 * DIALLED_AT_ONCE_MAX)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skipring.runtime.link import GREETING_S
+from skipring.runtime.links import CROSSING_S
 from tests.runtime.exchanges import (
     LOOPS,
     Host,
@@ -54,13 +54,8 @@ def test_one_that_was_started_again_under_its_name_is_heard_and_reached(
     ("name", "age_s"),
     [
         ("0", 0.0),
-        ("0", GREETING_S + 1),
-        ("z", GREETING_S + 1),
-        pytest.param(
-            "z",
-            0.0,
-            marks=pytest.mark.xfail(reason="what we dialled just now is preferred, dead or not"),
-        ),
+        ("0", CROSSING_S + 1),
+        ("z", CROSSING_S + 1),
     ],
 )
 def test_one_that_we_had_dialled_and_that_was_started_again_is_reached(

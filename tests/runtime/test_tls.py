@@ -247,7 +247,6 @@ def test_one_whose_own_certificate_is_refused_hears_of_it(
         play(scene, loop)
 
 
-@pytest.mark.xfail(reason="a transport that is lost does not know any more where it led to")
 def test_who_has_refused_our_certificate_is_named(papers: Papers, loop: LoopFactory) -> None:
     a = node(papers, "a")
 
@@ -264,7 +263,6 @@ def test_who_has_refused_our_certificate_is_named(papers: Papers, loop: LoopFact
         play(scene, loop)
 
 
-@pytest.mark.xfail(reason="an error of the system may have no words")
 def test_one_that_goes_in_the_middle_of_a_handshake_leaves_a_readable_line(
     papers: Papers, loop: LoopFactory
 ) -> None:

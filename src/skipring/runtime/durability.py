@@ -106,7 +106,8 @@ class Durability:
             if self.error is not None:
                 _LOG.info("storing again")
             self.error = None
-            self._waiting_bytes -= covered
+            # What came after it had begun may be in it: it runs in a thread.
+            self._waiting_bytes = self._waiting_bytes - covered if self._store.unwritten else 0
         finally:
             self._ended += 1
             self._running = None

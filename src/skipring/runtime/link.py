@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import WireError
+from skipring.runtime.addresses import join_address
 from skipring.runtime.names import may_act_as, peer_name
 from skipring.wire.codec import Envelope, decode
 from skipring.wire.framing import Frame, FrameReader
@@ -98,6 +99,7 @@ class Link(asyncio.Protocol):
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self.address = "unknown"  # of the other end, for a person
         self._is_refused = False
         self._certificate_name: NodeId | None = None
         self.sender: NodeId | None = None  # known from the greeting on
@@ -116,6 +118,9 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         loop = asyncio.get_running_loop()
         self.began_s = self.used_s = loop.time()
+        where = transport.get_extra_info("peername")
+        if where:
+            self.address = join_address(where[0], where[1])
         if not self._board.admit(self):
             self._refuse("too many connections")
             return
@@ -211,12 +216,6 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self.used_s = asyncio.get_running_loop().time()
             self._transport.write(data)
-
-    @property
-    def address(self) -> str:
-        """The other end, for a person."""
-        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
-        return f"{peer[0]}:{peer[1]}" if peer else "unknown"
 
     def _refuse(self, reason: str, detail: str = "") -> None:
         self._is_refused = True

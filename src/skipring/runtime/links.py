@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.runtime.addresses import AddressBook, is_loopback, join_address, supervisor_at
-from skipring.runtime.link import GREETING_S, Link, trouble
+from skipring.runtime.link import Link, trouble
 from skipring.runtime.logs import Rarely, logger
 from skipring.runtime.securing import TROUBLES, Doors, dial
 from skipring.wire.codec import Envelope
@@ -26,10 +26,14 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
 QUEUE_BYTES_MAX: Final = 4 << 20  # Our guess: what a slow peer may have waiting.
+BEHIND_BYTES: Final = 1 << 20  # Our guess: as much as one answer of a repair brings.
 LINKS_MAX: Final = 4096  # Limit of ours: connections that others have opened.
 CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
 BACK_OFF_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
+CROSSING_S: Final = 1.0  # Our guess: two who dial each other at once do so within it.
+DIALLING_MAX: Final = 256  # Limit of ours: others can name as many nodes as they like.
+GRUDGES_MAX: Final = 1024  # Limit of ours: whom we could not reach.
 SPARE_S: Final = 10.0  # Our guess: a second link to somebody that is not used so long can go.
 IDLE_S: Final = 60.0  # Our guess: neighbours talk once a tick, so these are none any more.
 GRUDGE_S: Final = 60.0  # Our guess: then we forget that somebody could not be reached.
@@ -66,7 +70,9 @@ class Links:
         self.is_closed = False
         self._greeting = greeting
         self._peers: dict[NodeId, _Peer] = {}
+        self._grudges: dict[NodeId, _Peer] = {}
         self._accepted = 0
+        self.dialling = 0  # how many we dial at this moment
         self._doors = Doors(self)
         self._emptied: asyncio.Future[None] | None = None
         self._rarely = Rarely(_LOG)
@@ -89,6 +95,10 @@ class Links:
     def send_to_supervisor(self, address: Address, frame: bytes) -> None:
         """Queue a frame for the supervisor at an address."""
         self.peer(supervisor_at(address), address).queue(frame)
+
+    def is_behind(self, name: NodeId) -> bool:
+        """True if somebody has yet to read much of what we sent."""
+        return name in self._peers and self._peers[name].waiting_bytes > BEHIND_BYTES
 
     def is_linked(self, name: NodeId) -> bool:
         """True if there is a link to somebody, over which both have greeted."""
@@ -120,10 +130,19 @@ class Links:
             self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._emptied], timeout=CLOSE_S)
 
+    def bear_a_grudge(self, peer: _Peer) -> None:
+        """Somebody could not be reached; of too many the first are forgiven."""
+        self._grudges.pop(peer.name, None)
+        self._grudges[peer.name] = peer
+        if len(self._grudges) > GRUDGES_MAX:
+            self._grudges.pop(next(iter(self._grudges))).forgive()
+
     def forget(self, name: NodeId, peer: _Peer) -> None:
         """A node has no link, nothing waits for it, and it was not in vain that we called."""
         if self._peers.get(name) is peer:
             del self._peers[name]
+        if self._grudges.get(name) is peer:
+            del self._grudges[name]
 
     def peer(self, name: NodeId, address: Address | None = None) -> _Peer:
         """The queue of a node, made when it is first needed."""
@@ -152,7 +171,7 @@ class Links:
         """A connection is there; False if there are too many."""
         self.connections.add(link)
         self._accepted += not link.is_dialled
-        return link.is_dialled or self._accepted <= LINKS_MAX
+        return not self.is_closed and (link.is_dialled or self._accepted <= LINKS_MAX)
 
     def welcome(self, greeting: Greeting) -> _Peer:
         """Somebody who has dialled us has greeted: its queue."""
@@ -221,6 +240,11 @@ class _Peer:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self.flush)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """How much waits."""
+        return self._size
+
     def flush(self) -> None:
         """Write what waits, or dial."""
         self._is_scheduled = False
@@ -240,10 +264,18 @@ class _Peer:
             self._drop("not connected")
         elif not address:
             self._drop("no address")
+        elif self._links.dialling >= DIALLING_MAX:
+            self._drop("too many dialled")
         elif not self._links.is_secured and not is_loopback(address.rpartition(":")[0].strip("[]")):
             self._drop("not loopback")  # without certificates nothing leaves this machine
         else:
+            self._links.dialling += 1
             self._dialling = asyncio.get_running_loop().create_task(self._dial(address))
+            self._dialling.add_done_callback(self._on_dialled)
+
+    def _on_dialled(self, _: asyncio.Task[None]) -> None:
+        """Dialling is over, whatever came of it."""
+        self._links.dialling -= 1
 
     async def _dial(self, address: Address) -> None:
         links = self._links
@@ -262,6 +294,7 @@ class _Peer:
         if not is_reached and self.link is None:
             self._failures = min(self._failures + 1, 16)
             self._failed_s = asyncio.get_running_loop().time()
+            links.bear_a_grudge(self)
             if links.book.find(self.name) == address:
                 links.book.doubt(self.name)
             self._drop("cannot connect")
@@ -288,7 +321,7 @@ class _Peer:
 
     def _is_rather(self, old: Link, new: Link) -> bool:
         """True if both sides dialled at once, and the older link is the one to be used."""
-        is_by_both = old.is_dialled != new.is_dialled and new.began_s - old.began_s < GREETING_S
+        is_by_both = old.is_dialled != new.is_dialled and new.began_s - old.began_s < CROSSING_S
         return is_by_both and old.is_dialled == (self._links.node < self.name)
 
     def is_called(self, greeting: Greeting) -> bool:
@@ -314,7 +347,12 @@ class _Peer:
         if self.link is not None and self._is_idle(self.link, now):
             self.link.close()
         if now - self._failed_s > GRUDGE_S:
-            self._failures = 0
+            self.forgive()
+        self._forget_if_idle()
+
+    def forgive(self) -> None:
+        """Forget that it could not be reached."""
+        self._failures = 0
         self._forget_if_idle()
 
     def _is_idle(self, link: Link, now: float) -> bool:

@@ -28,9 +28,12 @@ from skipring.core.events import (
     UnsubscribeRequested,
 )
 from skipring.core.messages import (
+    CheckAndPublish,
+    CheckTrie,
     Message,
     Publications,
     PublishNew,
+    SetConfiguration,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SubscriberState
@@ -192,13 +195,25 @@ class Node:
             if not self.membership.is_obeyed(sender, topic, message):
                 return
             sender = SUPERVISOR
-        elif self.durability.is_overfull and isinstance(message, PublishNew | Publications):
-            self.links.counts["store full"] += 1
+        elif (why := self._why_dropped(sender, message)) is not None:
+            self.links.counts[why] += 1
             return
         self._watch.hear(topic, sender)
         self._driver.receive(sender, envelope)
         if sender == SUPERVISOR:
             self.membership.on_heard(topic, message)
+
+    def _why_dropped(self, sender: NodeId, message: WireMessage) -> str | None:
+        """Why we take nothing of this kind from a node now, or None."""
+        match message:
+            case SetConfiguration():
+                return "not the supervisor"
+            case PublishNew() | Publications() if self.durability.is_overfull:
+                return "store full"
+            case CheckTrie() | CheckAndPublish() if self.links.is_behind(sender):
+                return "partner behind"  # it has to read first what it was sent already
+            case _:
+                return None
 
     def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
         match message:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Coroutine
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skipring.runtime.addresses import join_address
 from skipring.runtime.link import Link, Owner, Switchboard, trouble
@@ -47,13 +47,63 @@ class Exchange(Switchboard, Protocol):
 async def dial(exchange: Exchange, owner: Owner, address: Address) -> Link:
     """Connect to somebody; one of TROUBLES if that does not work."""
     host, _, port = address.rpartition(":")
-    context = exchange.credentials.client_context() if exchange.credentials is not None else None
     async with asyncio.timeout(DIAL_S):
-        transport, link = await asyncio.get_running_loop().create_connection(
-            lambda: Link(exchange, owner), host.strip("[]"), int(port), ssl=context
+        made = await connected(host.strip("[]"), int(port))
+    keep_alive(made)
+    loop, link = asyncio.get_running_loop(), Link(exchange, owner)
+    if exchange.credentials is None:
+        opening = loop.create_connection(lambda: link, sock=made)
+    else:
+        opening = loop.create_connection(
+            lambda: link,
+            sock=made,
+            ssl=exchange.credentials.client_context(),
+            server_hostname=host,  # has to be said, and is not checked: names are
+            ssl_handshake_timeout=HANDSHAKE_S,
         )
-    keep_alive(cast("socket.socket", transport.get_extra_info("socket")))
+    await _opened(opening, made)
     return link
+
+
+async def connected(host: str, port: int) -> socket.socket:
+    """A socket that leads to somebody."""
+    loop = asyncio.get_running_loop()
+    trouble: OSError = OSError("it has no address")
+    for family, kind, protocol, _, where in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        made = socket.socket(family, kind, protocol)
+        made.setblocking(False)
+        try:
+            await loop.sock_connect(made, where)
+        except OSError as error:
+            trouble = error
+            made.close()
+        except BaseException:
+            with suppress(ValueError, RuntimeError):
+                loop.remove_writer(made)  # else the loop takes the next socket of the number for it
+            made.close()
+            raise
+        else:
+            return made
+    raise trouble
+
+
+Opening = Coroutine[Any, Any, tuple[asyncio.BaseTransport, Link]]
+
+
+async def _opened(opening: Opening, made: socket.socket) -> None:
+    """Wait for a connection to be open; whoever stops waiting leaves nothing half open behind."""
+    task = asyncio.ensure_future(opening)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with suppress(OSError):
+            made.shutdown(socket.SHUT_RDWR)  # a loop that is cancelled itself may forget to close
+        await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is None:
+            task.result()[1].abort()
+        raise
 
 
 def keep_alive(made: socket.socket) -> None:
@@ -72,7 +122,8 @@ class Doors:
         self._exchange = exchange
         self._listening: socket.socket | None = None
         self._again: asyncio.TimerHandle | None = None
-        self._entering: set[asyncio.Task[None]] = set()  # those who show certificates, or should
+        # Those who show certificates, or should.
+        self._entering: dict[asyncio.Task[None], socket.socket] = {}
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
         """Accept connections; return where."""
@@ -107,28 +158,26 @@ class Doors:
             came.close()
             return
         task = loop.create_task(self._let_in(came, address))
-        self._entering.add(task)
-        task.add_done_callback(partial(self._on_entered, came))
-
-    def _on_entered(self, came: socket.socket, task: asyncio.Task[None]) -> None:
-        self._entering.discard(task)
-        if task.cancelled():  # perhaps before it began
-            came.close()
+        self._entering[task] = came
+        task.add_done_callback(self._entering.pop)
 
     async def _let_in(self, came: socket.socket, address: Address) -> None:
-        credentials = self._exchange.credentials
+        credentials, link = self._exchange.credentials, Link(self._exchange, None)
         keep_alive(came)
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(HANDSHAKE_S):
+            if credentials is None:
+                await loop.connect_accepted_socket(lambda: link, came)
+            else:
                 await loop.connect_accepted_socket(
-                    lambda: Link(self._exchange, None),
+                    lambda: link,
                     came,
-                    ssl=credentials.server_context() if credentials is not None else None,
+                    ssl=credentials.server_context(),
+                    ssl_handshake_timeout=HANDSHAKE_S,
                 )
         except TROUBLES as error:
             reason, detail = trouble(error)
-            detail = detail or "not done in time" if isinstance(error, TimeoutError) else detail
+            detail = detail or "gone in the middle of it"
             self._exchange.complain(
                 "connection refused", reason or "handshake failed", address, detail
             )
@@ -136,8 +185,9 @@ class Doors:
 
     def close(self) -> None:
         """Accept no more."""
-        for task in self._entering:
-            task.cancel()
+        for came in self._entering.values():
+            with suppress(OSError):
+                came.shutdown(socket.SHUT_RDWR)  # then a handshake ends by itself
         if self._again is not None:
             self._again.cancel()
         listening, self._listening = self._listening, None
@@ -147,6 +197,6 @@ class Doors:
 
     async def closed(self) -> None:
         """Wait until nothing is left."""
-        await asyncio.sleep(0)  # let transports say that they are closed
         if self._entering:
-            await asyncio.wait(set(self._entering))
+            await asyncio.wait(list(self._entering))
+        await asyncio.sleep(0)  # let transports say that they are closed

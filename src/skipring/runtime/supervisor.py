@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from skipring.core.effects import Effect, Send
 from skipring.core.events import NodeSuspected, Received
-from skipring.core.messages import Message, SetConfiguration, Subscribe
+from skipring.core.messages import Message, SetConfiguration, Subscribe, Unsubscribe
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SupervisorState
 from skipring.core.topics import SupervisorTopics
@@ -88,7 +88,11 @@ class SupervisorServer:
 
     def _receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
         self._detector.hear(sender)
-        self.counts[type(envelope.message).__name__] += 1
+        message = envelope.message
+        self.counts[type(message).__name__] += 1
+        if isinstance(message, Subscribe | Unsubscribe) and message.node != sender:
+            self.links.counts["speaks for another"] += 1
+            return
         if self._allowed and not any(fnmatchcase(envelope.topic, glob) for glob in self._allowed):
             self._turn_away(sender, envelope)
             return
