@@ -201,6 +201,35 @@ def test_close_in_the_middle_of_handshakes_leaves_nothing(
     play(scene, loop)
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("first", ["dialler", "dialled", "both"])
+def test_close_at_any_moment_of_dialling_leaves_no_socket_open(
+    papers: Papers, loop: LoopFactory, first: str
+) -> None:
+    """What is left open is found when it is collected, and fails the test."""
+
+    async def scene() -> None:
+        for turn in range(240):
+            a, b = node(papers, "a"), node(papers, "b")
+            await a.start()
+            await b.start()
+            a.knows(b)
+            a.links.send("b", note(1))
+            await turns(turn % 20)
+            await asyncio.sleep(turn % 60 / 60 * 0.005)  # no waiting: moments of a handshake
+            closing = [a.links.close(), b.links.close()]
+            if first == "dialled":
+                closing.reverse()
+            if first == "both":
+                await asyncio.gather(*closing)
+            else:
+                for each in closing:
+                    await each
+
+    play(scene, loop)
+    gc.collect()
+
+
 def test_one_that_comes_at_the_moment_of_closing_is_hung_up_on(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a") as (a,):

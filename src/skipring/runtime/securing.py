@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skipring.runtime.addresses import join_address
@@ -80,9 +80,8 @@ async def connected(host: str, port: int) -> socket.socket:
             trouble = error
             made.close()
         except BaseException:
-            with suppress(ValueError, RuntimeError):
+            with closing(made):
                 loop.remove_writer(made)  # else the loop takes the next socket of the number for it
-            made.close()
             raise
         else:
             return made
@@ -99,10 +98,14 @@ async def _opened(opening: Opening, made: socket.socket) -> None:
         await asyncio.shield(task)
     except asyncio.CancelledError:
         with suppress(OSError):
-            made.shutdown(socket.SHUT_RDWR)  # a loop that is cancelled itself may forget to close
+            made.shutdown(socket.SHUT_RD)  # it ends by itself; cut, the loop may leave it open
         await asyncio.wait([task])
         if not task.cancelled() and task.exception() is None:
             task.result()[1].abort()
+        made.close()
+        raise
+    except TROUBLES:
+        made.close()  # if nobody has taken it over
         raise
 
 
@@ -187,7 +190,7 @@ class Doors:
         """Accept no more."""
         for came in self._entering.values():
             with suppress(OSError):
-                came.shutdown(socket.SHUT_RDWR)  # then a handshake ends by itself
+                came.shutdown(socket.SHUT_RD)  # then a handshake ends by itself
         if self._again is not None:
             self._again.cancel()
         listening, self._listening = self._listening, None
