@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import socket
 import subprocess
@@ -66,7 +67,7 @@ def test_a_supervisor_and_a_node_say_where_they_listen_and_stop_when_asked(tmp_p
         words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
         with process("node", *words, "--tick", TICK, "--data", data) as (second, _):
             assert stopped(second, signal.SIGTERM) == 0
-        assert stopped(first, signal.SIGINT) == 0
+        assert stopped(first, signal.SIGINT) == 130
     with PublicationStore.open(tmp_path / "node") as store:
         assert store.topics == []
 
@@ -180,3 +181,68 @@ def test_what_others_could_reach_or_is_no_address_is_refused(
     result = CliRunner().invoke(skipring, words)
     assert isinstance(result.exception, InputError)
     assert sentence in str(result.exception)
+
+
+@pytest.mark.parametrize("name", ["a b", "supervisor", "", "x" * 65])
+def test_a_name_that_no_node_can_have_is_refused(name: str) -> None:
+    words = ["--supervisor", "127.0.0.1:1", "--topic", "news", "--listen", "127.0.0.1:0"]
+    result = ran("node", *words, "--name", name)
+    assert result.returncode == 2
+    assert "--name" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("tick", ["nan", "inf", "0", "-1", "soon"])
+def test_a_tick_that_is_no_time_is_refused(tick: str) -> None:
+    result = ran("supervisor", "--listen", "127.0.0.1:0", "--tick", tick)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["ring", "doctor", "pub", "sub"])
+@pytest.mark.parametrize("address", ["", ",", "here", "127.0.0.1:", "127.0.0.1:99999"])
+def test_an_address_of_a_supervisor_that_is_none_is_refused(command: str, address: str) -> None:
+    result = ran(command, "news", "--supervisor", address)
+    assert result.returncode == 2
+    assert "--supervisor" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.heavy
+def test_a_reader_without_a_supervisor_says_so_and_gives_up_if_it_is_to_end() -> None:
+    result = ran("sub", "news", "--supervisor", "127.0.0.1:1", "--exit-when-synced")
+    assert result.returncode == 4
+    waiting, error = result.stderr.splitlines()
+    assert waiting == "waiting: there is no connection to the supervisor at 127.0.0.1:1"
+    assert error.startswith("Error: not in the ring of 'news'")
+
+
+def test_streams_that_are_closed_do_no_harm() -> None:
+    command = shlex.join([sys.executable, "-m", "skipring", "pub", "news", "--supervisor"])
+    for streams in ("<&-", ">&- 'hello'", "<&- >&- 2>&-"):
+        line = f"{command} 127.0.0.1:1 {streams}"
+        status = subprocess.run(["sh", "-c", line], timeout=DEADLINE_S, check=False).returncode
+        assert status in (0, 4), line  # nothing to publish, or nobody who takes it
+
+
+def test_many_large_lines_are_published(tmp_path: Path) -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
+        with process("node", *words, "--tick", TICK, "--data", str(tmp_path)):
+            published(address, "the first")
+            lines = [f"{number}" + "x" * 400_000 for number in range(20)]
+            result = ran("pub", "news", "--supervisor", address, given="\n".join(lines))
+    assert result.returncode == 0, result.stderr
+    with PublicationStore.open(tmp_path) as store:
+        stored = [each.payload for each in store.archive("news").publications()]
+    assert stored[1:] == [line.encode() for line in lines]
+
+
+def test_what_comes_before_a_line_that_is_too_long_is_published(tmp_path: Path) -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
+        with process("node", *words, "--tick", TICK, "--data", str(tmp_path)):
+            published(address, "the first")
+            result = ran("pub", "news", "--supervisor", address, given="good\n" + "x" * 600_000)
+    assert result.returncode == 2
+    assert len(result.stdout.splitlines()) == 1

@@ -278,7 +278,7 @@ def reasons() -> set[str]:
     found = {kind.__name__ for kind in WireError.__subclasses__()}
     for call in calls(LINKS, "_drop", "_refuse", "refuse"):
         found |= text_of(call, 0)
-    for call in calls(LINKS, "call_later"):
+    for call in calls(LINKS, "call_later", "_turn_away"):
         found |= text_of(call, 2)
     for call in calls(LINKS, "complain"):
         found |= text_of(call, 1)

@@ -177,6 +177,16 @@ def test_another_reason_is_said_at_once(written: io.StringIO) -> None:
     ]
 
 
+def test_kinds_of_one_reason_do_not_hide_each_other(written: io.StringIO) -> None:
+    rarely = Rarely(logger("links"), clock=Clock())
+    for kind in ("expired", "of another authority", "expired"):
+        rarely.warn("refused", reason="bad certificate", kind=kind, detail=kind)
+    assert [(line["reason"], line["detail"]) for line in lines(written)] == [
+        ("bad certificate", "expired"),
+        ("bad certificate", "of another authority"),
+    ]
+
+
 def test_reasons_without_end_do_not_make_lines_without_end(written: io.StringIO) -> None:
     clock = Clock()
     rarely = Rarely(logger("links"), period_s=60, clock=clock)

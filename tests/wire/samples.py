@@ -205,6 +205,8 @@ def addresses() -> SearchStrategy[str]:
 
 def runtime_messages() -> SearchStrategy[RuntimeMessage]:
     """The hosts' own messages."""
+    printable = st.characters(exclude_categories=("Cc", "Cs"))
+    reason = st.text(printable, max_size=REASON_CHARACTERS_MAX)
     number = st.integers(0, NUMBER_MAX)
     members = st.dictionaries(node_names(), addresses(), max_size=4)
     key = st.binary(min_size=ID_BYTES, max_size=ID_BYTES)
@@ -217,7 +219,7 @@ def runtime_messages() -> SearchStrategy[RuntimeMessage]:
         st.just(ConfigurationAck()),
         st.builds(Publish, number, publications().map(travelling)),
         st.builds(Published, number, key, st.integers(0, OFFSET_MAX)),
-        st.builds(Refused, number, st.text(max_size=REASON_CHARACTERS_MAX)),
+        st.builds(Refused, number, reason),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import IntEnum
 
@@ -61,7 +62,17 @@ def _status_of(error: SkipringError) -> int:
 
 def main() -> None:
     """Run the command line; whatever goes wrong is said in one sentence."""
+    _open_standard_streams()
     sys.exit(_run())
+
+
+def _open_standard_streams() -> None:
+    """Give nobody else the numbers of streams that were closed before we began."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def _run() -> int:

@@ -35,22 +35,21 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
         raise InputError("--payloads belongs into a world file; give --json as well")
     if watch and as_json:
         raise InputError("--watch paints a picture; leave out --json, or --watch")
-    import asyncio
-
     from skipring.runtime.inspector import Contents
+    from skipring.runtime.serving import run
 
     if watch:
-        asyncio.run(_watch(topic, access))
+        run(_watch(topic, access))
     elif as_json:
         from skipring.world.file import render_world
 
         contents = Contents.PAYLOADS if payloads else Contents.IDS
-        inspection = asyncio.run(_inspect(topic, access, contents))
+        inspection = run(_inspect(topic, access, contents))
         click.echo(render_world(inspection.snapshot), nl=False)
     else:
         from skipring.cli.ring_view import print_ring
 
-        print_ring(asyncio.run(_inspect(topic, access, Contents.NOTHING)))
+        print_ring(run(_inspect(topic, access, Contents.NOTHING)))
 
 
 @click.command()
@@ -63,12 +62,11 @@ def doctor(topic: str, access: Access, as_json: bool) -> int:
     In order is a ring that is legitimate, whose members all have all publications. Exit status:
     0 yes, 1 no or nobody subscribes, 4 no supervisor answers.
     """
-    import asyncio
-
     from skipring.runtime.diagnosis import diagnose
     from skipring.runtime.inspector import Contents
+    from skipring.runtime.serving import run
 
-    diagnosis = diagnose(asyncio.run(_inspect(topic, access, Contents.DIFFERENCES)))
+    diagnosis = diagnose(run(_inspect(topic, access, Contents.DIFFERENCES)))
     if as_json:
         from msgspec import to_builtins
 
@@ -96,9 +94,9 @@ def explain(topic: str, node: str, access: Access, as_json: bool) -> int:
 
     Exit status: 0 nothing is wrong with it, 1 something is, 2 nobody knows such a node.
     """
-    import asyncio
+    from skipring.runtime.serving import run
 
-    explanation = asyncio.run(_explained(topic, node, access))
+    explanation = run(_explained(topic, node, access))
     if as_json:
         from msgspec.structs import asdict
 

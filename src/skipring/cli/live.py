@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ from skipring.cli.live_options import Access, access_options, identity_options, 
 from skipring.cli.settings_file import CONFIG_FILE, read_settings
 
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
+INTERRUPTED: Final = 130
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 Command = Callable[..., Any]
@@ -68,7 +70,7 @@ def _process_options(command: Command) -> Command:
     envvar="SKIPRING_ALLOW_TOPIC",
     help="Serve only such topics.",
 )
-def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
+def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401
     """Let subscribers in and out; the first line printed says where it listens."""
     from msgspec.structs import replace
 
@@ -76,7 +78,7 @@ def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> 
 
     settings, place = _prepared(access, **options)
     settings = replace(settings, allowed_topics=allow_topic)
-    run(serve_supervisor(settings, place, _announce))
+    return _status_of(run(serve_supervisor(settings, place, _announce)))
 
 
 @click.command()
@@ -102,7 +104,7 @@ def node(
     topics: tuple[str, ...],
     name: str | None,
     **options: Any,  # noqa: ANN401
-) -> None:
+) -> int:
     """Subscribe to topics, keep what is published and pass it on.
 
     With --config, SIGHUP reads the list of supervisors in the file again.
@@ -110,16 +112,15 @@ def node(
     from skipring.runtime.serving import run, serve_node
 
     settings, place = _prepared(access, **options)
-    run(
-        serve_node(
-            settings,
-            place,
-            topics,
-            name=name,
-            announce=_announce,
-            supervisors_again=_reader_of_supervisors(click.get_current_context(), access),
-        )
+    serving = serve_node(
+        settings,
+        place,
+        topics,
+        name=name,
+        announce=_announce,
+        supervisors_again=_reader_of_supervisors(click.get_current_context(), access),
     )
+    return _status_of(run(serving))
 
 
 def _prepared(
@@ -158,7 +159,7 @@ def _reader_of_supervisors(
 ) -> Callable[[], tuple[str, ...]] | None:
     """What reads the list of supervisors again; None if it is not from a file."""
     from skipring.cli.live_options import address_list
-    from skipring.runtime.serving import check_supervisors
+    from skipring.runtime.addresses import check_supervisors
 
     source = context.get_parameter_source("supervisors")
     path = context.meta.get(CONFIG_FILE)
@@ -167,9 +168,14 @@ def _reader_of_supervisors(
 
     def read() -> tuple[str, ...]:
         listed = address_list(read_settings(context, path).get("supervisors", ""))
-        return check_supervisors(listed, access.credentials())
+        return check_supervisors(listed, is_secured=access.is_secured)
 
     return read
+
+
+def _status_of(stopped_by: signal.Signals) -> int:
+    """Asked to end, that is all; interrupted, that is what the exit status says."""
+    return INTERRUPTED if stopped_by is signal.SIGINT else 0
 
 
 def _announce(line: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,8 +24,21 @@ if TYPE_CHECKING:
 SECONDS: Final = click.FloatRange(0.01, 3600)
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
 
+
+def _finite(_: click.Context, __: click.Parameter, value: float) -> float:
+    if not isfinite(value):  # no number is out of range of what is none
+        raise click.BadParameter("it is a number of seconds")
+    return value
+
+
 tick_option = click.option(
-    "--tick", type=SECONDS, default=1.0, metavar="S", envvar="SKIPRING_TICK", help="Interval."
+    "--tick",
+    type=SECONDS,
+    default=1.0,
+    metavar="S",
+    envvar="SKIPRING_TICK",
+    callback=_finite,
+    help="Interval.",
 )
 
 supervisors_option = click.option(
@@ -55,6 +69,11 @@ class Access(Struct, frozen=True, kw_only=True):
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
+
+    @property
+    def is_secured(self) -> bool:
+        """True if there is a certificate."""
+        return self.cert is not None
 
     def credentials(self) -> Credentials | None:
         """Our certificate, checked; None if there is none."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Literal
+from typing import Final, Literal
 
 import click
 
 from skipring.cli.live_options import Access, access_options, tick_option
+
+STDIN: Final = 0
 
 
 @click.command()
@@ -24,8 +26,9 @@ def pub(topic: str, text: str | None, access: Access, volatile: bool, as_json: b
     """
     import json
 
+    from skipring.runtime.addresses import check_supervisors
     from skipring.runtime.publishing import lines_of, publish_all
-    from skipring.runtime.serving import check_supervisors, run
+    from skipring.runtime.serving import run
     from skipring.wire.runtime_messages import Published
 
     def emit(published: Published) -> None:
@@ -34,8 +37,8 @@ def pub(topic: str, text: str | None, access: Access, volatile: bool, as_json: b
         click.echo(json.dumps(line) if is_json else published.id.hex())
 
     credentials = access.credentials()
-    supervisors = check_supervisors(access.supervisors, credentials)
-    given = [os.fsencode(text)] if text is not None else lines_of(sys.stdin.fileno())
+    supervisors = check_supervisors(access.supervisors, is_secured=credentials is not None)
+    given = [os.fsencode(text)] if text is not None else lines_of(STDIN)
     publishing = publish_all(
         supervisors, topic, given, emit, credentials=credentials, is_volatile=volatile
     )
@@ -46,13 +49,20 @@ def pub(topic: str, text: str | None, access: Access, volatile: bool, as_json: b
 @click.argument("topic")
 @access_options
 @click.option("--start", type=click.Choice(["all", "new"]), default="all", show_default=True)
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Where neighbours connect to us.  [default: any port]"
+)
+@click.option("--advertise", metavar="HOST:PORT", help="Where they find us, if not there.")
 @click.option("--exit-when-synced", is_flag=True, help="End once the neighbours have no more.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON also on a terminal.")
 @tick_option
 def sub(
+    *,
     topic: str,
     access: Access,
     start: Literal["all", "new"],
+    listen: str | None,
+    advertise: str | None,
     exit_when_synced: bool,
     is_json: bool,
     tick: float,
@@ -60,6 +70,7 @@ def sub(
     """Join a topic, in memory only, and print every publication of it."""
     import json
 
+    from skipring.runtime.addresses import check_supervisors
     from skipring.runtime.client import connect
     from skipring.runtime.following import as_json, follow
     from skipring.runtime.reading import Publication
@@ -70,6 +81,25 @@ def sub(
         is_plain = sys.stdout.isatty() and not is_json
         click.echo(line.get("payload", "(bytes)") if is_plain else json.dumps(line))
 
-    url = f"skipring://{','.join(access.supervisors)}"
-    connection = connect(url, tick_s=tick, ca=access.ca, cert=access.cert, key=access.key)
-    run(follow(connection, topic, emit, start=start, exit_when_synced=exit_when_synced))
+    def complain(text: str) -> None:
+        click.echo(text, err=True)
+
+    check_supervisors(access.supervisors, is_secured=access.is_secured)
+    connection = connect(
+        f"skipring://{','.join(access.supervisors)}",
+        tick_s=tick,
+        listen=listen,
+        advertise=advertise,
+        ca=access.ca,
+        cert=access.cert,
+        key=access.key,
+    )
+    following = follow(
+        connection,
+        topic,
+        emit,
+        start=start,
+        exit_when_synced=exit_when_synced,
+        complain=complain,
+    )
+    run(following)

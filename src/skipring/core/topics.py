@@ -117,6 +117,9 @@ class SupervisorTopics:
     def __contains__(self, topic: TopicId) -> bool:
         return topic in self._machines
 
+    def __len__(self) -> int:
+        return len(self._machines)
+
     def handle(self, topic: TopicId, event: Event) -> list[Effect]:
         """React to one event of one topic; the effects belong to the same topic."""
         machine = self._machines.get(topic)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from ipaddress import ip_address
+from socket import SOCK_DGRAM, getaddrinfo, socket
 from typing import Final
 
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
@@ -93,6 +94,30 @@ def split_address(text: Address, what: str, *, is_secured: bool) -> tuple[str, i
             "(`skipring certs` makes them)"
         )
     return host, int(port)
+
+
+def check_supervisors(supervisors: Sequence[Address], *, is_secured: bool) -> tuple[Address, ...]:
+    """Refuse addresses of supervisors that are none, or that need certificates."""
+    if not supervisors:
+        raise InputError("--supervisor: no address given; expected HOST:PORT")
+    for address in supervisors:
+        split_address(address, "--supervisor", is_secured=is_secured)
+    return tuple(supervisors)
+
+
+def local_host_towards(address: Address) -> str:
+    """Which of our own addresses leads to somebody; loopback, if nobody can tell."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if is_loopback(host):
+        return "127.0.0.1"
+    try:
+        family, kind, protocol, _, where = getaddrinfo(host, int(port), type=SOCK_DGRAM)[0]
+        with socket(family, kind, protocol) as probe:
+            probe.connect(where)  # nothing is sent
+            return str(probe.getsockname()[0])
+    except (OSError, UnicodeError):
+        return "127.0.0.1"
 
 
 def is_anywhere(host: str) -> bool:

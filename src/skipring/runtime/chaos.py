@@ -240,6 +240,7 @@ class SeverableLinks(Links):
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
         """Hand a message on, unless we are cut off from whom it is."""
         if not self._is_severed(sender):
+            self.book.hear(envelope.hints)  # also a client's: it may make us refer to anybody
             super().receive(sender, envelope)
 
     def sweep(self) -> None:

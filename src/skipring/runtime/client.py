@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import AsyncExitStack
+from math import inf
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -12,19 +13,25 @@ from typing import TYPE_CHECKING, Final, Self
 
 from skipring.core.archive import Archive
 from skipring.core.effects import Confirmed, Deliver
-from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.core.peers import NodeId, TopicId
 from skipring.errors import IdentityError, InputError, MessageError, SkipringError
-from skipring.runtime.addresses import split_address, supervisor_of
+from skipring.runtime.addresses import (
+    is_anywhere,
+    join_address,
+    local_host_towards,
+    split_address,
+    supervisor_of,
+)
 from skipring.runtime.durability import opened
 from skipring.runtime.names import may_act_as
 from skipring.runtime.node import Node
 from skipring.runtime.reading import Start
 from skipring.runtime.settings import Settings
 from skipring.runtime.subscription import Subscription
-from skipring.storage.identity import node_id
+from skipring.storage.identity import check_name, node_id
 from skipring.storage.publications import PublicationStore
 from skipring.wire.runtime_messages import Address
-from skipring.wire.values import check_address, check_node, check_topic, shown
+from skipring.wire.values import check_address, check_topic, shown
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
@@ -78,7 +85,11 @@ class Connection:
             )
             self._node.on_confirmed = self._on_confirmed
             resources.push_async_callback(self._node.close)
-            await self._node.start(*self._listen)
+            try:
+                await self._node.start(*self._listen)
+            except OSError as error:
+                where = join_address(*self._listen)
+                raise InputError(f"cannot listen at {where}: {error.strerror or error}") from None
             resources.push_async_callback(self._leave_all)
             self._resources = resources.pop_all()
         self._is_connected = True
@@ -176,7 +187,7 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first can be left
     data_dir: str | Path | None = None,
     name: str | None = None,
     tick_s: float = 1.0,
-    listen: str = "127.0.0.1:0",
+    listen: str | None = None,
     advertise: str | None = None,
     ca: str | Path | None = None,
     cert: str | Path | None = None,
@@ -188,15 +199,19 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first can be left
     in memory. ``ca``, ``cert`` and ``key`` are files of ``skipring certs``; without them nothing
     leaves this machine. InputError if something of it cannot be used.
     """
-    if not tick_s > 0:
-        raise InputError(f"tick_s is a number of seconds above 0, not {tick_s}")
+    if not _is_seconds(tick_s):
+        raise InputError(f"tick_s is a number of seconds above 0, not {tick_s!r}")
     directory = None if data_dir is None else Path(data_dir).expanduser()
     credentials = _credentials(ca, cert, key)
     is_secured = credentials is not None
     if advertise is not None:
         split_address(advertise, "advertise", is_secured=is_secured)
+    supervisors = _supervisors(url, is_secured=is_secured)
+    host, port = _listen(listen, supervisors[0], is_secured=is_secured)
+    if is_anywhere(host) and advertise is None:
+        raise InputError(f"nobody can dial {host}; say with advertise where others find us")
     settings = Settings(
-        supervisors=_supervisors(url, is_secured=is_secured),
+        supervisors=supervisors,
         tick_s=tick_s,
         flush_s=tick_s / FLUSHES_PER_TICK,
         advertised=advertise,
@@ -204,10 +219,14 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first can be left
     )
     return Connection(
         settings,
-        listen=split_address(listen, "listen", is_secured=is_secured),
+        listen=(host, port),
         data_dir=directory,
         name=_name(name, directory, credentials),
     )
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value < inf
 
 
 def _credentials(
@@ -222,10 +241,17 @@ def _credentials(
     return Credentials.load(Path(ca), Path(cert), Path(key))
 
 
+def _listen(listen: str | None, supervisor: Address, *, is_secured: bool) -> tuple[str, int]:
+    """Where to listen: any port, at the address from which we get to the supervisor."""
+    if listen is None:
+        return local_host_towards(supervisor), 0
+    return split_address(listen, "listen", is_secured=is_secured)
+
+
 def _supervisors(url: str, *, is_secured: bool) -> tuple[Address, ...]:
     form = f"{SCHEME}host:port[,host:port...]"
-    if not url.startswith(SCHEME):
-        raise InputError(f"an address is of the form {form}, not {shown(url)}")
+    if not str(url).startswith(SCHEME):
+        raise InputError(f"an address is of the form {form}, not {shown(str(url))}")
     addresses = tuple(url.removeprefix(SCHEME).removesuffix("/").split(","))
     for address in addresses:
         try:
@@ -239,7 +265,7 @@ def _supervisors(url: str, *, is_secured: bool) -> tuple[Address, ...]:
 def _name(name: str | None, directory: Path | None, credentials: Credentials | None) -> NodeId:
     """What the node is called; empty if its directory may know it."""
     if name is not None:
-        _check_name(name)
+        check_name(name, "name")
         if credentials is not None and not may_act_as(credentials.name, name):
             raise IdentityError(
                 f"the certificate is called {credentials.name}: the node may be called that, or "
@@ -250,12 +276,3 @@ def _name(name: str | None, directory: Path | None, credentials: Credentials | N
         return credentials.name if credentials is not None else ""
     prefix = f"{credentials.name}." if credentials is not None else ""
     return prefix + secrets.token_hex(6)
-
-
-def _check_name(name: str) -> None:
-    try:
-        check_node(name)
-    except MessageError as error:
-        raise IdentityError(str(error)) from None
-    if name == SUPERVISOR:
-        raise IdentityError(f"{name!r} is the supervisor's own name; take another")

@@ -23,7 +23,7 @@ from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.trie import PublicationTrie
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
-from skipring.runtime.addresses import split_address
+from skipring.runtime.addresses import check_supervisors
 from skipring.runtime.outsider import Outsider
 from skipring.wire.runtime_messages import (
     Address,
@@ -82,8 +82,7 @@ async def inspector_of(
     supervisors: Sequence[Address], topic: TopicId, credentials: Credentials | None = None
 ) -> AsyncIterator[Inspector]:
     """Somebody who looks at a topic; InputError if an address or the topic cannot be."""
-    for address in supervisors:
-        split_address(address, "--supervisor", is_secured=credentials is not None)
+    check_supervisors(supervisors, is_secured=credentials is not None)
     try:
         check_topic(topic)
     except MessageError as error:
@@ -188,9 +187,7 @@ class Inspector:
                     f"the supervisor at {self._supervisor} does not serve {self._topic!r}; "
                     "start it with an --allow-topic that fits, or choose another topic"
                 )
-        raise UnreachableError(
-            f"no supervisor answers at {self._supervisor}; is it running, and is that its address?"
-        )
+        raise UnreachableError(self._outsider.no_supervisor_of(self._topic))
 
     @property
     def _supervisor(self) -> Address:

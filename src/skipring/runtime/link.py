@@ -22,6 +22,9 @@ from skipring.wire.runtime_messages import RUNTIME_TYPES, WireMessage
 
 GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want to talk.
 
+# What a handshake can fail of; the details are OpenSSL's words and ours, never a stranger's.
+HANDSHAKE_REASONS: Final = frozenset({"bad certificate", "no certificate", "handshake failed"})
+
 # What OpenSSL says of bytes that are no TLS.
 _PLAIN: Final = frozenset({"wrong version number", "http request", "record layer failure"})
 

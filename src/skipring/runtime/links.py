@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.runtime.addresses import AddressBook, is_loopback, join_address, supervisor_at
-from skipring.runtime.link import Link, trouble
+from skipring.runtime.link import HANDSHAKE_REASONS, Link, trouble
 from skipring.runtime.logs import Rarely, logger
 from skipring.runtime.securing import TROUBLES, Doors, dial
 from skipring.wire.codec import Envelope
@@ -31,6 +31,7 @@ LINKS_MAX: Final = 4096  # Limit of ours: connections that others have opened.
 CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
 BACK_OFF_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
+CLIENTS: Final = "client/"  # how the names of all clients begin
 CROSSING_S: Final = 1.0  # Our guess: two who dial each other at once do so within it.
 DIALLING_MAX: Final = 256  # Limit of ours: others can name as many nodes as they like.
 GRUDGES_MAX: Final = 1024  # Limit of ours: whom we could not reach.
@@ -176,14 +177,20 @@ class Links:
     def welcome(self, greeting: Greeting) -> _Peer:
         """Somebody who has dialled us has greeted: its queue."""
         if greeting.role is Role.CLIENT:  # no node can have such a name, nor get its answers
-            return self.peer(f"client/{greeting.node}")
+            return self.peer(f"{CLIENTS}{greeting.node}")
+        known = self.book.find(greeting.node)
+        if self.is_linked(greeting.node) and known not in (None, greeting.address):
+            # Restarted just now, or two that should have names of their own.
+            self._rarely.warn(
+                "two nodes of one name", reason=greeting.node, address=greeting.address
+            )
         self.book.greet(greeting.node, greeting.address)
         return self.peer(greeting.node)
 
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
         """A message has come."""
         self.frames_received += 1
-        if envelope.hints:
+        if envelope.hints and not sender.startswith(CLIENTS):
             self.book.hear(envelope.hints)
         self._receive(sender, envelope)
 
@@ -207,7 +214,8 @@ class Links:
     def complain(self, what: str, reason: str, address: str, detail: str = "") -> None:
         """Count what went wrong with somebody, and say so now and then."""
         self.counts[reason] += 1
-        self._rarely.warn(what, reason=reason, address=address, detail=detail)
+        kind = detail if reason in HANDSHAKE_REASONS else ""
+        self._rarely.warn(what, reason=reason, kind=kind, address=address, detail=detail)
 
 
 class _Peer:

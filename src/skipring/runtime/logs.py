@@ -82,9 +82,9 @@ class Rarely:
         self._lines: dict[tuple[str, str], tuple[float, int]] = {}  # when next, how many left out
         self._lock = threading.Lock()
 
-    def warn(self, event: str, *, reason: str, **fields: object) -> None:
-        """Warn, unless the same was said a moment ago."""
-        repeated = self._left_out(event, reason)
+    def warn(self, event: str, *, reason: str, kind: str = "", **fields: object) -> None:
+        """Warn, unless the same was said a moment ago; of one reason there may be several kinds."""
+        repeated = self._left_out(event, reason + kind)
         if repeated is not None:
             more = {"repeated": repeated} if repeated else {}
             self._log.warning(event, reason=reason, **fields, **more)

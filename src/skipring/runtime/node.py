@@ -72,6 +72,7 @@ from skipring.wire.runtime_messages import (
 from skipring.wire.values import shown
 
 NO_DISK: Final = "it keeps nothing on a disk"
+PUBLISHING_MAX: Final = 1024  # Limit of ours: publications for others that are under way.
 LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accuses nobody.
 
 WritableArchive = MemoryArchive | StoredArchive
@@ -162,8 +163,9 @@ class Node:
     async def publish(self, topic: TopicId, event: PublishRequested) -> bytes:
         """Publish in a topic we are in; return the id once it is durable here, then spread it.
 
-        StorageError if it cannot be made durable now. It is then kept in memory only, and is
-        published once there is room; whoever publishes meanwhile is told before anything is kept.
+        StorageError if it cannot be made durable now. It is then kept in memory, written once there
+        is room, and others may get it by repair; who publishes after that is told before anything
+        is kept.
         """
         await self.durability.recovered()
         if topic not in self._topics:
@@ -198,7 +200,8 @@ class Node:
         elif (why := self._why_dropped(sender, message)) is not None:
             self.links.counts[why] += 1
             return
-        self._watch.hear(topic, sender)
+        if topic in self._topics:
+            self._watch.hear(topic, sender)
         self._driver.receive(sender, envelope)
         if sender == SUPERVISOR:
             self.membership.on_heard(topic, message)
@@ -265,6 +268,8 @@ class Node:
             return "not a member of the topic"
         if self._store is None and not message.volatile:
             return NO_DISK
+        if self.durability.is_overfull or len(self._tasks) > PUBLISHING_MAX:
+            return "too much waits to be stored; try again"
         return None
 
     def _tick(self) -> None:
@@ -302,13 +307,20 @@ class Node:
                 self.deliveries[topic, origin] += 1
                 self._deliver(topic, effect)
             case Left():
-                if topic in self._left:
-                    self._left[topic].set()
+                self._on_left(topic)
             case Confirmed():
                 if self.on_confirmed is not None:
                     self.on_confirmed(topic, effect)
             case Send():
                 pass
+
+    def _on_left(self, topic: TopicId) -> None:
+        if self._store is None:
+            self._archives.pop(topic, None)
+        for origin in Origin:
+            self.deliveries.pop((topic, origin), None)
+        if topic in self._left:
+            self._left[topic].set()
 
     def _flush(self) -> None:
         """Say what was put off, and make durable what has come meanwhile."""

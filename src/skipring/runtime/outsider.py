@@ -14,7 +14,6 @@ from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
 from skipring.runtime.addresses import AddressBook, supervisor_at, supervisor_of
-from skipring.runtime.credentials import Credentials
 from skipring.runtime.links import Links
 from skipring.runtime.node import NO_DISK
 from skipring.wire.codec import Envelope, encode, named_nodes
@@ -141,11 +140,13 @@ class Outsider:
             if isinstance(answer, Refused):
                 raise UnreachableError(f"{topic!r}: {answer.reason}")
             if answer is None:
-                raise UnreachableError(self._no_supervisor(self.supervisor_of(topic)))
+                raise UnreachableError(self.no_supervisor_of(topic))
             self._located[topic] = answer.members
         return self._located[topic]
 
-    def _no_supervisor(self, address: Address) -> str:
+    def no_supervisor_of(self, topic: TopicId) -> str:
+        """That nobody answers, and what to look at."""
+        address = self.supervisor_of(topic)
         doubt = (
             "does it trust our certificate" if self._is_secured else "does it want a certificate"
         )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
 AT_ONCE: Final = 64  # Our guess: so many share one write to a member's disk.
+BYTES_AT_ONCE: Final = 1 << 20  # Our guess: links hold four times as much for a peer.
 CHUNK_BYTES: Final = 1 << 16
 
 Emit = Callable[[Published], None]
@@ -81,15 +82,19 @@ def lines_of(descriptor: int) -> Iterator[bytes]:
         yield rest
 
 
+class _End:
+    """Nothing more comes."""
+
+
 class _Inbox:
     """What may come slowly: made in a thread, and taken as much as there is."""
 
     def __init__(self, payloads: Iterable[bytes]) -> None:
         self._payloads = payloads
         self._loop = asyncio.get_running_loop()
-        self._made: Queue[bytes | BaseException | None] = Queue(2 * AT_ONCE)
+        self._made: Queue[bytes | BaseException | _End] = Queue(2 * AT_ONCE)
+        self._end: BaseException | _End | None = None
         self._came = asyncio.Event()
-        self._is_over = False
         # A daemon: whoever is interrupted does not wait for the end of the input.
         Thread(target=self._read, name="input", daemon=True).start()
 
@@ -100,9 +105,9 @@ class _Inbox:
         except BaseException as error:  # noqa: BLE001  (told to whoever takes)
             self._put(error)
         else:
-            self._put(None)
+            self._put(_End())
 
-    def _put(self, made: bytes | BaseException | None) -> None:
+    def _put(self, made: bytes | BaseException | _End) -> None:
         self._made.put(made)
         with suppress(RuntimeError):  # the loop is closed, nobody takes any more
             self._loop.call_soon_threadsafe(self._came.set)
@@ -110,7 +115,8 @@ class _Inbox:
     async def take(self, count_max: int) -> list[bytes]:
         """What has come, at least one; nothing at the end."""
         taken: list[bytes] = []
-        while not self._is_over and len(taken) < count_max:
+        size = 0
+        while self._end is None and len(taken) < count_max and size < BYTES_AT_ONCE:
             try:
                 made = self._made.get_nowait()
             except Empty:
@@ -120,9 +126,11 @@ class _Inbox:
                 if self._made.empty():
                     await self._came.wait()
                 continue
-            if isinstance(made, BaseException):
-                raise made
-            self._is_over = made is None
-            if made is not None:
+            if isinstance(made, bytes):
                 taken.append(made)
+                size += len(made)
+            else:
+                self._end = made
+        if not taken and isinstance(self._end, BaseException):
+            raise self._end  # only now: what came before it is published
         return taken

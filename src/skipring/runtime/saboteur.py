@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
+from skipring.runtime.addresses import check_supervisors
 from skipring.runtime.chaos import NO_CHAOS
 from skipring.runtime.inspector import Contents, Inspector
 from skipring.runtime.outsider import ANSWER_S, Outsider
 from skipring.runtime.sabotage import Damages, numbered
-from skipring.runtime.serving import check_supervisors
 from skipring.wire.runtime_messages import (
     Address,
     AskConsent,
@@ -40,7 +40,7 @@ async def saboteur_of(
     supervisors: Sequence[Address], topic: TopicId, credentials: Credentials | None = None
 ) -> AsyncIterator[Saboteur]:
     """Somebody who damages a topic; InputError if an address or the topic cannot be."""
-    check_supervisors(supervisors, credentials)
+    check_supervisors(supervisors, is_secured=credentials is not None)
     try:
         check_topic(topic)
     except MessageError as error:

@@ -95,18 +95,33 @@ async def _opened(opening: Opening, made: socket.socket) -> None:
     """Wait for a connection to be open; whoever stops waiting leaves nothing half open behind."""
     task = asyncio.ensure_future(opening)
     try:
-        await asyncio.shield(task)
+        transport, _ = await asyncio.shield(task)
     except asyncio.CancelledError:
         with suppress(OSError):
             made.shutdown(socket.SHUT_RD)  # it ends by itself; cut, the loop may leave it open
         await asyncio.wait([task])
-        if not task.cancelled() and task.exception() is None:
+        if task.cancelled() or task.exception() is not None:
+            _let_go(made)
+        else:
             task.result()[1].abort()
-        made.close()
         raise
     except TROUBLES:
-        made.close()  # if nobody has taken it over
+        _let_go(made)
         raise
+    if transport.is_closing():
+        _let_go(made)
+
+
+def _let_go(made: socket.socket) -> None:
+    """The loop has taken a socket over, and it is closed or will be.
+
+    uvloop closes the number behind it, and does not tell the socket if that happens early: it
+    would close the number once more, which may be somebody else's by then.
+    """
+    if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
+        made.close()
+    else:
+        made.detach()
 
 
 def keep_alive(made: socket.socket) -> None:
@@ -168,23 +183,23 @@ class Doors:
         credentials, link = self._exchange.credentials, Link(self._exchange, None)
         keep_alive(came)
         loop = asyncio.get_running_loop()
+        if credentials is None:
+            opening = loop.connect_accepted_socket(lambda: link, came)
+        else:
+            opening = loop.connect_accepted_socket(
+                lambda: link,
+                came,
+                ssl=credentials.server_context(),
+                ssl_handshake_timeout=HANDSHAKE_S,
+            )
         try:
-            if credentials is None:
-                await loop.connect_accepted_socket(lambda: link, came)
-            else:
-                await loop.connect_accepted_socket(
-                    lambda: link,
-                    came,
-                    ssl=credentials.server_context(),
-                    ssl_handshake_timeout=HANDSHAKE_S,
-                )
+            await _opened(opening, came)
         except TROUBLES as error:
             reason, detail = trouble(error)
             detail = detail or "gone in the middle of it"
             self._exchange.complain(
                 "connection refused", reason or "handshake failed", address, detail
             )
-            came.close()
 
     def close(self) -> None:
         """Accept no more."""

@@ -16,7 +16,12 @@ from msgspec import Struct
 from skipring.core.effects import Deliver
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import IdentityError, InputError, MessageError, SkipringError
-from skipring.runtime.addresses import is_anywhere, is_loopback, split_address
+from skipring.runtime.addresses import (
+    check_supervisors,
+    is_anywhere,
+    is_loopback,
+    split_address,
+)
 from skipring.runtime.durability import opened
 from skipring.runtime.limits import allow_files
 from skipring.runtime.links import LINKS_MAX
@@ -27,7 +32,7 @@ from skipring.runtime.node import Node
 from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.runtime.telemetry import Source, Telemetry
-from skipring.storage.identity import node_id
+from skipring.storage.identity import check_name, node_id
 from skipring.storage.publications import PublicationStore
 from skipring.storage.supervisor import SupervisorStore
 from skipring.wire.runtime_messages import Address
@@ -63,15 +68,15 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(main)
 
 
-async def serve_supervisor(settings: Settings, place: Place, announce: Announce) -> None:
-    """Run a supervisor until it is asked to stop."""
+async def serve_supervisor(settings: Settings, place: Place, announce: Announce) -> signal.Signals:
+    """Run a supervisor until it is asked to stop; return by which signal."""
     host, port = split_address(place.listen, "--listen", is_secured=_is_secured(settings))
     if settings.credentials is not None and not may_act_as("supervisor", settings.credentials.name):
         raise IdentityError(
             f"the certificate is called {settings.credentials.name}, and a supervisor's is called "
             "supervisor; make one with skipring certs issue supervisor"
         )
-    stop = _stop_event()
+    stop = _stop_signal()
     async with AsyncExitStack() as stack:
         store = None
         if place.data is not None:
@@ -83,9 +88,11 @@ async def serve_supervisor(settings: Settings, place: Place, announce: Announce)
         _on_hangup(_nothing_to_read)
         _show(SupervisorMeasures(server), settings, place, stack)
         announce(f"listening {server.address}")
+        _tell_if_open(settings)
         _LOG.info("supervisor started", address=server.address, secured=_is_secured(settings))
-        await stop.wait()
+        await stop
         _LOG.info("supervisor stops")
+    return stop.result()
 
 
 async def serve_node(
@@ -96,20 +103,20 @@ async def serve_node(
     name: NodeId | None,
     announce: Announce,
     supervisors_again: Callable[[], Sequence[Address]] | None = None,
-) -> None:
-    """Run a subscriber of some topics until it is asked to stop; then leave them.
+) -> signal.Signals:
+    """Run a subscriber of some topics until it is asked to stop, and by which signal; leave them.
 
     On SIGHUP the list of supervisors is asked for again, and topics move if it has changed.
     """
     host, port = split_address(place.listen, "--listen", is_secured=_is_secured(settings))
-    check_supervisors(settings.supervisors, settings.credentials)
+    check_supervisors(settings.supervisors, is_secured=_is_secured(settings))
     if is_anywhere(host) and settings.advertised is None:
         raise InputError(
             f"--listen: nobody can dial {host}; say with --advertise where others find this node"
         )
     for topic in topics:
         _check_topic(topic)
-    stop = _stop_event()
+    stop = _stop_signal()
     async with AsyncExitStack() as stack:
         store = None
         if place.data is not None:
@@ -124,28 +131,19 @@ async def serve_node(
         )
         _show(NodeMeasures(node), settings, place, stack)
         announce(f"listening {node.address}")
+        _tell_if_open(settings)
         _LOG.info("node started", node=called, address=node.address, topics=" ".join(topics))
         if store is not None and store.recovery.damage is not None:
             _LOG.warning("storage recovered", what=str(store.recovery))
         for topic in topics:
             node.subscribe(topic)
-        await stop.wait()
+        await stop
         _LOG.info("node stops", node=called)
         await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
+    return stop.result()
 
 
 # -- names and addresses -----------------------------------------------------------------------
-
-
-def check_supervisors(
-    supervisors: Sequence[Address], credentials: Credentials | None
-) -> tuple[Address, ...]:
-    """Refuse addresses of supervisors that are none, or that need certificates."""
-    if not supervisors:
-        raise InputError("--supervisor: no address given; expected HOST:PORT")
-    for address in supervisors:
-        split_address(address, "--supervisor", is_secured=credentials is not None)
-    return tuple(supervisors)
 
 
 def _check_topic(topic: TopicId) -> None:
@@ -157,7 +155,9 @@ def _check_topic(topic: TopicId) -> None:
 
 def _name_of(data: Path | None, name: NodeId | None, credentials: Credentials | None) -> NodeId:
     """What the node is called: as told, as before, as its certificate, or anyhow."""
-    if credentials is not None and name is None:
+    if name is not None:
+        check_name(name, "--name")
+    elif credentials is not None:
         name = credentials.name
     called = node_id(data, name) if data is not None else name or _any_name()
     if credentials is not None and not may_act_as(credentials.name, called):
@@ -171,6 +171,11 @@ def _name_of(data: Path | None, name: NodeId | None, credentials: Credentials | 
 def _any_name() -> NodeId:
     """A name for a node that keeps nothing."""
     return f"node-{Random().getrandbits(48):012x}"
+
+
+def _tell_if_open(settings: Settings) -> None:
+    if not _is_secured(settings):
+        _LOG.warning("no certificates", reason="only this machine can connect, and anybody on it")
 
 
 def _is_secured(settings: Settings) -> bool:
@@ -226,10 +231,15 @@ def _ignore(topic: TopicId, delivery: Deliver) -> None:
     """There is no application: the node is there to keep and to pass on."""
 
 
-def _stop_event() -> asyncio.Event:
-    """An event that is set when somebody asks the process to stop."""
-    stop = asyncio.Event()
+def _stop_signal() -> asyncio.Future[signal.Signals]:
+    """The signal by which somebody asks the process to stop, once it has come."""
     loop = asyncio.get_running_loop()
+    stop: asyncio.Future[signal.Signals] = loop.create_future()
+
+    def on_signal(number: signal.Signals) -> None:
+        if not stop.done():
+            stop.set_result(number)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, on_signal, number)
     return stop

@@ -39,6 +39,8 @@ from skipring.wire.runtime_messages import (
     WireMessage,
 )
 
+TOPICS_MAX: Final = 10_000  # Limit of ours: each costs something at every tick.
+TOO_MANY: Final = "this supervisor has too many topics"
 NOT_ALLOWED: Final = "this supervisor does not allow the topic"
 
 _LOG: Final = logger("supervisor")
@@ -57,7 +59,7 @@ class SupervisorServer:
         self._advertised = settings.advertised
         self.counts: Counter[str] = Counter()  # of what it was asked for, and what it did
         self._topics = SupervisorTopics(config=settings.config)
-        self._stored: set[TopicId] = set()
+        self._stored: dict[TopicId, tuple[int, int]] = {}  # how large, and which sum (R14)
         self._rng = rng
         book = self._book = AddressBook()
         self._driver = Driver(
@@ -81,7 +83,6 @@ class SupervisorServer:
         """Listen; port 0 picks a free one. What the store remembers may be wrong: it is mended."""
         for topic, state in (self._store.load() if self._store is not None else {}).items():
             self._topics.load(topic, state)
-            self._stored.add(topic)
         self.address = await self.links.listen(host, port, self._advertised)
         self.ticker.start()
         return self
@@ -94,17 +95,22 @@ class SupervisorServer:
             self.links.counts["speaks for another"] += 1
             return
         if self._allowed and not any(fnmatchcase(envelope.topic, glob) for glob in self._allowed):
-            self._turn_away(sender, envelope)
+            self._turn_away(sender, envelope, "topic not allowed", NOT_ALLOWED)
+            return
+        if envelope.topic not in self._topics and len(self._topics) >= TOPICS_MAX:
+            self._turn_away(sender, envelope, "too many topics", TOO_MANY)
             return
         self._driver.receive(sender, envelope)
 
-    def _turn_away(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
+    def _turn_away(
+        self, sender: NodeId, envelope: Envelope[WireMessage], counted: str, why: str
+    ) -> None:
         """We do not serve such topics; who asks should know why nothing happens."""
-        self.links.counts["topic not allowed"] += 1
+        self.links.counts[counted] += 1
         message = envelope.message
         if isinstance(message, Subscribe | Locate | InspectDatabase):
             request = 0 if isinstance(message, Subscribe) else message.request
-            self._driver.say(envelope.topic, sender, Refused(request, NOT_ALLOWED))
+            self._driver.say(envelope.topic, sender, Refused(request, why))
 
     def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
         match message:
@@ -161,12 +167,14 @@ class SupervisorServer:
         if self._store is None:
             return
         try:
-            states = self._topics.states()
-            for topic, state in states.items():
-                self._store.save(topic, state)
-            for topic in self._stored - states.keys():
+            rosters = {topic: machine.roster for topic, machine in self._topics.machines()}
+            marks = {topic: (len(each), each.digest) for topic, each in rosters.items()}
+            for topic, mark in marks.items():
+                if self._stored.get(topic) != mark:  # where the cursor is may be lost
+                    self._store.save(topic, self.state(topic))
+            for topic in self._stored.keys() - marks.keys():
                 self._store.forget(topic)
-            self._stored = set(states)
+            self._stored = marks
         except StorageError:
             self.links.counts["not stored"] += 1  # it may be lost: the ring tells it again
 

@@ -269,6 +269,8 @@ def _check_id(key: bytes) -> None:
 def _check_reason(reason: str) -> None:
     if len(reason) > REASON_CHARACTERS_MAX:
         raise MessageError(f"a reason of {len(reason)} characters")
+    if _CONTROL_CHARACTER.search(reason):
+        raise MessageError(f"a reason with control characters: {shown(reason)}")
     _check_text(reason)
 
 
