@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 import ssl
+import struct
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -228,6 +229,35 @@ def test_close_at_any_moment_of_dialling_leaves_no_socket_open(
 
     play(scene, loop)
     gc.collect()
+
+
+def resetting(one: socket.socket) -> socket.socket:
+    """A socket that is reset when it is closed."""
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return one
+
+
+@pytest.mark.heavy
+def test_those_who_reset_a_connection_at_once_leave_no_socket_open(loop: LoopFactory) -> None:
+    async def scene(turn: int) -> None:
+        a, running_loop = Host("a"), asyncio.get_running_loop()
+        await a.start()
+        with socket.create_server((LOOPBACK, 0)) as others:
+            others.setblocking(False)
+            running_loop.add_reader(others, lambda: resetting(others.accept()[0]).close())
+            for number in range(8):
+                a.book.hear({f"x{number}": f"{LOOPBACK}:{others.getsockname()[1]}"})
+                a.links.send(f"x{number}", note(1))
+                resetting(socket.create_connection((LOOPBACK, a.port))).close()
+                await turns((turn + number) % 3)
+            await turns(turn % 30)
+            running_loop.remove_reader(others)
+        await a.links.close()
+
+    for turn in range(60):
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(scene(turn))
+        gc.collect()
 
 
 def test_one_that_comes_at_the_moment_of_closing_is_hung_up_on(loop: LoopFactory) -> None:

@@ -100,10 +100,11 @@ async def _opened(opening: Opening, made: socket.socket) -> None:
         with suppress(OSError):
             made.shutdown(socket.SHUT_RD)  # it ends by itself; cut, the loop may leave it open
         await asyncio.wait([task])
-        if task.cancelled() or task.exception() is not None:
-            _let_go(made)
-        else:
+        is_open = not task.cancelled() and task.exception() is None
+        if is_open and not task.result()[0].is_closing():
             task.result()[1].abort()
+        else:
+            _let_go(made)
         raise
     except TROUBLES:
         _let_go(made)
