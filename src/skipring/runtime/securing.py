@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Coroutine
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skipring.runtime.addresses import join_address
@@ -80,8 +80,7 @@ async def connected(host: str, port: int) -> socket.socket:
             trouble = error
             made.close()
         except BaseException:
-            with closing(made):
-                loop.remove_writer(made)  # else the loop takes the next socket of the number for it
+            made.close()
             raise
         else:
             return made
