@@ -69,16 +69,17 @@ def kept(directory: Path, history: dict[bytes, Publication]) -> int:
 
 @pytest.mark.heavy
 def test_a_newcomer_gets_a_history_of_100_000_publications(tmp_path: Path) -> None:
-    async def scene() -> dict[bytes, Publication]:
-        async with Cluster(n=0, tick_s=TICK_S, topic=TOPIC) as cluster:
+    history = filled(tmp_path / "ring" / HOLDER, 100_000)
+    own = tmp_path / "own"
+
+    async def scene() -> None:
+        ring = Cluster(n=0, tick_s=TICK_S, topic=TOPIC, data_dir=tmp_path / "ring")
+        async with ring as cluster:
             await cluster.join(HOLDER)
-            for number in range(100_000):
-                await cluster.publish(HOLDER, publication(number).payload or b"")
             machine = cluster.node(HOLDER).machine(TOPIC)
             assert machine is not None
-            history = {each.id: each for each in machine.publications}
             async with (
-                connect(cluster.url, data_dir=tmp_path, name=NEWCOMER, tick_s=TICK_S) as newcomer,
+                connect(cluster.url, data_dir=own, name=NEWCOMER, tick_s=TICK_S) as newcomer,
                 newcomer.subscribe(TOPIC) as topic,
             ):
                 assert newcomer.store is not None
@@ -87,11 +88,9 @@ def test_a_newcomer_gets_a_history_of_100_000_publications(tmp_path: Path) -> No
                 await topic.synced(DEADLINE_S)
                 assert topic.lag == archive.end == len(history)
             assert len(machine.trie) == len(history)
-        return history
 
-    history = asyncio.run(scene())
-    assert len(history) == 100_000
-    assert kept(tmp_path, history) == len(history)
+    asyncio.run(scene())
+    assert kept(own, history) == len(history) == 100_000
 
 
 # -- how often it goes over --------------------------------------------------------------------

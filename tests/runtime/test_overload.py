@@ -115,7 +115,7 @@ def main(directory: str, harm: str, loop: str) -> None:
     rings.DEADLINE_S = 120.0
     play(lambda: overload(Path(directory), globals()[harm]), LOOPS[loop])
     sys.stdout.flush()
-    # uvloop was seen to crash, once in a score of runs, when the interpreter takes itself apart.
+    # uvloop was seen to crash once in some twenty runs when the interpreter takes itself apart.
     os._exit(0)
 
 
