@@ -34,6 +34,7 @@ from skipring.wire.runtime_messages import (
     ConfigurationAck,
     Crash,
     DatabasePage,
+    DeliveryPage,
     Done,
     Forge,
     InspectDatabase,
@@ -52,11 +53,16 @@ from skipring.wire.runtime_messages import (
     PublicationPage,
     Publish,
     Published,
+    ReadDeliveries,
     ReadJournal,
+    ReadStored,
     Refused,
     ReportSilent,
     RuntimeMessage,
     Spoil,
+    StoredPage,
+    Survey,
+    Surveyed,
     WireMessage,
 )
 from skipring.wire.values import (
@@ -65,6 +71,7 @@ from skipring.wire.values import (
     OFFSET_MAX,
     REASON_CHARACTERS_MAX,
     SESSION_MAX,
+    SURVEY_BITS_MAX,
 )
 from tests.support.machines import label, peer
 from tests.support.strategies import (
@@ -134,6 +141,12 @@ SAMPLES: tuple[WireMessage, ...] = (
     PublicationPage(3, 2, (replace(PUBLICATION, id=bytes(range(ID_BYTES))),)),
     ReadJournal(3),
     JournalPage(3, 9, (JournalEntry(8, 1, "Introduce", "b", "left", "none", "(0, b)", "why"),)),
+    Survey(5, 1),
+    Surveyed(5, "5eed", 1, 2, 3, 3, (bytes(range(DIGEST_BYTES)), b"")),
+    ReadStored(5, 1, 1000, 4, 15, contents=True),
+    StoredPage(5, 9, (1, 8), b"", b"\x90"),
+    ReadDeliveries(5, 1, 1000),
+    DeliveryPage(5, None, (1,), (2,), b"\x03", b"\x01", bytes(range(ID_BYTES))),
     AskConsent(4),
     Overwrite(
         request=4,
@@ -261,6 +274,23 @@ def inspection_messages() -> SearchStrategy[RuntimeMessage]:
     )
 
 
+def reading_messages() -> SearchStrategy[RuntimeMessage]:
+    """What those say who read without being members, and those who let them."""
+    number, offset = st.integers(0, NUMBER_MAX), st.integers(0, OFFSET_MAX)
+    bits, data = st.integers(0, SURVEY_BITS_MAX), st.binary(max_size=40)
+    store = st.text("0123456789abcdef", max_size=64)
+    digest = st.just(b"") | st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
+    after = st.none() | offset
+    return st.one_of(
+        st.builds(Survey, number, bits),
+        st.builds(Surveyed, number, store, number, offset, offset, number, several(digest)),
+        st.builds(ReadStored, number, offset, offset, bits, st.integers(0, 255), st.booleans()),
+        st.builds(StoredPage, number, after, several(offset), data, data),
+        st.builds(ReadDeliveries, number, offset, offset),
+        st.builds(DeliveryPage, number, after, several(offset), several(number), data, data, data),
+    )
+
+
 def damages() -> SearchStrategy[RuntimeMessage]:
     """What those say who damage on purpose, and the answer."""
     number = st.integers(0, NUMBER_MAX)
@@ -296,7 +326,7 @@ def damages() -> SearchStrategy[RuntimeMessage]:
 def wire_messages() -> SearchStrategy[WireMessage]:
     """Every message that may travel."""
     known = messages(NODES).map(_allowed) | runtime_messages()
-    return known | inspection_messages() | damages()
+    return known | inspection_messages() | reading_messages() | damages()
 
 
 def topics() -> SearchStrategy[str]:

@@ -36,6 +36,7 @@ from skipring.wire.formats import FORMATS
 from skipring.wire.framing import CONTROL, DATA, Frame, FrameKind
 from skipring.wire.runtime_messages import (
     DatabasePage,
+    DeliveryPage,
     JournalEntry,
     JournalPage,
     ListPublications,
@@ -45,7 +46,11 @@ from skipring.wire.runtime_messages import (
     PublicationPage,
     Publish,
     Published,
+    ReadStored,
     Refused,
+    StoredPage,
+    Survey,
+    Surveyed,
     WireMessage,
 )
 from tests.support.machines import label, peer, unhurried
@@ -258,6 +263,18 @@ OUTSIDE: dict[str, WireMessage] = {
     "a count below 0": status(count=-1),
     "a start of 2^40": ListPublications(0, 2**40, 0, payloads=False),
     "more publications than a page has": PublicationPage(0, None, (NAMED,) * 1025),
+    "digests for nine bits": Survey(0, 9),
+    "a digest of three bytes": Surveyed(0, "", 0, 0, 0, 0, (b"abc",)),
+    "more digests than there are prefixes": Surveyed(0, "", 0, 0, 0, 0, (b"",) * 257),
+    "a store that is no number": Surveyed(0, "store", 0, 0, 0, 0, ()),
+    "a prefix of nine bits": ReadStored(0, 0, 0, 8, 256, contents=True),
+    "an offset of 2^40 in a page": StoredPage(0, None, (2**40,), b"", b""),
+    "an offset below 0 in a page": StoredPage(0, None, (3, -1), b"", b""),
+    "more offsets than a page has": StoredPage(0, None, (0,) * 16_385, b"", b""),
+    "more ids than a page has": StoredPage(0, None, (), bytes(32 * 16_384 + 1), b""),
+    "more contents than a page has": StoredPage(0, None, (), b"", bytes(768 * 1024 + 1)),
+    "a delivery before the epoch": DeliveryPage(0, None, (1,), (-1,), b"", b"", b""),
+    "more hops than a page has": DeliveryPage(0, None, (), (), bytes(16_385), b"", b""),
     "a listed publication without an id": PublicationPage(0, None, (PUBLICATION,)),
     "headers of what is not shown": PublicationPage(0, None, (replace(NAMED, payload=None),)),
     "a listed publication of a bad name": PublicationPage(
@@ -461,6 +478,17 @@ GOLDEN = {
     "JournalPage": (
         "0000003101939450030991980801a9496e74726f64756365a162a46c656674a46e6f6e65a628302c"
         "206229a3776879a46e65777380"
+    ),
+    "Survey": ("0000000c009393510501a46e65777380"),
+    "Surveyed": (
+        "000000290093985205a4356565640102030392c410000102030405060708090a0b0c0d0e0fc400a46e65777380"
+    ),
+    "ReadStored": ("00000012009397530501cd03e8040fc3a46e65777380"),
+    "StoredPage": ("00000014019396540509920108c400c40190a46e65777380"),
+    "ReadDeliveries": ("0000000f009394550501cd03e8a46e65777380"),
+    "DeliveryPage": (
+        "000000380193985605c091019102c40103c40101c420000102030405060708090a0b0c0d0e0f1011"
+        "12131415161718191a1b1c1d1e1fa46e65777380"
     ),
     "AskConsent": "0000000b0093926004a46e65777380",
     "Overwrite": (

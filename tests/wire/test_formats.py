@@ -15,6 +15,7 @@ from skipring.wire.runtime_messages import (
     RUNTIME_TYPES,
     WIRE_TYPES,
     DatabasePage,
+    DeliveryPage,
     Forge,
     Isolate,
     JournalPage,
@@ -25,6 +26,7 @@ from skipring.wire.runtime_messages import (
     PublicationPage,
     Publish,
     RuntimeMessage,
+    StoredPage,
     WireMessage,
 )
 from skipring.wire.values import ENTRIES_MAX, LOCATED_MAX, SHORTCUTS_MAX
@@ -44,7 +46,7 @@ def test_a_format_names_the_fields_of_its_message_in_order(kind: type[WireMessag
 
 def test_data_frames_carry_publications_claims_what_is_seen_and_damage_and_nothing_else() -> None:
     in_data = {kind for kind, form in FORMATS.items() if form.frame_kind is DATA}
-    seen = {DatabasePage, NodeStatus, PublicationPage, JournalPage}
+    seen = {DatabasePage, NodeStatus, PublicationPage, JournalPage, StoredPage, DeliveryPage}
     damages = {Overwrite, OverwriteDatabase, Forge, Isolate}
     carried = {PublishNew, Publications, CheckTrie, CheckAndPublish, Publish}
     assert in_data == carried | seen | damages
@@ -100,6 +102,12 @@ TAGS = {
     "PublicationPage": 78,
     "ReadJournal": 79,
     "JournalPage": 80,
+    "Survey": 81,
+    "Surveyed": 82,
+    "ReadStored": 83,
+    "StoredPage": 84,
+    "ReadDeliveries": 85,
+    "DeliveryPage": 86,
     "AskConsent": 96,
     "Overwrite": 97,
     "OverwriteDatabase": 98,

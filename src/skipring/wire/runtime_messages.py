@@ -1,6 +1,7 @@
 """What hosts say to each other beside the paper's messages.
 
-That is about finding members, crashes, publishing for others, being looked at and being damaged.
+That is about finding members, crashes, publishing for others, being looked at, being read and being
+damaged.
 
 The tags continue those of the core from 64 on and are part of the wire format: never reuse one.
 A request has a number, chosen by whoever asks and repeated in the answer.
@@ -190,6 +191,92 @@ class JournalPage(Struct, frozen=True, array_like=True, gc=False, tag=80):
     entries: tuple[JournalEntry, ...]
 
 
+# -- reading without being a member ------------------------------------------------------------
+
+
+class Survey(Struct, frozen=True, array_like=True, gc=False, tag=81):
+    """Ask a node how far it has stored the topic, and what; answered by Surveyed or Refused.
+
+    It has a digest for each of the 2^``bits`` prefixes that an id can begin with.
+    """
+
+    request: int
+    bits: int
+
+
+class Surveyed(Struct, frozen=True, array_like=True, gc=False, tag=82):
+    """The sender has ``count`` publications at offsets below ``end``, with these digests.
+
+    Offsets are those of its ``store`` in this ``epoch``; below ``durable_end`` they are on its
+    disk. A node without a disk has no store. A prefix without ids has a digest of no bytes.
+    """
+
+    request: int
+    store: str
+    epoch: int
+    durable_end: int
+    end: int
+    count: int
+    digests: tuple[bytes, ...]
+
+
+class ReadStored(Struct, frozen=True, array_like=True, gc=False, tag=83):
+    """Ask a node for what it has stored: the paper's CheckAndPublish with nothing to compare.
+
+    Wanted are publications at offsets from ``start`` to before ``end`` whose ids begin with the
+    ``bits`` bits of ``prefix``; or, without ``contents``, only their ids. Answered by StoredPage
+    or Refused.
+    """
+
+    request: int
+    start: int
+    end: int
+    bits: int
+    prefix: int
+    contents: bool
+
+
+class StoredPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
+    """What is stored at these offsets, in their order; the rest from ``next`` on.
+
+    The publications are an array in MessagePack, passed on as they lie in the store: whoever
+    receives them works out their ids (T10). Ids come instead of contents.
+    """
+
+    request: int
+    next: int | None
+    offsets: tuple[int, ...]
+    ids: bytes
+    publications: bytes
+
+
+class ReadDeliveries(Struct, frozen=True, array_like=True, gc=False, tag=85):
+    """Ask a node how publications came to it, from offset ``start`` to before ``end``.
+
+    Answered by DeliveryPage or Refused.
+    """
+
+    request: int
+    start: int
+    end: int
+
+
+class DeliveryPage(Struct, frozen=True, array_like=True, gc=False, tag=86):
+    """How publications came to the sender, in the order of their offsets; the rest from ``next``.
+
+    For each: its offset, its id, when it came (microseconds since the epoch, by the sender's
+    clock), over how many nodes, and in which way (one byte: the place in ``Origin``).
+    """
+
+    request: int
+    next: int | None
+    offsets: tuple[int, ...]
+    times: tuple[int, ...]
+    hops: bytes
+    origins: bytes
+    ids: bytes
+
+
 # -- damage on purpose -----------------------------------------------------------------------
 
 
@@ -296,6 +383,12 @@ RuntimeMessage: TypeAlias = (
     | PublicationPage
     | ReadJournal
     | JournalPage
+    | Survey
+    | Surveyed
+    | ReadStored
+    | StoredPage
+    | ReadDeliveries
+    | DeliveryPage
     | AskConsent
     | Overwrite
     | OverwriteDatabase
@@ -324,6 +417,12 @@ RUNTIME_TYPES: Final[tuple[type[RuntimeMessage], ...]] = (
     PublicationPage,
     ReadJournal,
     JournalPage,
+    Survey,
+    Surveyed,
+    ReadStored,
+    StoredPage,
+    ReadDeliveries,
+    DeliveryPage,
     AskConsent,
     Overwrite,
     OverwriteDatabase,

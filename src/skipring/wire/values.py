@@ -43,6 +43,10 @@ LABEL_CHARACTERS_MAX: Final = 4096  # in a database, where also a corrupted labe
 SHORTCUTS_MAX: Final = 128  # two for each of 64 levels; as many sums (R14) and watches (R9)
 LISTED_MAX: Final = 1024  # publications in one page
 JOURNAL_MAX: Final = 128
+SURVEY_BITS_MAX: Final = 8  # so a survey has 256 digests at most
+STORED_MAX: Final = 16_384  # publications, ids or deliveries in one page
+STORED_BYTES_MAX: Final = 768 * 1024  # of contents in one page
+STORE_CHARACTERS_MAX: Final = 64
 JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in an entry
 # Of what is damaged on purpose: twice as many as a supervisor has connections.
 DAMAGED_MAX: Final = 8192
@@ -51,6 +55,7 @@ SHOWN_CHARACTERS_MAX: Final = 40  # Our guess: enough to recognise a value in a 
 
 _NODE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
+_STORE: Final = re.compile(rf"[0-9a-f]{{0,{STORE_CHARACTERS_MAX}}}")
 _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PORT_MAX: Final = (1 << 16) - 1
 
@@ -261,6 +266,30 @@ def _check_journal(entries: tuple[JournalEntry, ...]) -> None:
             _check_text(text)
 
 
+def _check_store(store: str) -> None:
+    if not _STORE.fullmatch(store):
+        raise MessageError(f"a store is named by hexadecimal digits, not {shown(store)}")
+
+
+def _check_survey(digests: tuple[bytes, ...]) -> None:
+    _check_count(digests, 1 << SURVEY_BITS_MAX, "digests")
+    if any(len(digest) not in (0, DIGEST_BYTES) for digest in digests):
+        raise MessageError(f"a digest that has neither {DIGEST_BYTES} bytes nor none")
+
+
+def _check_numbers(last: int) -> Check:
+    def check(numbers: tuple[int, ...]) -> None:
+        _check_count(numbers, STORED_MAX, "numbers")
+        if numbers and not (min(numbers) >= 0 and max(numbers) <= last):
+            raise MessageError(f"a number that is not from 0 to {last}")
+
+    return check
+
+
+def _check_bytes(limit: int) -> Check:
+    return lambda data: _check_count(data, limit, "bytes")
+
+
 def _check_id(key: bytes) -> None:
     if len(key) != ID_BYTES:
         raise MessageError(f"an id of {len(key)} bytes, and it has {ID_BYTES}")
@@ -351,3 +380,12 @@ JOURNAL: Final = FieldKind("changes", _check_journal)
 DATABASE: Final = FieldKind(ENTRIES.words, _check_database, ENTRIES.nodes)
 NAMES: Final = FieldKind("nodes", _check_names)
 FORGED: Final = FieldKind("bytes", _check_forged)
+BITS: Final = _number(SURVEY_BITS_MAX, f"0 to {SURVEY_BITS_MAX}")
+PREFIX: Final = _number((1 << SURVEY_BITS_MAX) - 1, f"0 to {(1 << SURVEY_BITS_MAX) - 1}")
+STORE: Final = FieldKind("hexadecimal digits, or none", _check_store)
+SURVEY: Final = FieldKind("16 bytes or none, each", _check_survey)
+OFFSETS: Final = FieldKind("0 to 2^40-1, each", _check_numbers(OFFSET_MAX))
+TIMES: Final = FieldKind("0 to 2^63-1, each", _check_numbers(NUMBER_MAX))
+BYTES_OF_EACH: Final = FieldKind("1 byte each", _check_bytes(STORED_MAX))
+IDS: Final = FieldKind("32 bytes each", _check_bytes(ID_BYTES * STORED_MAX))
+STORED: Final = FieldKind("publications as bytes", _check_bytes(STORED_BYTES_MAX))

@@ -1,0 +1,1 @@
+"""Where PySpark finds the data source by itself."""
