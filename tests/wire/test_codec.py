@@ -272,7 +272,7 @@ OUTSIDE: dict[str, WireMessage] = {
     "an offset below 0 in a page": StoredPage(0, None, (3, -1), b"", b""),
     "more offsets than a page has": StoredPage(0, None, (0,) * 16_385, b"", b""),
     "more ids than a page has": StoredPage(0, None, (), bytes(32 * 16_384 + 1), b""),
-    "more contents than a page has": StoredPage(0, None, (), b"", bytes(768 * 1024 + 1)),
+    "more contents than a page has": StoredPage(0, None, (), b"", bytes(960 * 1024 + 1)),
     "a delivery before the epoch": DeliveryPage(0, None, (1,), (-1,), b"", b"", b""),
     "more hops than a page has": DeliveryPage(0, None, (), (), bytes(16_385), b"", b""),
     "a listed publication without an id": PublicationPage(0, None, (PUBLICATION,)),

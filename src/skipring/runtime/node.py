@@ -49,6 +49,7 @@ from skipring.runtime.inspection import answer
 from skipring.runtime.journal import Journals
 from skipring.runtime.links import Links
 from skipring.runtime.membership import Membership
+from skipring.runtime.offering import offer
 from skipring.runtime.settings import Settings
 from skipring.runtime.ticker import Ticker
 from skipring.storage.archive import StoredArchive
@@ -64,9 +65,11 @@ from skipring.wire.runtime_messages import (
     Publish,
     Published,
     ReadJournal,
+    ReadStored,
     Refused,
     ReportSilent,
     RuntimeMessage,
+    Survey,
     WireMessage,
 )
 from skipring.wire.values import shown
@@ -231,6 +234,9 @@ class Node:
             case InspectNode() | ListPublications() | ReadJournal():
                 seen = answer(topic, self._topics.machine(topic), self._journals, message)
                 self._driver.say(topic, sender, seen)
+            case Survey() | ReadStored():
+                store = self._store.id if self._store is not None else ""
+                self._driver.say(topic, sender, offer(store, self._topics.machine(topic), message))
             case Refused(reason=reason) if sender == SUPERVISOR:
                 self.membership.on_refused(topic, reason)
             case _ if isinstance(message, DAMAGES):

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count, islice
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args
 
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
@@ -21,6 +21,7 @@ from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
     Address,
     DatabasePage,
+    DeliveryPage,
     Done,
     JournalPage,
     Locate,
@@ -31,6 +32,8 @@ from skipring.wire.runtime_messages import (
     Published,
     Refused,
     RuntimeMessage,
+    StoredPage,
+    Surveyed,
     WireMessage,
 )
 
@@ -43,18 +46,20 @@ NAME_CHARACTERS_MAX: Final = 64  # of a node
 MEMBERS: Final = 16  # to choose from: the first may just have crashed, or have no disk
 LOCATIONS_MAX: Final = 8  # Our guess: after so many members, of a large topic, we give up.
 
-Answer = Members | Published | DatabasePage | NodeStatus | PublicationPage | JournalPage | Done
-Wanted = TypeVar("Wanted", bound=Answer)
-_ANSWERS: Final = (
-    Members,
-    Published,
-    DatabasePage,
-    NodeStatus,
-    PublicationPage,
-    JournalPage,
-    Done,
-    Refused,
+Answer = (
+    Members
+    | Published
+    | DatabasePage
+    | NodeStatus
+    | PublicationPage
+    | JournalPage
+    | Surveyed
+    | StoredPage
+    | DeliveryPage
+    | Done
 )
+Wanted = TypeVar("Wanted", bound=Answer)
+_ANSWERS: Final = (*get_args(Answer), Refused)
 
 
 class Outsider:

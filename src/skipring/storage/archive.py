@@ -23,6 +23,14 @@ class Batch(NamedTuple):
     marks: list[Mark]
 
 
+class Stored(NamedTuple):
+    """Rows of one segment, in order: offset, id and data of each."""
+
+    end: int  # of the segment
+    size_bytes: int  # of all of it
+    rows: Iterator[tuple[int, bytes, bytes]]
+
+
 class StoredArchive:
     """The publications of one topic that a subscriber has stored (``core.archive.Archive``).
 
@@ -116,6 +124,17 @@ class StoredArchive:
                     yield offset, publication
             if segment.end >= end:
                 return
+
+    def stored(self, start: int, end: int, firsts: range) -> Iterator[Stored]:
+        """What is stored between two offsets, of ids with such a first byte; nothing is decoded."""
+        aside = self._put_aside
+        for segment in self._segments(start):
+            if segment.start >= end:
+                return
+            rows = segment.stored(start, end, firsts)
+            if aside:
+                rows = (row for row in rows if row[0] not in aside)
+            yield Stored(segment.end, segment.size_bytes, rows)
 
     def write(self, offset: int, publication: Publication) -> None:
         """Carry out a Store: offsets come in order."""

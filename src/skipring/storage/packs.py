@@ -124,6 +124,13 @@ class Draft:
         """What is stored of a publication."""
         return self._encoded[offset - self.start]
 
+    def stored(self, start: int, end: int, firsts: range) -> Iterator[tuple[int, bytes, bytes]]:
+        """Offset, id and data of those between two offsets whose ids begin with such a byte."""
+        for place in range(max(start, self.start) - self.start, min(end, self.end) - self.start):
+            key = self._ids[place]
+            if key[0] in firsts:
+                yield self.start + place, key, self._encoded[place]
+
     def publication(self, offset: int) -> Publication | None:
         """The publication at an offset."""
         place = offset - self.start
@@ -215,6 +222,18 @@ class Pack:
         begin, size = _SPAN.unpack_from(self._body, place)
         first = spans + _SPAN.size * self.head.count
         return self._body[first + begin : first + begin + size]
+
+    def stored(self, start: int, end: int, firsts: range) -> Iterator[tuple[int, bytes, bytes]]:
+        """Offset, id and data of those between two offsets whose ids begin with such a byte.
+
+        Only what is intact, and without a look at what the data say if the pack is whole.
+        """
+        offsets = range(max(start, self.start), min(end, self.end))
+        begin = self._ids + ID_BYTES * (offsets.start - self.start)
+        heads = self._body[begin : begin + ID_BYTES * len(offsets) : ID_BYTES]
+        for offset, head in zip(offsets, heads, strict=False):  # a cut pack has fewer
+            if head in firsts and (self.is_whole or self.publication(offset) is not None):
+                yield offset, self._id(offset), self.data(offset)
 
     def _id(self, offset: int) -> bytes:
         place = self._ids + ID_BYTES * (offset - self.start)

@@ -45,7 +45,7 @@ LISTED_MAX: Final = 1024  # publications in one page
 JOURNAL_MAX: Final = 128
 SURVEY_BITS_MAX: Final = 8  # so a survey has 256 digests at most
 STORED_MAX: Final = 16_384  # publications, ids or deliveries in one page
-STORED_BYTES_MAX: Final = 768 * 1024  # of contents in one page
+STORED_BYTES_MAX: Final = 960 * 1024  # of contents in one page
 STORE_CHARACTERS_MAX: Final = 64
 JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in an entry
 # Of what is damaged on purpose: twice as many as a supervisor has connections.

@@ -1,0 +1,110 @@
+"""Answering those who read a topic without joining it: surveys, and pages of what is stored.
+
+Publications go out as they lie in the store, so that a page costs little. Each answer costs a
+bounded amount of work, and fits into its frame whatever is stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from skipring.core.archive import Archive
+from skipring.core.prefixes import Prefix
+from skipring.core.subscriber import Subscriber
+from skipring.runtime.inspection import NOT_A_MEMBER
+from skipring.storage.archive import Stored, StoredArchive
+from skipring.storage.packs import encoded
+from skipring.wire.runtime_messages import ReadStored, Refused, StoredPage, Survey, Surveyed
+from skipring.wire.values import STORED_MAX
+
+# Our guess: large pages are read fastest; with one more, the largest there is, they still fit.
+PAGE_BYTES: Final = 384 * 1024
+PAGE_ROWS_MAX: Final = 4096  # with contents; so many offsets take little room in the frame
+SCANNED_BYTES_MAX: Final = 4 << 20  # Our guess: so much is looked through in some milliseconds.
+BYTE_BITS: Final = 8
+ARRAY_HEAD: Final = b"\xdd"  # of MessagePack: an array with a length of four bytes
+
+Row = tuple[int, bytes, bytes]  # offset, id and data
+Question = Survey | ReadStored
+
+
+def offer(
+    store: str, machine: Subscriber | None, question: Question
+) -> Surveyed | StoredPage | Refused:
+    """What a node says to one who reads from it; one that is not in the topic refuses."""
+    if machine is None:
+        return Refused(question.request, NOT_A_MEMBER)
+    match question:
+        case Survey():
+            return surveyed(store, machine, question)
+        case ReadStored():
+            return stored_page(machine.archive, question)
+
+
+def surveyed(store: str, machine: Subscriber, question: Survey) -> Surveyed:
+    """How far a topic is stored, and the digests of what is."""
+    archive, trie, bits = machine.archive, machine.trie, question.bits
+    stored = archive if isinstance(archive, StoredArchive) else None
+    return Surveyed(
+        request=question.request,
+        store=store if stored is not None else "",
+        epoch=stored.epoch if stored is not None else 0,
+        durable_end=stored.durable_end if stored is not None else 0,
+        end=archive.end,
+        count=len(trie),
+        digests=tuple(trie.digest(Prefix(bits, value)) for value in range(1 << bits)),
+    )
+
+
+def stored_page(archive: Archive, question: ReadStored) -> StoredPage:
+    """What is stored between two offsets under a prefix: as much as a page holds."""
+    end = min(question.end, archive.end)
+    rows_max, bytes_max = (
+        (PAGE_ROWS_MAX, PAGE_BYTES) if question.contents else (STORED_MAX, math.inf)
+    )
+    rows: list[Row] = []
+    size = scanned = 0
+    for segment in _segments(archive, question.start, end, _firsts(question)):
+        for row in segment.rows:
+            rows.append(row)
+            size += len(row[2])
+            if len(rows) >= rows_max or size >= bytes_max:
+                return _page(question, rows, row[0] + 1, end)
+        scanned += segment.size_bytes
+        if scanned >= SCANNED_BYTES_MAX:
+            return _page(question, rows, segment.end, end)
+    return _page(question, rows, end, end)
+
+
+def _page(question: ReadStored, rows: list[Row], reached: int, end: int) -> StoredPage:
+    contents = question.contents
+    head = ARRAY_HEAD + len(rows).to_bytes(4, "big")
+    return StoredPage(
+        request=question.request,
+        next=reached if reached < end else None,
+        offsets=tuple(offset for offset, _, _ in rows),
+        ids=b"" if contents else b"".join(key for _, key, _ in rows),
+        publications=head + b"".join(data for _, _, data in rows) if contents else b"",
+    )
+
+
+def _firsts(question: ReadStored) -> range:
+    """The first bytes of ids under a prefix; none under one that is none."""
+    width = 1 << (BYTE_BITS - question.bits)
+    return range(question.prefix * width, (question.prefix + 1) * width)
+
+
+def _segments(archive: Archive, start: int, end: int, firsts: range) -> Iterator[Stored]:
+    if isinstance(archive, StoredArchive):
+        yield from archive.stored(start, end, firsts)
+    elif start < end:
+        yield Stored(end, 0, _rows_in_memory(archive, start, end, firsts))
+
+
+def _rows_in_memory(archive: Archive, start: int, end: int, firsts: range) -> Iterator[Row]:
+    for offset in range(start, end):
+        publication = archive.read(offset)
+        if publication is not None and publication.id[0] in firsts:
+            yield offset, publication.id, encoded(publication)

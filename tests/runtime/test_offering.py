@@ -1,0 +1,217 @@
+"""Letting others read: surveys and pages that fit, in bounded steps, whatever is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from msgspec.msgpack import Decoder
+
+from skipring.core.archive import Archive, MemoryArchive
+from skipring.core.config import ProtocolConfig
+from skipring.core.prefixes import Prefix
+from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.subscriber import Subscriber
+from skipring.core.trie import digest_of
+from skipring.runtime.offering import offer, stored_page, surveyed
+from skipring.storage.archive import StoredArchive
+from skipring.storage.publications import PublicationStore
+from skipring.wire.codec import decode, encode
+from skipring.wire.runtime_messages import ReadStored, Refused, StoredPage, Survey
+from tests.wire.samples import the_frame
+
+TOPIC = "news"
+END = 2**40 - 1
+DECODER = Decoder(list[Publication])
+
+
+def publications(count: int, payload: bytes = b"x" * 100) -> list[Publication]:
+    made = (
+        Publication(publisher="p", seq=seq, payload=payload, time=1, key=b"k", headers={"a": "b"})
+        for seq in range(count)
+    )
+    return [publication.settled(TOPIC) for publication in made]
+
+
+@contextmanager
+def on_disk(directory: Path, stored: list[Publication]) -> Iterator[StoredArchive]:
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(TOPIC)
+        for offset, publication in enumerate(stored):
+            archive.write(offset, publication)
+            if offset % 1000 == 999:
+                store.commit()
+        yield archive
+
+
+def pages_of(archive: Archive, question: ReadStored) -> Iterator[StoredPage]:
+    start: int | None = question.start
+    while start is not None:
+        page = stored_page(
+            archive,
+            ReadStored(
+                1, start, question.end, question.bits, question.prefix, contents=question.contents
+            ),
+        )
+        assert decode(the_frame(encode("x" * 255, page))).message == page
+        assert page.next is None or page.next > start
+        yield page
+        start = page.next
+
+
+def read(archive: Archive, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
+    """Ids by offset, worked out from the contents, and compared with those without contents."""
+    found: dict[int, bytes] = {}
+    for page in pages_of(archive, ReadStored(1, 0, end, bits, prefix, contents=True)):
+        contents = DECODER.decode(page.publications)
+        ids = (publication.id_in(TOPIC) for publication in contents)
+        found.update(zip(page.offsets, ids, strict=True))
+    assert found == read_ids(archive, bits, prefix, end)
+    return found
+
+
+def read_ids(archive: Archive, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    for page in pages_of(archive, ReadStored(1, 0, end, bits, prefix, contents=False)):
+        ids = [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
+        found.update(zip(page.offsets, ids, strict=True))
+    return found
+
+
+def numbered(stored: list[Publication]) -> dict[int, bytes]:
+    return {offset: publication.id for offset, publication in enumerate(stored)}
+
+
+@pytest.mark.parametrize("count", [0, 1, 3000, 9000])
+def test_the_pages_together_are_what_is_stored(count: int, tmp_path: Path) -> None:
+    stored = publications(count)
+    assert read(MemoryArchive(stored)) == numbered(stored)
+    with on_disk(tmp_path, stored) as archive:
+        assert read(archive) == numbered(stored)
+
+
+@pytest.mark.parametrize("bits", [1, 4, 8])
+def test_every_publication_is_under_exactly_one_prefix_of_so_many_bits(
+    bits: int, tmp_path: Path
+) -> None:
+    stored = publications(2500)
+    with on_disk(tmp_path, stored) as archive:
+        found: dict[int, bytes] = {}
+        for value in range(1 << bits):
+            part = read(archive, bits, value)
+            assert all(Prefix.of_id(key, bits).value == value for key in part.values())
+            assert not found.keys() & part.keys()
+            found |= part
+    assert found == numbered(stored)
+
+
+def test_nothing_at_or_after_the_end_that_was_asked_for_is_read(tmp_path: Path) -> None:
+    stored = publications(2500)
+    with on_disk(tmp_path, stored) as archive:
+        assert read(archive, end=1234) == numbered(stored[:1234])
+        assert stored_page(archive, ReadStored(1, 5000, 9000, 0, 0, contents=True)).offsets == ()
+
+
+def test_a_prefix_that_is_none_has_no_publications() -> None:
+    assert read(MemoryArchive(publications(10)), bits=1, prefix=2) == {}
+
+
+def test_what_was_put_aside_is_not_read(tmp_path: Path) -> None:
+    stored = publications(1500)
+    with on_disk(tmp_path, stored) as archive:
+        archive.discard(3)
+        archive.discard(1400)
+        expected = {o: key for o, key in numbered(stored).items() if o not in (3, 1400)}
+        assert read(archive) == expected
+
+
+def test_a_damaged_pack_gives_what_is_intact_and_nothing_else(tmp_path: Path) -> None:
+    stored = publications(1000, payload=b"abcdefgh" * 12)
+    with on_disk(tmp_path, stored):
+        pass
+    with PublicationStore.open(tmp_path) as store:
+        archive = store.archive(TOPIC)
+        spoil_first_pack(archive, b"abcdefgh")
+        found = read(archive)
+    assert 0 < len(found) < 1000
+    assert all(stored[offset].id == key for offset, key in found.items())
+
+
+def spoil_first_pack(archive: StoredArchive, sought: bytes) -> None:
+    """Change one payload in the pack that is kept in memory, as a bad disk would have it."""
+    (pack, *_) = archive._segments(0)
+    assert not isinstance(pack, int)
+    at = pack._body.index(sought)
+    pack._body = pack._body[:at] + b"ABCDEFGH" + pack._body[at + 8 :]
+    pack._is_whole = None
+
+
+def test_a_page_has_room_for_the_largest_publications(tmp_path: Path) -> None:
+    largest = [
+        Publication(
+            publisher="x" * 64,
+            seq=2**63 - 1 - number,
+            time=2**63 - 1,
+            payload=bytes(512 * 1024 if number % 3 else 180_000),
+            key=bytes(1024),
+            headers={f"{name:064}": "x" * 64 for name in range(64)},
+        ).settled(TOPIC)
+        for number in range(20)
+    ]
+    with on_disk(tmp_path, largest) as archive:
+        assert read(archive) == numbered(largest)
+
+
+def test_many_of_the_smallest_publications_fit_as_well() -> None:
+    stored = [
+        Publication(publisher="p", seq=seq, payload=b"").settled(TOPIC) for seq in range(20_000)
+    ]
+    assert read(MemoryArchive(stored)) == numbered(stored)
+
+
+def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
+    with on_disk(tmp_path, publications(20, payload=bytes(500_000))) as archive:
+        for contents in (False, True):
+            page = stored_page(archive, ReadStored(1, 0, 20, 8, 7, contents=contents))
+            assert page.next is not None
+            assert page.next < 20
+
+
+# -- surveys ---------------------------------------------------------------------------------
+
+
+def machine_over(archive: Archive) -> Subscriber:
+    machine = Subscriber("a", rng=Random(0), config=ProtocolConfig(), topic=TOPIC, archive=archive)
+    machine.recover()
+    return machine
+
+
+@pytest.mark.parametrize("bits", [0, 3, 8])
+def test_a_survey_has_the_digest_of_the_ids_under_each_prefix(bits: int, tmp_path: Path) -> None:
+    stored = publications(300)
+    with on_disk(tmp_path, stored) as archive:
+        seen = surveyed("5eed", machine_over(archive), Survey(7, bits))
+    parts: list[list[bytes]] = [[] for _ in range(1 << bits)]
+    for publication in stored:
+        parts[Prefix.of_id(publication.id, bits).value].append(publication.id)
+    assert list(seen.digests) == [digest_of(sorted(part)) if part else b"" for part in parts]
+    assert (seen.request, seen.store, seen.end, seen.count) == (7, "5eed", 300, 300)
+
+
+def test_only_what_is_on_the_disk_is_called_durable(tmp_path: Path) -> None:
+    with on_disk(tmp_path, publications(1500)) as archive:
+        seen = surveyed("5eed", machine_over(archive), Survey(7, 0))
+    assert (seen.durable_end, seen.end) == (1000, 1500)
+
+
+def test_one_without_a_disk_has_no_store_and_nothing_durable() -> None:
+    seen = surveyed("5eed", machine_over(MemoryArchive(publications(5))), Survey(7, 0))
+    assert (seen.store, seen.durable_end, seen.end) == ("", 0, 5)
+
+
+@pytest.mark.parametrize("question", [Survey(5, 0), ReadStored(5, 0, 1, 0, 0, contents=True)])
+def test_one_that_is_not_in_the_topic_refuses(question: Survey | ReadStored) -> None:
+    assert offer("5eed", None, question) == Refused(5, "not a member of the topic")
