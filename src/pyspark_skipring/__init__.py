@@ -1,1 +1,5 @@
-"""Where PySpark finds the data source by itself."""
+"""Where PySpark finds the data source ``skipring`` by itself."""
+
+from skipring.spark.source import SkipringDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -9,6 +9,7 @@ SkipringError
 ├── StorageError            a data directory cannot be used
 │   ├── StoreFullError      there is no room left
 │   └── StoreBusyError      another process uses it
+├── DataLossError           what a query was to read on from is not there any more
 ├── UnreachableError        nobody who could do it answers
 └── WireError               bytes from a link, or meant for one, are not of the form we speak
     ├── FramingError        they are no frames
@@ -53,6 +54,10 @@ class StoreFullError(StorageError):
 
 class StoreBusyError(StorageError):
     """Another process uses the same data directory."""
+
+
+class DataLossError(SkipringError):
+    """A store that a query has read from is gone; the message says how to go on."""
 
 
 class UnreachableError(SkipringError):

@@ -201,6 +201,11 @@ def test_a_survey_has_the_digest_of_the_ids_under_each_prefix(bits: int, tmp_pat
     assert (seen.request, seen.store, seen.end, seen.count) == (7, "5eed", 300, 300)
 
 
+def test_a_survey_without_digests_says_how_far_the_topic_is_stored() -> None:
+    seen = surveyed("", machine_over(MemoryArchive(publications(5))), Survey(7, None))
+    assert (seen.digests, seen.end, seen.count) == ((), 5, 5)
+
+
 def test_only_what_is_on_the_disk_is_called_durable(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(1500)) as archive:
         seen = surveyed("5eed", machine_over(archive), Survey(7, 0))

@@ -282,7 +282,7 @@ def reading_messages() -> SearchStrategy[RuntimeMessage]:
     digest = st.just(b"") | st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
     after = st.none() | offset
     return st.one_of(
-        st.builds(Survey, number, bits),
+        st.builds(Survey, number, st.none() | bits),
         st.builds(Surveyed, number, store, number, offset, offset, number, several(digest)),
         st.builds(ReadStored, number, offset, offset, bits, st.integers(0, 255), st.booleans()),
         st.builds(StoredPage, number, after, several(offset), data, data),

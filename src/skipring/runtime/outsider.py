@@ -139,15 +139,18 @@ class Outsider:
     async def _members(self, topic: TopicId) -> dict[NodeId, Address]:
         """Some members of a topic, as the supervisor said when we last asked."""
         if topic not in self._located:
-            answer = await self.ask(
-                topic, SUPERVISOR, lambda request: Locate(request, MEMBERS), Members
-            )
-            if isinstance(answer, Refused):
-                raise UnreachableError(f"{topic!r}: {answer.reason}")
-            if answer is None:
-                raise UnreachableError(self.no_supervisor_of(topic))
-            self._located[topic] = answer.members
+            self._located[topic] = await self.locate(topic)
         return self._located[topic]
+
+    async def locate(self, topic: TopicId, count: int = MEMBERS) -> dict[NodeId, Address]:
+        """Some members of a topic by chance, from now on known; UnreachableError if nobody says."""
+        answer = await self.ask(topic, SUPERVISOR, lambda request: Locate(request, count), Members)
+        if isinstance(answer, Refused):
+            raise UnreachableError(f"{topic!r}: {answer.reason}")
+        if answer is None:
+            raise UnreachableError(self.no_supervisor_of(topic))
+        self.book.hear(answer.members)
+        return answer.members
 
     def no_supervisor_of(self, topic: TopicId) -> str:
         """That nobody answers, and what to look at."""
@@ -196,9 +199,14 @@ class Outsider:
                 future.set_result(message)
 
 
+def nobody_in(topic: TopicId) -> str:
+    """That a topic has no members, and what to do."""
+    return f"nobody subscribes to {topic!r}; start a node that does"
+
+
 def _nobody_took(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
     if not tried:
-        return f"nobody subscribes to {topic!r}; start a node that does"
+        return nobody_in(topic)
     if set(tried.values()) == {NO_DISK}:
         return (
             f"no member of {topic!r} keeps its publications on a disk; start a node with --data, "

@@ -220,7 +220,7 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
     PublicationPage: _data(request=NUMBER, next=OFFSET.or_none(), publications=LISTED),
     ReadJournal: _control(request=NUMBER),
     JournalPage: _page(request=NUMBER, tick=NUMBER, entries=JOURNAL),
-    Survey: _control(request=NUMBER, bits=BITS),
+    Survey: _control(request=NUMBER, bits=BITS.or_none()),
     Surveyed: _control(
         request=NUMBER,
         store=STORE,

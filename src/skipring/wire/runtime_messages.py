@@ -197,11 +197,11 @@ class JournalPage(Struct, frozen=True, array_like=True, gc=False, tag=80):
 class Survey(Struct, frozen=True, array_like=True, gc=False, tag=81):
     """Ask a node how far it has stored the topic, and what; answered by Surveyed or Refused.
 
-    It has a digest for each of the 2^``bits`` prefixes that an id can begin with.
+    Wanted are the digests of all 2^``bits`` prefixes that an id can begin with, or none.
     """
 
     request: int
-    bits: int
+    bits: int | None
 
 
 class Surveyed(Struct, frozen=True, array_like=True, gc=False, tag=82):

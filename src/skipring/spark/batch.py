@@ -1,0 +1,126 @@
+"""Batch reads: topics as they were at one moment, proven by digests, while publishing goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from skipring.core.peers import TopicId
+from skipring.core.trie import digest_of
+from skipring.errors import MessageError, UnreachableError
+from skipring.runtime.surveying import Stretch
+from skipring.spark.agreement import Part, Source, agreed_parts, is_shared
+from skipring.spark.options import EARLIEST, LATEST, ReadOptions
+from skipring.spark.ranges import RangePartition, range_partitions, read_range
+from skipring.spark.reach import Reach
+from skipring.spark.rows import Rows
+from skipring.wire.values import SURVEY_BITS_MAX
+
+PARTITIONS_DEFAULT: Final = 4  # Our guess: two for each of two cores.
+ROWS_PER_PARTITION: Final = 50_000  # Our guess: some seconds' work at most.
+# Our guess: what is on its way to most members arrives within. Then we read what there is.
+AGREEMENT_S: Final = 1.0
+AGAIN_S: Final = 0.05
+
+
+@dataclass(frozen=True)
+class PrefixPartition(InputPartition):
+    """What one task reads: a part of a topic's snapshot."""
+
+    topic: TopicId
+    bits: int
+    part: Part
+
+
+class BatchReader(DataSourceReader):
+    """Reads topics whole, or between two positions."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Agree with the members on what is read; called at every planning."""
+        with Reach(self._options.access) as reach:
+            return [
+                partition
+                for topic in self._options.topics
+                for partition in self._partitions_of(topic, reach)
+            ] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition, in the process of a task."""
+        options = self._options
+        with Reach(options.access) as reach:
+            match partition:
+                case PrefixPartition(part=part):
+                    number, found = part.prefix, read_part(reach, partition)
+                case RangePartition():
+                    number, found = 0, read_range(reach, partition)
+                case _:
+                    return  # nothing is stored
+            for rows in found:
+                wanted = rows.since(options.since)
+                if len(wanted):
+                    yield wanted.to_arrow(number, with_headers=options.with_headers)
+
+    def _partitions_of(self, topic: TopicId, reach: Reach) -> Sequence[InputPartition]:
+        options = self._options
+        if options.starting == EARLIEST and options.ending == LATEST:
+            return _prefix_partitions(topic, reach, options.partitions_min)
+        return range_partitions(topic, reach, options)
+
+
+def _prefix_partitions(
+    topic: TopicId, reach: Reach, partitions_min: int | None
+) -> list[PrefixPartition]:
+    count = max(holder.survey.count for holder in reach.survey(topic, None))
+    wanted = max(partitions_min or PARTITIONS_DEFAULT, count // ROWS_PER_PARTITION)
+    bits = min((wanted - 1).bit_length(), SURVEY_BITS_MAX)
+    return [PrefixPartition(topic, bits, part) for part in _snapshot(topic, reach, bits)]
+
+
+def _snapshot(topic: TopicId, reach: Reach, bits: int) -> list[Part]:
+    """Ask until two members at least agree on everything, for a while."""
+    deadline = monotonic() + AGREEMENT_S
+    while True:
+        holders = reach.survey(topic, bits)
+        parts = agreed_parts(holders)
+        if is_shared(parts) or len(holders) == 1 or monotonic() > deadline:
+            return parts
+        sleep(AGAIN_S)
+
+
+def read_part(reach: Reach, partition: PrefixPartition) -> Iterator[Rows]:
+    """Read what lies under a prefix, from one member after the other until nothing is missing.
+
+    UnreachableError if what all of them have is not what was agreed on: then the read fails.
+    """
+    part = partition.part
+    seen: set[bytes] = set()
+    troubles = []
+    for source in part.sources:
+        try:
+            for rows in _read_from(reach, partition, source):
+                new = rows.without(seen)
+                seen.update(new.ids)
+                yield new
+        except (UnreachableError, MessageError) as error:
+            troubles.append(str(error))
+        if digest_of(sorted(seen)) == part.digest:
+            return
+        troubles.append(f"{source.node} has not what it said")
+    raise UnreachableError(
+        f"prefix {part.prefix} of {partition.topic!r} is not what {len(part.sources)} members "
+        f"agreed on ({'; '.join(troubles)}); run the query again, it makes a new snapshot"
+    )
+
+
+def _read_from(reach: Reach, partition: PrefixPartition, source: Source) -> Iterator[Rows]:
+    wanted = Stretch(start=0, end=source.mark, bits=partition.bits, prefix=partition.part.prefix)
+    for page in reach.pages(partition.topic, source.node, source.address, wanted):
+        yield Rows.of(partition.topic, page)

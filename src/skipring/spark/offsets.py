@@ -1,0 +1,175 @@
+"""How far a stream has read each topic: ``{topic: {store, epoch, offset}}``.
+
+Offsets are the arrival numbers of one member's store. So that a query can go on when that store is
+gone, a position may also say where it is in the store of another member, its standby: behind
+``offset`` there, except for what was read and came later (``seen``), and without what came before
+and was not read (``missing``).
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self
+
+from msgspec import Struct, ValidationError, convert
+
+from skipring.core.peers import TopicId
+from skipring.core.publications import ID_BYTES
+from skipring.errors import InputError
+from skipring.wire.values import OFFSET_MAX, shown
+
+EXCEPTIONS_MAX: Final = 1024  # Our guess: more is no small difference between two members.
+_OFFSET_BYTES: Final = 8
+_RECORD_BYTES: Final = _OFFSET_BYTES + ID_BYTES
+
+Entry = tuple[int, bytes]  # an offset and the id there
+Json = dict[str, Any]
+
+
+class Standby(Struct, frozen=True, kw_only=True):
+    """The same position in the store of another member."""
+
+    store: str
+    epoch: int
+    offset: int
+    missing: tuple[Entry, ...] = ()  # before the offset, but not read
+    seen: frozenset[bytes] = frozenset()  # read, but not before the offset
+
+    def moved(self, read: Iterable[bytes], arrived: Iterable[Entry], end: int) -> Self | None:
+        """The same after more was read and more has arrived there; None if they differ much."""
+        missing = {key: offset for offset, key in self.missing}
+        seen = set(self.seen)
+        for key in read:
+            if missing.pop(key, None) is None:
+                seen.add(key)
+        for offset, key in arrived:
+            if key in seen:
+                seen.remove(key)
+            else:
+                missing[key] = offset
+        if max(len(missing), len(seen)) > EXCEPTIONS_MAX:
+            return None
+        return type(self)(
+            store=self.store,
+            epoch=self.epoch,
+            offset=end,
+            missing=tuple(sorted((offset, key) for key, offset in missing.items())),
+            seen=frozenset(seen),
+        )
+
+
+class Position(Struct, frozen=True, kw_only=True):
+    """How far a topic has been read."""
+
+    store: str
+    epoch: int
+    offset: int
+    seen: frozenset[bytes] = frozenset()  # read from a store that is gone, and not to be read again
+    standby: Standby | None = None
+
+
+class _Bare(Struct, frozen=True, forbid_unknown_fields=True):
+    """A position as Spark keeps it, or a user gives it."""
+
+    store: str
+    epoch: int
+    offset: int
+    seen: str = ""
+    standby: dict[str, str | int] | None = None
+
+
+class _BareStandby(Struct, frozen=True, forbid_unknown_fields=True):
+    store: str
+    epoch: int
+    offset: int
+    missing: str = ""
+    seen: str = ""
+
+
+def to_json(positions: Mapping[TopicId, Position]) -> dict[TopicId, Json]:
+    """Positions as Spark keeps them."""
+    return {topic: _position_to_json(position) for topic, position in sorted(positions.items())}
+
+
+def _position_to_json(position: Position) -> Json:
+    known: Json = {
+        "store": position.store,
+        "epoch": position.epoch,
+        "offset": position.offset,
+    }
+    if position.seen:
+        known["seen"] = _text(sorted(position.seen))
+    standby = position.standby
+    if standby is not None:
+        records = (o.to_bytes(_OFFSET_BYTES, "big") + key for o, key in standby.missing)
+        known["standby"] = {
+            "store": standby.store,
+            "epoch": standby.epoch,
+            "offset": standby.offset,
+            "missing": _text(records),
+            "seen": _text(sorted(standby.seen)),
+        }
+    return known
+
+
+def from_json(positions: Mapping[str, Any]) -> dict[TopicId, Position]:
+    """Positions as they were kept; InputError if they cannot be any."""
+    return {topic: _position(topic, given) for topic, given in positions.items()}
+
+
+def parse_positions(text: str, option: str) -> dict[TopicId, Position]:
+    """What a user has given as the value of an option."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or not given:
+        raise InputError(
+            f'{option} is "earliest", "latest" or JSON such as '
+            f'{{"orders": {{"store": "5eed", "epoch": 0, "offset": 42}}}}, not {shown(text)}'
+        )
+    return from_json(given)
+
+
+def _position(topic: TopicId, given: object) -> Position:
+    try:
+        bare = convert(given, _Bare)
+        kept = None if bare.standby is None else convert(bare.standby, _BareStandby)
+        standby = None if kept is None else _standby(kept)
+        seen = frozenset(_cut(b64decode(bare.seen, validate=True), ID_BYTES))
+    except (ValidationError, ValueError) as error:
+        raise InputError(
+            f"the offset of topic {shown(topic)} is no {{store, epoch, offset}}: {error}"
+        ) from None
+    for name, number in (("epoch", bare.epoch), ("offset", bare.offset)):
+        if not 0 <= number <= OFFSET_MAX:
+            raise InputError(f"the {name} of topic {shown(topic)} is not from 0 to 2^40-1")
+    return Position(
+        store=bare.store, epoch=bare.epoch, offset=bare.offset, seen=seen, standby=standby
+    )
+
+
+def _standby(kept: _BareStandby) -> Standby:
+    records = _cut(b64decode(kept.missing, validate=True), _RECORD_BYTES)
+    return Standby(
+        store=kept.store,
+        epoch=kept.epoch,
+        offset=kept.offset,
+        missing=tuple(
+            (int.from_bytes(record[:_OFFSET_BYTES], "big"), record[_OFFSET_BYTES:])
+            for record in records
+        ),
+        seen=frozenset(_cut(b64decode(kept.seen, validate=True), ID_BYTES)),
+    )
+
+
+def _text(records: Iterable[bytes]) -> str:
+    return b64encode(b"".join(records)).decode()
+
+
+def _cut(data: bytes, size: int) -> list[bytes]:
+    if len(data) % size:
+        raise ValueError("a standby whose ids are cut short")
+    return [data[at : at + size] for at in range(0, len(data), size)]

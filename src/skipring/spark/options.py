@@ -1,0 +1,223 @@
+"""The options of the data source, checked before anything is asked for.
+
+They come from Spark as texts, under names in any case. Whatever is wrong is an InputError that says
+which option it is, and what may be there instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from msgspec import Struct
+
+from skipring.core.peers import NodeId, TopicId
+from skipring.errors import InputError, MessageError
+from skipring.runtime.addresses import check_supervisors
+from skipring.spark.offsets import Position, parse_positions
+from skipring.wire.runtime_messages import Address
+from skipring.wire.values import NUMBER_MAX, SURVEY_BITS_MAX, check_node, check_topic, shown
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.runtime.credentials import Credentials
+
+ACCESS_OPTIONS: Final = ("supervisor", "ca", "cert", "key")
+READ_OPTIONS: Final = (
+    *ACCESS_OPTIONS,
+    "subscribe",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "failOnDataLoss",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "includeHeaders",
+)
+WRITE_OPTIONS: Final = (*ACCESS_OPTIONS, "topic", "publisher", "writeId")
+_OF_SPARK: Final = frozenset({"path", "checkpointlocation"})  # which Spark hands on to us
+PARTITIONS_MAX: Final = 1 << SURVEY_BITS_MAX  # in a batch each is a prefix of at most 8 bits
+PUBLISHER: Final = "spark"
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+_BOOLEANS: Final = {"true": True, "false": False}
+_MILLISECONDS_MAX: Final = NUMBER_MAX // 1000
+
+Offsets = str | dict[TopicId, Position]  # "earliest", "latest", or a position in each topic
+
+
+class Access(Struct, frozen=True, kw_only=True):
+    """Whom to ask, and what to show to them; the files are read where they are used."""
+
+    supervisors: tuple[Address, ...]
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    @classmethod
+    def of(cls, given: _Given) -> Self:
+        """What the options say; the supervisor may also stand in SKIPRING_SUPERVISOR."""
+        text = given.text("supervisor") or os.environ.get("SKIPRING_SUPERVISOR", "")
+        supervisors = tuple(part.strip() for part in text.split(",") if part.strip())
+        if not supervisors:
+            raise InputError(
+                'option "supervisor" is missing; say where the supervisor listens, as in '
+                '.option("supervisor", "127.0.0.1:7400"), or set SKIPRING_SUPERVISOR'
+            )
+        files = {name: given.text(name) for name in ("ca", "cert", "key")}
+        missing = [name for name, file in files.items() if file is None]
+        if missing and len(missing) < len(files):
+            raise InputError(
+                f'options "ca", "cert" and "key" go together; {" and ".join(missing)} is missing'
+            )
+        check_supervisors(supervisors, is_secured=not missing)
+        return cls(supervisors=supervisors, **files)
+
+    def credentials(self) -> Credentials | None:
+        """Our certificate, checked; None if there is none."""
+        if self.ca is None or self.cert is None or self.key is None:
+            return None
+        from skipring.runtime.credentials import Credentials  # noqa: PLC0415  (as above)
+
+        return Credentials.load(Path(self.ca), Path(self.cert), Path(self.key))
+
+
+class ReadOptions(Struct, frozen=True, kw_only=True):
+    """What is to be read, and how."""
+
+    access: Access
+    topics: tuple[TopicId, ...]
+    starting: Offsets
+    ending: Offsets
+    since: int  # microseconds since the epoch; what has an earlier time is not wanted
+    fails_on_data_loss: bool
+    offsets_max: int | None  # per trigger
+    partitions_min: int | None
+    with_headers: bool
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
+        """Check the options of a read."""
+        given = _Given(options, READ_OPTIONS)
+        if is_stream and given.text("endingOffsets") is not None:
+            raise InputError('"endingOffsets" is for batch reads; a stream has no end')
+        if not is_stream and given.text("maxOffsetsPerTrigger") is not None:
+            raise InputError('"maxOffsetsPerTrigger" is for streams; a batch reads all there is')
+        topics = _topics(given)
+        starting = _offsets(given, "startingOffsets", LATEST if is_stream else EARLIEST, topics)
+        ending = _offsets(given, "endingOffsets", LATEST, topics)
+        if not is_stream and starting == LATEST:
+            raise InputError('"startingOffsets" of a batch read cannot be "latest"')
+        if ending == EARLIEST:
+            raise InputError('"endingOffsets" cannot be "earliest"')
+        since = given.number("startingTimestamp", _MILLISECONDS_MAX)
+        if since is not None and given.text("startingOffsets") is not None:
+            raise InputError('give "startingOffsets" or "startingTimestamp", not both')
+        return cls(
+            access=Access.of(given),
+            topics=topics,
+            starting=EARLIEST if since is not None else starting,
+            ending=ending,
+            since=0 if since is None else 1000 * since,
+            fails_on_data_loss=given.boolean("failOnDataLoss", default=True),
+            offsets_max=given.number("maxOffsetsPerTrigger", NUMBER_MAX, first=1),
+            partitions_min=given.number("minPartitions", PARTITIONS_MAX, first=1),
+            with_headers=given.boolean("includeHeaders", default=False),
+        )
+
+
+class WriteOptions(Struct, frozen=True, kw_only=True):
+    """Where rows are to be published, and as whose."""
+
+    access: Access
+    topic: TopicId | None  # None: each row has its own
+    publisher: NodeId
+    write_id: str | None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """Check the options of a write."""
+        given = _Given(options, WRITE_OPTIONS)
+        topic, publisher = given.text("topic"), given.text("publisher") or PUBLISHER
+        try:
+            check_node(publisher)
+            if topic is not None:
+                check_topic(topic)
+        except MessageError as error:
+            raise InputError(str(error)) from None
+        return cls(
+            access=Access.of(given),
+            topic=topic,
+            publisher=publisher,
+            write_id=given.text("writeId"),
+        )
+
+
+class _Given:
+    """Options by their names in small letters; InputError for those that are none."""
+
+    def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
+        self._texts = {name.lower(): text for name, text in options.items()}
+        names = {name.lower(): name for name in known}
+        for name in self._texts.keys() - names.keys() - _OF_SPARK:
+            near = get_close_matches(name, names, n=1)
+            hint = f'did you mean "{names[near[0]]}"?' if near else f"there are {', '.join(known)}"
+            raise InputError(f"unknown option {shown(name)}; {hint}")
+
+    def text(self, name: str) -> str | None:
+        """The value of an option; None if it was not given."""
+        return self._texts.get(name.lower())
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        """A value that is true or false."""
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in _BOOLEANS:
+            raise InputError(f'"{name}" is true or false, not {shown(text)}')
+        return _BOOLEANS[text.lower()]
+
+    def number(self, name: str, last: int, first: int = 0) -> int | None:
+        """A value that is a number."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if not text.isascii() or not text.isdigit() or not first <= int(text) <= last:
+            raise InputError(f'"{name}" is a number from {first} to {last}, not {shown(text)}')
+        return int(text)
+
+
+def includes_headers(options: Mapping[str, str]) -> bool:
+    """True if a read has headers; the names of all its options are checked with it."""
+    return _Given(options, READ_OPTIONS).boolean("includeHeaders", default=False)
+
+
+def _topics(given: _Given) -> tuple[TopicId, ...]:
+    text = given.text("subscribe")
+    topics = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if not topics:
+        raise InputError(
+            'option "subscribe" is missing; name the topics to read, as in '
+            '.option("subscribe", "orders") or "orders,invoices"'
+        )
+    for topic in topics:
+        try:
+            check_topic(topic)
+        except MessageError as error:
+            raise InputError(str(error)) from None
+    return tuple(dict.fromkeys(topics))
+
+
+def _offsets(given: _Given, name: str, default: str, topics: tuple[TopicId, ...]) -> Offsets:
+    text = given.text(name)
+    if text is None or text.lower() in (EARLIEST, LATEST):
+        return default if text is None else text.lower()
+    positions = parse_positions(text, name)
+    if positions.keys() != set(topics):
+        raise InputError(
+            f'"{name}" is about {", ".join(sorted(positions))}, and "subscribe" about '
+            f"{', '.join(topics)}; give a position for each topic, and no other"
+        )
+    return positions

@@ -1,0 +1,72 @@
+"""Talking to a ring from Spark's processes, which know nothing of asyncio.
+
+Planner, tasks and committer are different processes; each makes its own and closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Self, TypeVar
+
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import Publication
+from skipring.runtime.outsider import Outsider
+from skipring.runtime.surveying import Holder, Stretch, pages, survey, survey_of
+from skipring.spark.options import Access
+from skipring.wire.runtime_messages import Address, Published, StoredPage
+
+Result = TypeVar("Result")
+
+
+class Reach:
+    """An outsider with an event loop of its own, which runs while something is asked."""
+
+    def __init__(self, access: Access) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._outsider = Outsider(
+            access.supervisors, rng=Random(), credentials=access.credentials()
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection; a second time does nothing."""
+        if not self._loop.is_closed():
+            self._run(self._outsider.__aexit__(None, None, None))
+            self._run(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def survey(self, topic: TopicId, bits: int | None) -> list[Holder]:
+        """How far some members have stored a topic; UnreachableError if nobody says."""
+        return self._run(survey(self._outsider, topic, bits))
+
+    def survey_of(self, topic: TopicId, node: NodeId, address: Address) -> Holder | None:
+        """How far a member that is known has stored a topic; None if it does not say."""
+        found = self._run(survey_of(self._outsider, topic, [(node, address)], None))
+        return found[0] if found else None
+
+    def pages(
+        self, topic: TopicId, node: NodeId, address: Address, wanted: Stretch
+    ) -> Iterator[StoredPage]:
+        """What a member has stored, page by page; UnreachableError when it stops answering."""
+        coming = pages(self._outsider, topic, node, address, wanted)
+        try:
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield self._run(anext(coming))
+        finally:
+            self._run(coming.aclose())
+
+    def publish(self, topic: TopicId, publications: Sequence[Publication]) -> list[Published]:
+        """Publish through a member; returns once all are durable there."""
+        return self._run(self._outsider.publish(topic, publications))
+
+    def _run(self, work: Awaitable[Result]) -> Result:
+        return self._loop.run_until_complete(work)

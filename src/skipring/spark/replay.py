@@ -1,0 +1,89 @@
+"""Micro-batches whose store is gone, read from the standby: what was read is not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from logging import getLogger
+from typing import Final
+
+from msgspec.structs import replace as struct_replace
+
+from skipring.core.peers import TopicId
+from skipring.errors import DataLossError
+from skipring.runtime.surveying import Holder
+from skipring.spark.offsets import Position, Standby
+from skipring.spark.ranges import RangePartition, gone, partitions_of
+from skipring.spark.stores import Stores
+
+_LOG: Final = getLogger(__name__)
+
+
+def replayed(
+    stores: Stores,
+    topic: TopicId,
+    before: Position,
+    after: Position,
+    partitions_min: int | None,
+) -> Sequence[RangePartition]:
+    """What lies between two positions of which the first, or both, are in a store that is gone."""
+    end = _place_of(after, before)
+    start = _place_in(before, end) if end is not None else None
+    if start is None or end is None:
+        _LOG.warning("%s; what came since is skipped", gone(topic, before))
+        return []
+    holder = stores.find(topic, end.store, end.epoch)
+    if holder is None:
+        raise DataLossError(gone(topic, before))
+    start = struct_replace(start, seen=start.seen | before.seen)
+    return partitions_between(topic, holder, start, end, partitions_min)
+
+
+def _place_of(after: Position, before: Position) -> Standby | None:
+    """Where the end is in a store that is not the one of the beginning."""
+    if (after.store, after.epoch) == (before.store, before.epoch):
+        return after.standby
+    return Standby(store=after.store, epoch=after.epoch, offset=after.offset)
+
+
+def _place_in(before: Position, end: Standby) -> Standby | None:
+    """Where the beginning is in the store of the end."""
+    standby = before.standby
+    if standby is not None and (standby.store, standby.epoch) == (end.store, end.epoch):
+        return standby
+    if before.offset == 0:  # nothing was read of any store
+        return Standby(store=end.store, epoch=end.epoch, offset=0)
+    return None
+
+
+def partitions_between(
+    topic: TopicId,
+    holder: Holder,
+    start: Standby,
+    end: Standby,
+    partitions_min: int | None,
+) -> list[RangePartition]:
+    """What has been read at the end and not at the start, in one member's store."""
+    late = {offset for offset, _ in start.missing}
+    unread = {offset for offset, _ in end.missing}
+    ranges = [range(offset, offset + 1) for offset in sorted(late - unread)]
+    ranges += _without(range(start.offset, max(start.offset, end.offset)), unread)
+    found = partitions_of(topic, holder, ranges, partitions_min, start.seen)
+    beyond = end.seen - start.seen
+    if beyond:  # read, but they came to this member later, if at all
+        rest = range(end.offset, max(end.offset, holder.survey.durable_end))
+        later = partitions_of(topic, holder, [rest], None)
+        found += [replace(partition, only=beyond) for partition in later]
+    return found
+
+
+def _without(whole: range, holes: set[int]) -> list[range]:
+    """A range without some of its numbers."""
+    parts = []
+    start = whole.start
+    for hole in sorted(holes):
+        if start <= hole < whole.stop:
+            parts.append(range(start, hole))
+            start = hole + 1
+    parts.append(range(start, whole.stop))
+    return [part for part in parts if part]

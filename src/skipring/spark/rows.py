@@ -1,0 +1,111 @@
+"""From pages of stored publications to Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from msgspec import MsgspecError
+from msgspec.msgpack import Decoder
+
+from skipring.core.peers import TopicId
+from skipring.core.publications import ID_BYTES, Publication
+from skipring.errors import MessageError
+from skipring.spark.offsets import Entry
+from skipring.spark.schemas import PUBLICATION, publication_schema
+from skipring.wire.runtime_messages import StoredPage
+
+TIMES_MAX: Final = (1 << 63) - 1
+
+_PUBLICATIONS: Final = Decoder(list[Publication])
+
+
+class Rows:
+    """Publications that were read, each with its offset and the id that its fields give (T10)."""
+
+    __slots__ = ("ids", "offsets", "publications", "topic")
+
+    def __init__(
+        self,
+        topic: TopicId,
+        offsets: Sequence[int],
+        publications: list[Publication],
+        ids: list[bytes],
+    ) -> None:
+        self.topic = topic
+        self.offsets = offsets
+        self.publications = publications
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def of(cls, topic: TopicId, page: StoredPage) -> Rows:
+        """What is in a page; MessageError if it is not what a member should send."""
+        try:
+            publications = _PUBLICATIONS.decode(page.publications)
+        except (MsgspecError, ValueError) as error:
+            raise MessageError(f"a page of {topic!r} cannot be read: {error}") from None
+        if len(publications) != len(page.offsets):
+            raise MessageError(f"a page of {topic!r} has other offsets than publications")
+        ids = [publication.id_in(topic) for publication in publications]
+        return cls(topic, page.offsets, publications, ids)
+
+    def where(self, chosen: Sequence[int]) -> Rows:
+        """Some of them, by their places."""
+        return Rows(
+            self.topic,
+            [self.offsets[place] for place in chosen],
+            [self.publications[place] for place in chosen],
+            [self.ids[place] for place in chosen],
+        )
+
+    def without(self, ids: set[bytes] | frozenset[bytes]) -> Rows:
+        """Those that have none of these ids."""
+        if not ids or ids.isdisjoint(self.ids):
+            return self
+        return self.where([place for place, key in enumerate(self.ids) if key not in ids])
+
+    def since(self, time: int) -> Rows:
+        """Those that were not published earlier."""
+        if not time:
+            return self
+        return self.where([i for i, each in enumerate(self.publications) if each.time >= time])
+
+    def to_arrow(self, partition: int, *, with_headers: bool) -> pa.RecordBatch:
+        """As Spark takes them."""
+        count, publications = len(self.ids), self.publications
+        columns = {
+            "key": [each.key for each in publications],
+            "value": [each.payload for each in publications],
+            "topic": pa.repeat(pa.scalar(self.topic), count),
+            "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
+            "offset": self.offsets,
+            # What has no time was published at an unknown one.
+            "timestamp": [each.time or None for each in publications],
+            "publisher": [each.publisher for each in publications],
+            "sequence": [each.seq for each in publications],
+            "id": self.ids,
+        }
+        arrays = [_array(columns[field.name], field.type) for field in PUBLICATION]
+        if with_headers:
+            headers = [
+                [(name, text.encode()) for name, text in each.headers.items()]
+                for each in publications
+            ]
+            arrays.append(pa.array(headers, publication_schema(with_headers=True)[-1].type))
+        return pa.record_batch(arrays, schema=publication_schema(with_headers=with_headers))
+
+
+def _array(values: pa.Array | Sequence[object], kind: pa.DataType) -> pa.Array:
+    return values if isinstance(values, pa.Array) else pa.array(values, kind)
+
+
+def entries(page: StoredPage) -> list[Entry]:
+    """Offsets and ids in a page without contents."""
+    ids = [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
+    if len(page.ids) % ID_BYTES or len(ids) != len(page.offsets):
+        raise MessageError("a page has other offsets than ids")
+    return list(zip(page.offsets, ids, strict=True))

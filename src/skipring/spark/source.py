@@ -1,0 +1,50 @@
+"""The data source ``skipring``: topics as tables and streams, in Kafka's conventions."""
+
+from __future__ import annotations
+
+from secrets import token_hex
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from skipring.errors import InputError
+from skipring.spark.batch import BatchReader
+from skipring.spark.options import ReadOptions, WriteOptions, includes_headers
+from skipring.spark.schemas import publication_schema, spark_schema
+from skipring.spark.sink import BatchWriter, StreamWriter, check_columns
+from skipring.spark.stream import StreamReader
+
+
+class SkipringDataSource(DataSource):
+    """Reads and publishes; nothing is asked of a ring before a query runs."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As in ``spark.read.format("skipring")``."""
+        return "skipring"
+
+    def schema(self) -> str:
+        """The columns of a read."""
+        return spark_schema(publication_schema(with_headers=includes_headers(self.options)))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A batch read."""
+        return BatchReader(ReadOptions.parse(self.options, is_stream=False))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """A stream."""
+        return StreamReader(ReadOptions.parse(self.options, is_stream=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """A batch write."""
+        if overwrite:
+            raise InputError('publications cannot be overwritten; write with mode("append")')
+        options = WriteOptions.parse(self.options)
+        check_columns(schema, options)
+        return BatchWriter(options, options.write_id or token_hex(16))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """A stream that is published."""
+        options = WriteOptions.parse(self.options)
+        check_columns(schema, options)
+        return StreamWriter(options)

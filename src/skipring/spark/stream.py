@@ -1,0 +1,241 @@
+"""Stream reads: what one member with a disk has stored, from offset to offset.
+
+The planner lives as long as the query, tasks as long as a micro-batch. Everything a restarted query
+needs is in its offsets; nothing is remembered here that could not be found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from logging import getLogger
+from typing import Any, Final
+
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from skipring.core.peers import TopicId
+from skipring.errors import DataLossError
+from skipring.runtime.surveying import Holder
+from skipring.spark.offsets import Position, from_json, to_json
+from skipring.spark.options import EARLIEST, ReadOptions
+from skipring.spark.ranges import RangePartition, gone, partitions_of, read_range
+from skipring.spark.reach import Reach
+from skipring.spark.replay import replayed
+from skipring.spark.standbys import with_standby
+from skipring.spark.stores import Stores
+
+_LOG: Final = getLogger(__name__)
+
+Json = dict[str, Any]
+
+
+class Ahead(Struct, frozen=True, kw_only=True):
+    """What lies ahead of a position: offsets of a member's store."""
+
+    holder: Holder
+    start: int
+    end: int
+    seen: frozenset[bytes] = frozenset()
+
+    def position(self, taken: int) -> Position:
+        """The position after so many."""
+        return _position(self.holder, self.start + taken, self.seen)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows topics; Spark keeps the offsets."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._reach: Reach | None = None
+        self._stores: Stores | None = None
+        self._initial: Json | None = None
+        self._last: dict[TopicId, Position] | None = None  # where a query that drains ends
+
+    # -- the planner -------------------------------------------------------------------------
+
+    def initialOffset(self) -> Json:
+        """Where a new query begins; Spark asks twice."""
+        if self._initial is None:
+            self._initial = to_json(self._starting())
+        return self._initial
+
+    def _starting(self) -> dict[TopicId, Position]:
+        starting = self._options.starting
+        if not isinstance(starting, str):
+            return starting
+        ends = self._ends()
+        if starting != EARLIEST:
+            return ends
+        return {
+            topic: Position(store=end.store, epoch=end.epoch, offset=0)
+            for topic, end in ends.items()
+        }
+
+    def _ends(self) -> dict[TopicId, Position]:
+        """How far each topic is stored by the member that has most of it."""
+        stores = self._members()
+        found = {topic: stores.first(topic) for topic in self._options.topics}
+        return {
+            topic: _position(holder, holder.survey.durable_end) for topic, holder in found.items()
+        }
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """How much a micro-batch may read."""
+        limit = self._options.offsets_max
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read nothing that comes after this moment."""
+        self._last = self._ends()
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        """How far the next micro-batch reads; where it begins, if there is nothing new."""
+        positions = self._positions(start)
+        ahead = {topic: self._ahead(topic, each) for topic, each in positions.items()}
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        taken = shared_out(
+            {topic: each.end - each.start for topic, each in ahead.items()}, rows_max
+        )
+        after = {topic: each.position(taken[topic]) for topic, each in ahead.items()}
+        if all(_is_same(positions[topic], after[topic]) for topic in after):
+            return start  # Spark compares texts, and standbys may have moved
+        stores = self._members()
+        return to_json(
+            {
+                topic: with_standby(stores, topic, positions[topic], each, ahead[topic].holder)
+                for topic, each in after.items()
+            }
+        )
+
+    def reportLatestOffset(self) -> Json | None:
+        """How far it could read at most, for the figures of a query."""
+        return to_json(self._ends())
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """What the tasks of a micro-batch read; also of one that is run again."""
+        before, after = from_json(start), from_json(end)
+        found: list[InputPartition] = []
+        for topic, last in after.items():
+            new = Position(store=last.store, epoch=last.epoch, offset=0)
+            found += self._between(topic, before.get(topic, new), last)
+        return found or [InputPartition(None)]
+
+    def commit(self, end: Json) -> None:
+        """Spark has it: nothing is kept here that could be forgotten now."""
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._reach is not None:
+            self._reach.close()
+            self._reach = self._stores = None
+
+    # -- a task ------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition, in the process of a task."""
+        if not isinstance(partition, RangePartition):
+            return
+        options = self._options
+        with Reach(options.access) as reach:
+            for rows in read_range(reach, partition):
+                wanted = rows.since(options.since)
+                if len(wanted):
+                    yield wanted.to_arrow(0, with_headers=options.with_headers)
+
+    # -- what lies ahead ---------------------------------------------------------------------
+
+    def _members(self) -> Stores:
+        if self._stores is None:
+            self._reach = Reach(self._options.access)
+            self._stores = Stores(self._reach)
+        return self._stores
+
+    def _positions(self, start: Json) -> dict[TopicId, Position]:
+        """The positions of the topics that are read; one that is new begins at its start."""
+        known = from_json(start)
+        new = [topic for topic in self._options.topics if topic not in known]
+        stores = self._members()
+        for topic in new:
+            known[topic] = _position(stores.first(topic), 0)
+        return {topic: known[topic] for topic in self._options.topics}
+
+    def _ahead(self, topic: TopicId, position: Position) -> Ahead:
+        """What can be read from a position on; elsewhere, if its store is gone."""
+        holder = self._members().find(topic, position.store, position.epoch)
+        if holder is not None and holder.survey.durable_end >= position.offset:
+            end = holder.survey.durable_end
+            ahead = Ahead(holder=holder, start=position.offset, end=end, seen=position.seen)
+        elif self._options.fails_on_data_loss:
+            raise DataLossError(gone(topic, position))
+        else:
+            ahead = self._elsewhere(topic, position)
+        return self._until_the_last(topic, ahead)
+
+    def _elsewhere(self, topic: TopicId, position: Position) -> Ahead:
+        """The same position in another store; behind everything there, if it is not known."""
+        stores, standby = self._members(), position.standby
+        holder = standby and stores.find(topic, standby.store, standby.epoch)
+        if standby and holder and holder.survey.durable_end >= standby.offset:
+            _LOG.warning("%s; reading on from %s", gone(topic, position), holder.node)
+            end, seen = holder.survey.durable_end, standby.seen | position.seen
+            return Ahead(holder=holder, start=standby.offset, end=end, seen=seen)
+        holder = stores.first(topic)
+        end = holder.survey.durable_end
+        if position.offset:
+            _LOG.warning("%s; what came since is skipped", gone(topic, position))
+        start = end if position.offset else 0
+        return Ahead(holder=holder, start=start, end=end, seen=position.seen)
+
+    def _until_the_last(self, topic: TopicId, ahead: Ahead) -> Ahead:
+        """The same, but not beyond where a query that drains ends."""
+        if self._last is None:
+            return ahead
+        survey, last = ahead.holder.survey, self._last[topic]
+        if (last.store, last.epoch) != (survey.store, survey.epoch):
+            # Another store than the one that had most: what it has now is the end.
+            last = self._last[topic] = _position(ahead.holder, ahead.end)
+        end = max(ahead.start, min(ahead.end, last.offset))
+        return replace(ahead, end=end)
+
+    def _between(
+        self, topic: TopicId, before: Position, after: Position
+    ) -> Sequence[RangePartition]:
+        """The partitions from one position to another."""
+        stores = self._members()
+        holder = stores.find(topic, after.store, after.epoch)
+        if holder is not None and (before.store, before.epoch) == (after.store, after.epoch):
+            ranges = [range(before.offset, after.offset)]
+            minimum = self._options.partitions_min
+            return partitions_of(topic, holder, ranges, minimum, before.seen)
+        if self._options.fails_on_data_loss:
+            raise DataLossError(gone(topic, after if holder is None else before))
+        return replayed(stores, topic, before, after, self._options.partitions_min)
+
+
+def shared_out(ahead: Mapping[TopicId, int], rows_max: int | None) -> dict[TopicId, int]:
+    """How many offsets of each topic are read if so many are read in all: the same share of each.
+
+    Whoever has something ahead goes on by one at least.
+    """
+    total = sum(ahead.values())
+    if rows_max is None or total <= rows_max:
+        return dict(ahead)
+    return {topic: max(count * rows_max // total, min(count, 1)) for topic, count in ahead.items()}
+
+
+def _position(holder: Holder, offset: int, seen: frozenset[bytes] = frozenset()) -> Position:
+    survey = holder.survey
+    return Position(store=survey.store, epoch=survey.epoch, offset=offset, seen=seen)
+
+
+def _is_same(one: Position, other: Position) -> bool:
+    return (one.store, one.epoch, one.offset) == (other.store, other.epoch, other.offset)
