@@ -32,6 +32,10 @@ class Ring:
         """Where its supervisor listens."""
         return self.cluster.url.removeprefix("skipring://")
 
+    def store_of(self, node: str) -> str:
+        """The id of a node's store."""
+        return self.cluster._stores[node].id
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Let the cluster do something, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(SETTLE_S)

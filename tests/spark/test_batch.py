@@ -1,55 +1,269 @@
-"""Batch reads of a live ring."""
+"""Batch reads of a live ring: one snapshot, proven, while publishing goes on."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
 
+import skipring.runtime.node
+from skipring.errors import DataLossError, InputError, UnreachableError
+from skipring.runtime.offering import offer
 from skipring.spark import register
+from skipring.wire.runtime_messages import ReadStored, Refused, StoredPage, Surveyed
+from tests.spark.reading import batch_reader, ids_of, rows_of
 from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
 
-pytestmark = pytest.mark.heavy
+NODES = ["n00", "n01", "n02", "n03"]
+MADE = made(3000)
 
 
 @pytest.fixture(scope="module")
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ring]:
+    """A ring that no test changes."""
     data_dir = tmp_path_factory.mktemp("ring")
-    fill(data_dir, ["n00", "n01", "n02", "n03"], made(3000))
+    fill(data_dir, NODES, MADE)
     with running_ring(4, data_dir) as ring:
         yield ring
 
 
-@pytest.fixture(autouse=True)
-def known(spark: SparkSession) -> None:
-    register(spark)
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many pages were read from each store."""
+    counts: Counter[str] = Counter()
+
+    def counted(store: str, machine: Any, question: Any) -> Surveyed | StoredPage | Refused:  # noqa: ANN401
+        counts[store] += isinstance(question, ReadStored)
+        return offer(store, machine, question)
+
+    monkeypatch.setattr(skipring.runtime.node, "offer", counted)
+    return counts
 
 
-def read(spark: SparkSession, ring: Ring, **options: object) -> DataFrame:
-    reader = spark.read.format("skipring").option("supervisor", ring.supervisor)
-    for name, value in {"subscribe": TOPIC, **options}.items():
-        reader = reader.option(name, str(value))
-    return reader.load()
+# -- what is read ------------------------------------------------------------------------------
 
 
-def test_a_batch_has_every_publication_once_with_all_its_fields(
-    spark: SparkSession, ring: Ring
+def test_a_batch_has_every_publication_once_with_all_its_fields(ring: Ring) -> None:
+    reader = batch_reader(ring, includeHeaders="true")
+    rows = sorted(rows_of(reader, reader.partitions()), key=lambda row: row["sequence"])
+    assert ids_of(rows) == [publication.id for publication in MADE]
+    assert rows[7] == {
+        "key": b"k7",
+        "value": MADE[7].payload,
+        "topic": TOPIC,
+        "partition": MADE[7].id[0] >> 6,
+        "offset": 7,
+        "timestamp": rows[7]["timestamp"],
+        "publisher": "maker",
+        "sequence": 7,
+        "id": MADE[7].id,
+        "headers": [("source", b"test")],
+    }
+    assert rows[7]["timestamp"].timestamp() == pytest.approx(MADE[7].time / 1e6)
+
+
+def test_headers_are_left_out_unless_they_are_asked_for(ring: Ring) -> None:
+    reader = batch_reader(ring)
+    assert "headers" not in rows_of(reader, reader.partitions())[0]
+
+
+def test_the_work_is_spread_over_the_members(ring: Ring, served: Counter[str]) -> None:
+    reader = batch_reader(ring)
+    partitions = reader.partitions()
+    assert len(partitions) == 4
+    rows_of(reader, partitions)
+    assert len(served) == 4
+
+
+def test_there_are_as_many_partitions_as_asked_for_or_a_few_more(ring: Ring) -> None:
+    for wanted, made_up in ((1, 1), (3, 4), (16, 16), (200, 256)):
+        reader = batch_reader(ring, minPartitions=str(wanted))
+        assert len(reader.partitions()) == made_up
+
+
+def test_partitions_are_numbered_like_the_prefixes(ring: Ring) -> None:
+    reader = batch_reader(ring, minPartitions="16")
+    rows = rows_of(reader, reader.partitions())
+    assert {row["partition"] for row in rows} == set(range(16))
+    assert all(row["id"][0] >> 4 == row["partition"] for row in rows)
+
+
+def test_what_was_published_earlier_is_left_out(ring: Ring) -> None:
+    middle = MADE[1000].time // 1000
+    reader = batch_reader(ring, startingTimestamp=str(middle))
+    rows = rows_of(reader, reader.partitions())
+    assert sorted(row["sequence"] for row in rows) == list(range(1000, 3000))
+
+
+def test_what_has_no_time_has_no_timestamp(tmp_path: Path) -> None:
+    timeless = [replace(publication, time=0, id=b"").settled(TOPIC) for publication in made(2)]
+    fill(tmp_path, ["n00"], timeless)
+    with running_ring(1, tmp_path) as ring:
+        reader = batch_reader(ring)
+        rows = rows_of(reader, reader.partitions())
+    assert [row["timestamp"] for row in rows] == [None, None]
+
+
+def test_several_topics_are_read_together(ring: Ring) -> None:
+    with pytest.raises(UnreachableError, match="nobody subscribes to 'nothing'"):
+        batch_reader(ring, subscribe=f"{TOPIC},nothing").partitions()
+
+
+def test_a_topic_without_publications_has_no_rows() -> None:
+    with running_ring(2) as ring:
+        reader = batch_reader(ring)
+        assert rows_of(reader, reader.partitions()) == []
+
+
+def test_a_ring_without_disks_is_read_as_well() -> None:
+    with running_ring(2) as ring:
+        ring.publish(b"%d" % number for number in range(100))
+        ring.settle()
+        reader = batch_reader(ring)
+        rows = rows_of(reader, reader.partitions())
+    assert sorted(row["sequence"] for row in rows) == list(range(100))
+
+
+# -- between two positions ---------------------------------------------------------------------
+
+
+def position(ring: Ring, offset: int, node: str = "n00") -> str:
+    store = ring.store_of(node)
+    return f'{{"{TOPIC}": {{"store": "{store}", "epoch": 0, "offset": {offset}}}}}'
+
+
+def test_a_part_of_one_store_is_read(ring: Ring) -> None:
+    reader = batch_reader(
+        ring, startingOffsets=position(ring, 100), endingOffsets=position(ring, 150)
+    )
+    rows = rows_of(reader, reader.partitions())
+    assert [row["offset"] for row in rows] == list(range(100, 150))
+    assert {row["partition"] for row in rows} == {0}
+    open_end = batch_reader(ring, startingOffsets=position(ring, 2990), minPartitions="3")
+    assert len(open_end.partitions()) == 3
+    assert len(rows_of(open_end, open_end.partitions())) == 10
+    open_start = batch_reader(ring, endingOffsets=position(ring, 5))
+    assert len(rows_of(open_start, open_start.partitions())) == 5
+
+
+def test_positions_that_cannot_be_read_are_told(ring: Ring) -> None:
+    two = batch_reader(
+        ring, startingOffsets=position(ring, 1), endingOffsets=position(ring, 5, "n01")
+    )
+    with pytest.raises(InputError, match="different stores"):
+        two.partitions()
+    with pytest.raises(InputError, match="has 3000 offsets in that store, and 3001 was asked for"):
+        batch_reader(ring, endingOffsets=position(ring, 3001)).partitions()
+    gone = '{"orders": {"store": "5eed", "epoch": 0, "offset": 1}}'
+    with pytest.raises(DataLossError, match="the store 5eed "):
+        batch_reader(ring, startingOffsets=gone).partitions()
+
+
+# -- members that go or lie --------------------------------------------------------------------
+
+
+@pytest.mark.heavy
+def test_a_member_that_goes_after_the_planning_is_replaced_by_one_that_agreed(
+    tmp_path: Path,
 ) -> None:
-    rows = read(spark, ring, includeHeaders="true").orderBy("sequence").collect()
-    expected = made(3000)
-    assert [bytes(row.id) for row in rows] == [publication.id for publication in expected]
-    first = rows[7]
-    assert (bytes(first.key), bytes(first.value), first.topic) == (
-        b"k7",
-        expected[7].payload,
-        TOPIC,
-    )
-    assert (first.publisher, first.sequence, first.headers) == (
-        "maker",
-        7,
-        {"source": bytearray(b"test")},
-    )
-    assert first.timestamp.timestamp() == pytest.approx(expected[7].time / 1e6)
-    assert first.offset == 7
+    fill(tmp_path, NODES, MADE)
+    with running_ring(4, tmp_path) as ring:
+        reader = batch_reader(ring)
+        partitions = reader.partitions()
+        for node in ("n01", "n02"):
+            ring.call(lambda node=node: ring.cluster.kill(node))
+        rows = rows_of(reader, partitions)
+    assert sorted(ids_of(rows)) == sorted(publication.id for publication in MADE)
+
+
+def lying(
+    monkeypatch: pytest.MonkeyPatch,
+    stores: set[str],
+    lie: Any,  # noqa: ANN401
+) -> None:
+    """Let the nodes with these stores send other pages than they should."""
+
+    def offered(store: str, machine: Any, question: Any) -> Any:  # noqa: ANN401
+        said = offer(store, machine, question)
+        return lie(said) if store in stores and isinstance(said, StoredPage) else said
+
+    monkeypatch.setattr(skipring.runtime.node, "offer", offered)
+
+
+def without_the_first(page: StoredPage) -> StoredPage:
+    empty = b"\xdd\x00\x00\x00\x00"
+    return replace(page, offsets=(), publications=empty)
+
+
+def spoilt(page: StoredPage) -> StoredPage:
+    return replace(page, publications=page.publications.replace(b"00000", b"00001"))
+
+
+@pytest.mark.parametrize("lie", [without_the_first, spoilt])
+def test_what_one_member_has_lost_is_read_from_another(
+    ring: Ring,
+    monkeypatch: pytest.MonkeyPatch,
+    lie: Any,  # noqa: ANN401
+) -> None:
+    store = ring.store_of("n01")
+    lying(monkeypatch, {store}, lie)
+    reader = batch_reader(ring)
+    if lie is without_the_first:
+        rows = rows_of(reader, reader.partitions())
+        assert sorted(ids_of(rows)) == sorted(publication.id for publication in MADE)
+    else:  # what is false was handed on already, so the whole read has to fail
+        with pytest.raises(UnreachableError, match="n01 has not what it said"):
+            rows_of(reader, reader.partitions())
+
+
+def test_a_read_fails_if_nobody_has_what_was_agreed_on(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lying(monkeypatch, {ring.store_of(node) for node in NODES}, without_the_first)
+    reader = batch_reader(ring)
+    partitions = reader.partitions()
+    with pytest.raises(UnreachableError, match="is not what 4 members agreed on"):
+        rows_of(reader, partitions)
+
+
+# -- with Spark --------------------------------------------------------------------------------
+
+
+@pytest.mark.heavy
+def test_100_000_publications_are_read_once_each_while_others_publish(
+    spark: SparkSession, tmp_path: Path, served: Counter[str]
+) -> None:
+    register(spark)
+    many = made(100_000)
+    fill(tmp_path, NODES, many)
+    with running_ring(4, tmp_path) as ring:
+        stopped = asyncio.Event()
+
+        async def publish() -> int:
+            count = 0
+            while not stopped.is_set():
+                await ring.cluster.publish(NODES[count % 4], b"new %d" % count)
+                count += 1
+            return count
+
+        publishing = ring.begin(publish())
+        table = (
+            spark.read.format("skipring")
+            .option("supervisor", ring.supervisor)
+            .option("subscribe", TOPIC)
+            .load()
+        )
+        rows = table.select("id", "partition", "publisher").toArrow()
+        ring.call(stopped.set)
+        assert publishing.result(60) > 0
+    ids = rows["id"].to_pylist()
+    assert len(set(ids)) == len(ids)
+    assert {publication.id for publication in many} <= set(ids)
+    assert len(set(rows["partition"].to_pylist())) >= 4
+    assert sum(pages > 0 for pages in served.values()) >= 2

@@ -41,7 +41,7 @@ class Publication(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     def id_in(self, topic: TopicId) -> bytes:
         """The id that the fields give in a topic: 256 bits over all of them (section 4.2)."""
         state = _begun(topic, self.publisher).copy()
-        headers = _texts(self.headers) if self.headers else _NOTHING
+        headers = _texts(*self.headers.items()) if self.headers else _NOTHING
         numbers = _number(self.seq) + _number(self.time)
         state.update(numbers + _optional(self.key) + headers + _optional(self.payload))
         return state.digest()
@@ -83,8 +83,9 @@ def _text(value: str) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def _texts(headers: dict[str, str]) -> bytes:
-    texts = (_text(text) for item in sorted(headers.items()) for text in item)
+@lru_cache(maxsize=256)  # most publications of a publisher have the same; some kilobytes each
+def _texts(*headers: tuple[str, str]) -> bytes:
+    texts = (_text(text) for item in sorted(headers) for text in item)
     return _number(len(headers)) + b"".join(texts)
 
 

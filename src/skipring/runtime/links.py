@@ -44,6 +44,10 @@ Receiver = Callable[[NodeId, Envelope[WireMessage]], None]
 _LOG: Final = logger("links")
 
 
+def _ignore(_: NodeId) -> None:
+    """Nobody waits for an answer."""
+
+
 class Links:
     """All connections of one process."""
 
@@ -58,6 +62,7 @@ class Links:
         dials: bool = True,
     ) -> None:
         self.counts: Counter[str] = Counter()  # of what was dropped, and why
+        self.on_silent: Callable[[NodeId], None] = _ignore  # who may not have got what we sent
         self.bytes_received = 0
         self.bytes_sent = 0
         self.frames_received = 0
@@ -343,6 +348,7 @@ class _Peer:
         if self.link is link:
             self.link = self._spare.pop() if self._spare else None
             self.flush()
+            self._links.on_silent(self.name)
         self._forget_if_idle()
 
     # -- the end -----------------------------------------------------------------------------
@@ -375,6 +381,7 @@ class _Peer:
         self._links.counts[reason] += len(self._waiting)
         self._waiting.clear()
         self._size = 0
+        self._links.on_silent(self.name)
         self._forget_if_idle()
 
     def close(self) -> asyncio.Task[None] | None:

@@ -81,10 +81,11 @@ class Outsider:
         self.book = AddressBook()
         greeting = Greeting(node=self.name, address="", role=Role.CLIENT)
         self._links = Links(greeting, self.book, self._receive, rng, credentials=credentials)
+        self._links.on_silent = self._give_up
         self._requests = count(1)
         self._located: dict[TopicId, dict[NodeId, Address]] = {}
         # Who was asked, by the number of the request: nobody else can answer it.
-        self._waiting: dict[int, tuple[NodeId, asyncio.Future[Answer | Refused]]] = {}
+        self._waiting: dict[int, tuple[NodeId, asyncio.Future[Answer | Refused | None]]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -168,7 +169,10 @@ class Outsider:
         kind: type[Wanted],
         timeout_s: float = ANSWER_S,
     ) -> Wanted | Refused | None:
-        """Send a request and return its answer; None if none of the kind comes in time."""
+        """Send a request and return its answer; None if none of the kind comes in time.
+
+        Nor does one come from whom we cannot reach, or have lost the connection to.
+        """
         request = next(self._requests)
         future = asyncio.get_running_loop().create_future()
         asked = supervisor_at(self.supervisor_of(topic)) if to == SUPERVISOR else to
@@ -190,6 +194,12 @@ class Outsider:
             self._links.send_to_supervisor(self.supervisor_of(topic), frame)
         else:
             self._links.send(to, frame)
+
+    def _give_up(self, node: NodeId) -> None:
+        """Wait no more for answers of somebody who may not have got the questions."""
+        for asked, future in list(self._waiting.values()):
+            if asked == node and not future.done():
+                future.set_result(None)
 
     def _receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
         message = envelope.message

@@ -72,7 +72,10 @@ class Access(Struct, frozen=True, kw_only=True):
             raise InputError(
                 f'options "ca", "cert" and "key" go together; {" and ".join(missing)} is missing'
             )
-        check_supervisors(supervisors, is_secured=not missing)
+        try:
+            check_supervisors(supervisors, is_secured=not missing)
+        except InputError as error:
+            raise InputError(str(error).replace("--", "")) from None  # here it is no command line
         return cls(supervisors=supervisors, **files)
 
     def credentials(self) -> Credentials | None:

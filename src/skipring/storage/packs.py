@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import accumulate, chain
 from struct import Struct as Layout
-from struct import pack
+from struct import pack, unpack_from
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import DecodeError, Meta, Struct, ValidationError
@@ -228,12 +228,23 @@ class Pack:
 
         Only what is intact, and without a look at what the data say if the pack is whole.
         """
-        offsets = range(max(start, self.start), min(end, self.end))
-        begin = self._ids + ID_BYTES * (offsets.start - self.start)
-        heads = self._body[begin : begin + ID_BYTES * len(offsets) : ID_BYTES]
-        for offset, head in zip(offsets, heads, strict=False):  # a cut pack has fewer
-            if head in firsts and (self.is_whole or self.publication(offset) is not None):
-                yield offset, self._id(offset), self.data(offset)
+        first, count = max(start, self.start) - self.start, min(end, self.end) - self.start
+        heads = self._body[self._ids : self._ids + ID_BYTES * count : ID_BYTES]
+        chosen = [place for place in range(first, len(heads)) if heads[place] in firsts]
+        if self.is_whole:
+            return self._rows(chosen)
+        offsets = (self.start + place for place in chosen)
+        return ((o, self._id(o), self.data(o)) for o in offsets if self.publication(o) is not None)
+
+    def _rows(self, places: list[int]) -> Iterator[tuple[int, bytes, bytes]]:
+        """Offset, id and data at some places of a pack that is whole."""
+        body, start, ids, count = self._body, self.start, self._ids, self.head.count
+        spans = unpack_from(f"<{2 * count}I", body, ids + ID_BYTES * count)
+        first = ids + (ID_BYTES + _SPAN.size) * count
+        for place in places:
+            key, begin = ids + ID_BYTES * place, first + spans[2 * place]
+            data = body[begin : begin + spans[2 * place + 1]]
+            yield start + place, body[key : key + ID_BYTES], data
 
     def _id(self, offset: int) -> bytes:
         place = self._ids + ID_BYTES * (offset - self.start)

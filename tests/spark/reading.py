@@ -1,0 +1,75 @@
+"""Driving the readers as Spark does, without a JVM."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+
+from skipring.spark.batch import BatchReader
+from skipring.spark.options import ReadOptions
+from skipring.spark.stream import StreamReader
+from tests.spark.rings import TOPIC, Ring
+
+Json = dict[str, Any]
+
+
+def batch_reader(ring: Ring, **options: str) -> BatchReader:
+    given = {"supervisor": ring.supervisor, "subscribe": TOPIC, **options}
+    return BatchReader(ReadOptions.parse(given, is_stream=False))
+
+
+def stream_reader(ring: Ring, **options: str) -> StreamReader:
+    given = {"supervisor": ring.supervisor, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    return StreamReader(ReadOptions.parse({**given, **options}, is_stream=True))
+
+
+def rows_of(
+    reader: BatchReader | StreamReader, partitions: Iterable[InputPartition]
+) -> list[dict[str, Any]]:
+    """What tasks read; partitions travel to them as bytes."""
+    return [
+        row
+        for partition in partitions
+        for batch in reader.read(pickle.loads(pickle.dumps(partition)))
+        for row in batch.to_pylist()
+    ]
+
+
+def ids_of(rows: Iterable[dict[str, Any]]) -> list[bytes]:
+    return [row["id"] for row in rows]
+
+
+class Query:
+    """A streaming query: what it has read, and its checkpoint."""
+
+    def __init__(self, ring: Ring, **options: str) -> None:
+        self._ring, self._options = ring, options
+        self.reader = stream_reader(ring, **options)
+        self.offset: Json = self.reader.initialOffset()
+        self.rows: list[dict[str, Any]] = []
+
+    def batch(self, limit: ReadLimit | None = None) -> int:
+        """Run one micro-batch; how many rows it had."""
+        end = self.reader.latestOffset(self.offset, limit or ReadAllAvailable())
+        found = self.run(self.offset, end) if end != self.offset else []
+        self.rows += found
+        self.offset = end
+        return len(found)
+
+    def run(self, start: Json, end: Json) -> list[dict[str, Any]]:
+        """What lies between two offsets."""
+        return rows_of(self.reader, self.reader.partitions(start, end))
+
+    def restart(self, **options: str) -> None:
+        """End, and go on from the checkpoint, perhaps with other options."""
+        self.reader.stop()
+        self._options |= options
+        self.reader = stream_reader(self._ring, **self._options)
+
+    @property
+    def ids(self) -> list[bytes]:
+        return ids_of(self.rows)

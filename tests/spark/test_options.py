@@ -1,0 +1,157 @@
+"""The options of the data source: each is checked before anything is asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from skipring.errors import InputError
+from skipring.spark.offsets import Position
+from skipring.spark.options import READ_OPTIONS, WRITE_OPTIONS, ReadOptions, WriteOptions
+
+NEEDED = {"supervisor": "127.0.0.1:7400", "subscribe": "orders"}
+POSITION = {"store": "5eed", "epoch": 1, "offset": 42}
+
+
+def parsed(*, is_stream: bool = False, **options: str) -> ReadOptions:
+    return ReadOptions.parse({**NEEDED, **options}, is_stream=is_stream)
+
+
+def test_a_batch_reads_everything_unless_told_otherwise() -> None:
+    options = parsed()
+    assert options.access.supervisors == ("127.0.0.1:7400",)
+    assert (options.topics, options.starting, options.ending) == (
+        ("orders",),
+        "earliest",
+        "latest",
+    )
+    assert (options.since, options.fails_on_data_loss, options.with_headers) == (0, True, False)
+    assert (options.offsets_max, options.partitions_min) == (None, None)
+
+
+def test_a_stream_begins_at_the_end_unless_told_otherwise() -> None:
+    assert parsed(is_stream=True).starting == "latest"
+
+
+def test_names_of_options_may_be_written_in_any_case() -> None:
+    options = ReadOptions.parse(
+        {"SUPERVISOR": "127.0.0.1:1", "Subscribe": "a", "FAILONDATALOSS": "FALSE"}, is_stream=False
+    )
+    assert not options.fails_on_data_loss
+
+
+def test_several_topics_and_supervisors_are_separated_by_commas() -> None:
+    options = parsed(supervisor="127.0.0.1:1, 127.0.0.1:2", subscribe="orders, invoices,orders")
+    assert options.access.supervisors == ("127.0.0.1:1", "127.0.0.1:2")
+    assert options.topics == ("orders", "invoices")
+
+
+def test_the_supervisor_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKIPRING_SUPERVISOR", "127.0.0.1:9")
+    options = ReadOptions.parse({"subscribe": "orders"}, is_stream=False)
+    assert options.access.supervisors == ("127.0.0.1:9",)
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
+def test_positions_are_given_in_json(name: str) -> None:
+    options = parsed(**{name: json.dumps({"orders": POSITION})})
+    given = options.starting if name == "startingOffsets" else options.ending
+    assert given == {"orders": Position(store="5eed", epoch=1, offset=42)}
+
+
+def test_a_timestamp_is_given_in_milliseconds_and_begins_at_the_start() -> None:
+    options = parsed(is_stream=True, startingTimestamp="1700000000123")
+    assert (options.since, options.starting) == (1_700_000_000_123_000, "earliest")
+
+
+def test_numbers_and_switches_are_read() -> None:
+    options = parsed(
+        is_stream=True, maxOffsetsPerTrigger="1000", minPartitions="256", includeHeaders="true"
+    )
+    assert (options.offsets_max, options.partitions_min, options.with_headers) == (1000, 256, True)
+
+
+BATCH_TROUBLES = {
+    "unknown option 'suscribe'; did you mean \"subscribe\"": {"suscribe": "x"},
+    "unknown option 'zzz'; there are supervisor, ca": {"zzz": "x"},
+    'option "subscribe" is missing': {"subscribe": " , "},
+    'option "supervisor" is missing': {"supervisor": ""},
+    "supervisor: expected HOST:PORT": {"supervisor": "nowhere"},
+    "a topic has no control characters": {"subscribe": "a\nb"},
+    "\"failOnDataLoss\" is true or false, not 'yes'": {"failOnDataLoss": "yes"},
+    '"includeHeaders" is true or false': {"includeHeaders": "1"},
+    '"minPartitions" is a number from 1 to 256': {"minPartitions": "0"},
+    "\"minPartitions\" is a number from 1 to 256, not '257'": {"minPartitions": "257"},
+    '"startingTimestamp" is a number from 0': {"startingTimestamp": "-1"},
+    'give "startingOffsets" or "startingTimestamp", not both': {
+        "startingTimestamp": "1",
+        "startingOffsets": "earliest",
+    },
+    'startingOffsets is "earliest", "latest" or JSON': {"startingOffsets": "5"},
+    'cannot be "latest"': {"startingOffsets": "latest"},
+    'cannot be "earliest"': {"endingOffsets": "earliest"},
+    "give a position for each topic, and no other": {
+        "endingOffsets": json.dumps({"invoices": POSITION})
+    },
+    "the offset of topic 'orders' is no {store, epoch, offset}": {
+        "startingOffsets": json.dumps({"orders": 5})
+    },
+    "the epoch of topic 'orders' is not from 0": {
+        "startingOffsets": json.dumps({"orders": {**POSITION, "epoch": -1}})
+    },
+    '"maxOffsetsPerTrigger" is for streams': {"maxOffsetsPerTrigger": "5"},
+    'options "ca", "cert" and "key" go together; cert and key is missing': {"ca": "ca.pem"},
+    "use an address such as 127.0.0.1, or ca, cert and key": {"supervisor": "192.0.2.1:7400"},
+}
+
+
+@pytest.mark.parametrize(("sentence", "options"), BATCH_TROUBLES.items(), ids=BATCH_TROUBLES)
+def test_what_is_wrong_in_a_batch_is_said(sentence: str, options: dict[str, str]) -> None:
+    with pytest.raises(InputError) as caught:
+        parsed(**options)
+    assert sentence in str(caught.value)
+
+
+STREAM_TROUBLES = {
+    '"endingOffsets" is for batch reads': {"endingOffsets": "latest"},
+    '"maxOffsetsPerTrigger" is a number from 1': {"maxOffsetsPerTrigger": "0"},
+}
+
+
+@pytest.mark.parametrize(("sentence", "options"), STREAM_TROUBLES.items(), ids=STREAM_TROUBLES)
+def test_what_is_wrong_in_a_stream_is_said(sentence: str, options: dict[str, str]) -> None:
+    with pytest.raises(InputError) as caught:
+        parsed(is_stream=True, **options)
+    assert sentence in str(caught.value)
+
+
+def test_rows_are_published_as_sparks_unless_told_otherwise() -> None:
+    options = WriteOptions.parse({"supervisor": "127.0.0.1:7400", "topic": "orders"})
+    assert (options.topic, options.publisher, options.write_id) == ("orders", "spark", None)
+    options = WriteOptions.parse(
+        {"supervisor": "127.0.0.1:7400", "publisher": "job-7", "writeId": "2026-11-15"}
+    )
+    assert (options.topic, options.publisher, options.write_id) == (None, "job-7", "2026-11-15")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "options"),
+    [
+        ("a node has 1 to 64 characters", {"publisher": "no name"}),
+        ("a topic has 1 to 255 bytes", {"topic": ""}),
+        ('did you mean "publisher"', {"publsher": "x"}),
+        ("unknown option 'subscribe'", {"subscribe": "orders"}),
+    ],
+)
+def test_what_is_wrong_in_a_write_is_said(sentence: str, options: dict[str, str]) -> None:
+    with pytest.raises(InputError) as caught:
+        WriteOptions.parse({"supervisor": "127.0.0.1:7400", **options})
+    assert sentence in str(caught.value)
+
+
+def test_the_guide_has_a_row_for_every_option() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    for name in {*READ_OPTIONS, *WRITE_OPTIONS}:
+        assert f"| `{name}` |" in guide
