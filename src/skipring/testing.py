@@ -35,6 +35,7 @@ from skipring.runtime.seat import LOOPBACK, Seat
 from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.storage.publications import PublicationStore
+from skipring.storage.trace import DeliveryTrace
 from skipring.wire.runtime_messages import Damage, Done, NodeStatus, Refused
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Parcel, Snapshot
@@ -183,12 +184,13 @@ class Cluster:
         return name
 
     async def _start(self, name: NodeId) -> None:
-        store, directory = None, self._directory(name)
+        store, trace, directory = None, None, self._directory(name)
         if directory is not None:
             store = await asyncio.to_thread(PublicationStore.open, directory)
             self._stores[name] = store
-        deliver = partial(self._on_delivered, name)
-        node = Node(name, self._settings, rng=Random(name), deliver=deliver, store=store)
+            trace = await asyncio.to_thread(DeliveryTrace.open, directory, store)
+        rng, deliver = Random(name), partial(self._on_delivered, name)
+        node = Node(name, self._settings, rng=rng, deliver=deliver, store=store, trace=trace)
         node.on_crash = partial(self.kill, name)
         self._nodes[name] = node
         await node.start(LOOPBACK, 0)

@@ -114,6 +114,17 @@ def test_a_file_without_its_first_page_keeps_everything(directory: Path) -> None
         )
 
 
+def test_a_table_whose_text_is_no_text_any_more_keeps_everything(directory: Path) -> None:
+    made(directory, 20)
+    path = directory / DATABASE
+    content = path.read_bytes()
+    place = content.index(b"KEY, body") + len(b"KEY")
+    path.write_bytes(content[:place] + bytes([content[place] | 0x80]) + content[place + 1 :])
+    with PublicationStore.open(directory) as store:
+        assert len(offsets(store)) == 20
+        assert store.recovery.damage is not None
+
+
 def test_a_file_that_is_something_else_is_put_aside(directory: Path) -> None:
     directory.mkdir()
     (directory / DATABASE).write_text("a letter to my aunt\n" * 1000)

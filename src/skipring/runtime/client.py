@@ -30,6 +30,7 @@ from skipring.runtime.settings import Settings
 from skipring.runtime.subscription import Subscription
 from skipring.storage.identity import check_name, node_id
 from skipring.storage.publications import PublicationStore
+from skipring.storage.trace import DeliveryTrace
 from skipring.wire.runtime_messages import Address
 from skipring.wire.values import check_address, check_topic, shown
 
@@ -76,12 +77,19 @@ class Connection:
         if self._node is not None:
             raise SkipringError("this connection has been used; call skipring.connect again")
         async with AsyncExitStack() as resources:
+            trace = None
             if self._data_dir is not None:
                 self.name = node_id(self._data_dir, self.name or None)
                 store = await opened(PublicationStore.open, self._data_dir)
                 self._store = resources.enter_context(store)
+                trace = await asyncio.to_thread(DeliveryTrace.open, self._data_dir, store)
             self._node = Node(
-                self.name, self._settings, rng=Random(), deliver=self._deliver, store=self._store
+                self.name,
+                self._settings,
+                rng=Random(),
+                deliver=self._deliver,
+                store=self._store,
+                trace=trace,
             )
             self._node.on_confirmed = self._on_confirmed
             resources.push_async_callback(self._node.close)

@@ -11,6 +11,7 @@ from skipring.errors import StorageError
 from skipring.runtime.logs import logger
 from skipring.storage.publications import PublicationStore
 from skipring.storage.supervisor import SupervisorStore
+from skipring.storage.trace import DeliveryTrace
 
 # Limit of ours: what may be only in memory. Repair brings again what was not taken.
 WAITING_BYTES_MAX: Final = 32 << 20
@@ -112,3 +113,38 @@ class Durability:
             self._ended += 1
             self._running = None
         return self.error
+
+
+class Tracing:
+    """Writes of a trace, one at a time, in a thread; that the disk does not take it is told once.
+
+    Nobody waits for them: publications matter more.
+    """
+
+    def __init__(self, trace: DeliveryTrace) -> None:
+        self._trace = trace
+        self._running: asyncio.Task[None] | None = None
+        self._is_told = False
+
+    def nudge(self) -> None:
+        """Write what has come meanwhile, without waiting for it."""
+        if self._running is None and self._trace.is_behind:
+            self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Write what is left, and close the file."""
+        try:
+            if self._running is not None:
+                await asyncio.shield(self._running)
+            await asyncio.to_thread(self._trace.write)
+        finally:
+            self._trace.close()
+
+    async def _run(self) -> None:
+        try:
+            await asyncio.to_thread(self._trace.write)
+        finally:
+            self._running = None
+        if self._trace.error is not None and not self._is_told:
+            self._is_told = True
+            _LOG.warning("deliveries not recorded", reason=self._trace.error)

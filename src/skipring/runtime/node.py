@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
+from time import time_ns
 from typing import Final, Self
 
 from skipring.core.archive import Archive, MemoryArchive
@@ -44,16 +45,17 @@ from skipring.runtime.addresses import AddressBook
 from skipring.runtime.chaos import DAMAGES, SeverableLinks, damage_node, kill_process
 from skipring.runtime.detector import Watch
 from skipring.runtime.driver import Driver
-from skipring.runtime.durability import Durability
+from skipring.runtime.durability import Durability, Tracing
 from skipring.runtime.inspection import answer
 from skipring.runtime.journal import Journals
 from skipring.runtime.links import Links
 from skipring.runtime.membership import Membership
-from skipring.runtime.offering import offer
+from skipring.runtime.offering import offer, offer_deliveries
 from skipring.runtime.settings import Settings
 from skipring.runtime.ticker import Ticker
 from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
+from skipring.storage.trace import DeliveryTrace
 from skipring.wire.codec import Envelope
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
@@ -64,6 +66,7 @@ from skipring.wire.runtime_messages import (
     ProbeReply,
     Publish,
     Published,
+    ReadDeliveries,
     ReadJournal,
     ReadStored,
     Refused,
@@ -94,6 +97,7 @@ class Node:
         rng: Random,
         deliver: Deliverer,
         store: PublicationStore | None = None,
+        trace: DeliveryTrace | None = None,
     ) -> None:
         self.name = name
         self._store = store
@@ -131,6 +135,8 @@ class Node:
         self.address: Address = ""
         self._left: dict[TopicId, asyncio.Event] = {}
         self.durability = Durability(store)
+        self._trace = trace if trace is not None else DeliveryTrace()
+        self._tracing = Tracing(self._trace)
         self.deliveries: Counter[tuple[TopicId, Origin]] = Counter()
         self.put_aside = 0  # publications that turned out to be spoilt
         self._tasks: set[asyncio.Task[None]] = set()  # of publishing for others
@@ -191,6 +197,7 @@ class Node:
         await self.links.close()
         with suppress(StorageError):  # what is not durable comes again from others
             await self.durability.reached()
+        await self._tracing.close()
 
     # -- time and messages ---------------------------------------------------------------------
 
@@ -237,6 +244,9 @@ class Node:
             case Survey() | ReadStored():
                 store = self._store.id if self._store is not None else ""
                 self._driver.say(topic, sender, offer(store, self._topics.machine(topic), message))
+            case ReadDeliveries():
+                page = offer_deliveries(self._trace, topic, self._topics.machine(topic), message)
+                self._driver.say(topic, sender, page)
             case Refused(reason=reason) if sender == SUPERVISOR:
                 self.membership.on_refused(topic, reason)
             case _ if isinstance(message, DAMAGES):
@@ -287,6 +297,7 @@ class Node:
         self.membership.on_tick()
         self.links.sweep()
         self.durability.nudge()  # also what a full disk did not take
+        self._tracing.nudge()
         for topic, node in self._watch.tick(self._topics.ring_neighbours(), is_late=is_late):
             self._driver.say(topic, SUPERVISOR, ReportSilent(node))
 
@@ -309,8 +320,9 @@ class Node:
             case Discard(offset=offset):
                 self.put_aside += 1
                 self._archives[topic].discard(offset)
-            case Deliver(origin=origin):
+            case Deliver(offset=offset, origin=origin, hops=hops):
                 self.deliveries[topic, origin] += 1
+                self._trace.note(topic, offset, time_ns() // 1000, hops, origin)
                 self._deliver(topic, effect)
             case Left():
                 self._on_left(topic)
@@ -323,6 +335,7 @@ class Node:
     def _on_left(self, topic: TopicId) -> None:
         if self._store is None:
             self._archives.pop(topic, None)
+            self._trace.forget(topic)
         for origin in Origin:
             self.deliveries.pop((topic, origin), None)
         if topic in self._left:

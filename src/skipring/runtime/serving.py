@@ -35,6 +35,7 @@ from skipring.runtime.telemetry import Source, Telemetry
 from skipring.storage.identity import check_name, node_id
 from skipring.storage.publications import PublicationStore
 from skipring.storage.supervisor import SupervisorStore
+from skipring.storage.trace import DeliveryTrace
 from skipring.wire.runtime_messages import Address
 from skipring.wire.values import check_topic
 
@@ -118,12 +119,14 @@ async def serve_node(
         _check_topic(topic)
     stop = _stop_signal()
     async with AsyncExitStack() as stack:
-        store = None
+        store = trace = None
         if place.data is not None:
             store = stack.enter_context(await opened(PublicationStore.open, place.data))
+            trace = await asyncio.to_thread(DeliveryTrace.open, place.data, store)
+            stack.callback(trace.close)
         called = _name_of(place.data, name, settings.credentials)
         allow_files(FILES)
-        node = Node(called, settings, rng=Random(), deliver=_ignore, store=store)
+        node = Node(called, settings, rng=Random(), deliver=_ignore, store=store, trace=trace)
         stack.push_async_callback(node.close)
         await _listening(node.start(host, port), place.listen)
         _on_hangup(

@@ -2,5 +2,6 @@
 
 ``packs`` is the form of what is stored, ``database`` the SQLite file that holds it, ``promises``
 what was promised to be durable, ``carving`` and ``recovery`` bring back what is intact;
-``publications`` is what a node uses. ``supervisor`` and ``identity`` stand for themselves.
+``publications`` is what a node uses. ``trace`` is how publications came, ``deliveries`` its file.
+``supervisor`` and ``identity`` stand for themselves.
 """

@@ -23,6 +23,10 @@ _FULL: Final = frozenset({ENOSPC, EDQUOT})
 _PRIMARY_CODE: Final = 0xFF  # SQLite's extended codes keep the kind of error in the lowest byte
 
 
+# What SQLite complains with. It quotes a damaged table, and that may be no text any more.
+COMPLAINTS: Final = (sqlite3.Error, UnicodeDecodeError)
+
+
 @contextmanager
 def failures_told(place: Path) -> Iterator[None]:
     """Turn what the system and SQLite complain about into our errors, with what to do."""
@@ -63,8 +67,10 @@ def code_of(error: sqlite3.Error) -> int:
     return code & _PRIMARY_CODE
 
 
-def is_damage(error: sqlite3.Error, path: Path) -> bool:
+def is_damage(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> bool:
     """True if an error is the fault of a database itself, and not of its surroundings."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
     may_use = os.access(path.parent, os.W_OK) and (
         not path.exists() or os.access(path, os.R_OK | os.W_OK)
     )

@@ -24,7 +24,7 @@ from skipring.storage.database import (
     replace_promise,
     stores_of,
 )
-from skipring.storage.files import beside, sync_directory
+from skipring.storage.files import COMPLAINTS, beside, sync_directory
 from skipring.storage.packs import Draft, Head, Pack
 from skipring.storage.places import Places
 from skipring.storage.promises import Promise, Promises
@@ -104,14 +104,14 @@ class _Remembered(NamedTuple):
                 stores = _readable(stores_of(db))
                 promises = dict(_readable(promises_of(db)))
                 return cls(stores[0] if stores else None, promises, _readable(marks_of(db)))
-        except sqlite3.Error:
+        except COMPLAINTS:
             return cls(None, {}, [])
 
 
 def _readable(rows: Iterator[T]) -> list[T]:
     """The rows before the first that cannot be read."""
     found: list[T] = []
-    with suppress(sqlite3.Error, DamageError):
+    with suppress(*COMPLAINTS, DamageError):
         for row in rows:
             found.append(row)  # noqa: PERF402  (what came before an error is kept)
     return found

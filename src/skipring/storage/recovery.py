@@ -23,7 +23,7 @@ from skipring.storage.database import (
     contents_of,
     transaction,
 )
-from skipring.storage.files import beside, is_damage, put_aside, sync_directory
+from skipring.storage.files import COMPLAINTS, beside, is_damage, put_aside, sync_directory
 from skipring.storage.promises import Promises
 from skipring.storage.rebuilding import COMPLETE, discard_incomplete, is_short, rebuild
 
@@ -103,10 +103,10 @@ def _open_sound(path: Path, promises: Promises | None, recovery: Recovery) -> Op
         _check_promises(contents, promises)
         with transaction(db):  # it can be written to
             pass
-    except (sqlite3.Error, DamageError) as error:
+    except (*COMPLAINTS, DamageError) as error:
         if db is not None:
             db.close()
-        if isinstance(error, sqlite3.Error) and not is_damage(error, path):
+        if not isinstance(error, DamageError) and not is_damage(error, path):
             raise
         raise DamageError(str(error)) from error
     count = sum(places.count for places in contents.places.values())

@@ -15,7 +15,14 @@ from msgspec.msgpack import Decoder, Encoder
 from skipring.core.peers import TopicId
 from skipring.core.state import SupervisorState
 from skipring.storage.database import connect, transaction
-from skipring.storage.files import Lock, failures_told, is_damage, make_directory, put_aside
+from skipring.storage.files import (
+    COMPLAINTS,
+    Lock,
+    failures_told,
+    is_damage,
+    make_directory,
+    put_aside,
+)
 
 FILE: Final = "supervisor.sqlite3"
 LOCK_FILE: Final = "supervisor.lock"
@@ -90,7 +97,7 @@ class SupervisorStore:
         """Do something with the file; if that is damaged, with a new one."""
         try:
             action(self._connected())
-        except sqlite3.Error as error:
+        except COMPLAINTS as error:
             if not is_damage(error, self._path):
                 raise
             self.damage = f"{self._path.name} was damaged ({error}) and is put aside"
