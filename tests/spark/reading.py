@@ -16,6 +16,8 @@ from tests.spark.rings import TOPIC, Ring
 
 Json = dict[str, Any]
 
+_opened: list[StreamReader] = []
+
 
 def batch_reader(ring: Ring, **options: str) -> BatchReader:
     given = {"supervisor": ring.supervisor, "subscribe": TOPIC, **options}
@@ -24,7 +26,17 @@ def batch_reader(ring: Ring, **options: str) -> BatchReader:
 
 def stream_reader(ring: Ring, **options: str) -> StreamReader:
     given = {"supervisor": ring.supervisor, "subscribe": TOPIC, "startingOffsets": "earliest"}
-    return StreamReader(ReadOptions.parse({**given, **options}, is_stream=True))
+    if "startingTimestamp" in options:
+        del given["startingOffsets"]
+    reader = StreamReader(ReadOptions.parse({**given, **options}, is_stream=True))
+    _opened.append(reader)
+    return reader
+
+
+def stop_readers() -> None:
+    """Stop all that were made, as Spark does when a query ends."""
+    while _opened:
+        _opened.pop().stop()
 
 
 def rows_of(

@@ -1,0 +1,29 @@
+"""A program that follows a topic into a Parquet table, to be killed: run by test_kills.py."""
+
+from __future__ import annotations
+
+import sys
+
+from skipring.spark import register, session
+
+SUPERVISOR, TOPIC, TABLE, CHECKPOINT, TRIGGER = sys.argv[1:]
+
+spark = session.start(master="local[2]", conf={"spark.driver.memory": "1g"})
+register(spark)
+writer = (
+    spark.readStream.format("skipring")
+    .option("supervisor", SUPERVISOR)
+    .option("subscribe", TOPIC)
+    .option("startingOffsets", "earliest")
+    .option("maxOffsetsPerTrigger", "500")
+    .load()
+    .select("id", "offset")
+    .writeStream.format("parquet")
+    .option("path", TABLE)
+    .option("checkpointLocation", CHECKPOINT)
+)
+if TRIGGER == "drain":
+    writer.trigger(availableNow=True).start().awaitTermination()
+else:
+    writer.trigger(processingTime="0 seconds").start().awaitTermination()
+session.stop(spark)

@@ -1,0 +1,84 @@
+"""A streaming query is killed between batches, again and again, while publishing goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.rings import TOPIC, Ring, running_ring
+
+pytestmark = pytest.mark.heavy
+
+PROGRAM = Path(__file__).with_name("following.py")
+PATIENCE_S = 120.0
+KILLS = 5
+
+
+@contextmanager
+def following(ring: Ring, directory: Path, trigger: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The program, a leader of its own group: its JVM and Python workers die with it."""
+    places = [str(directory / "table"), str(directory / "checkpoint")]
+    program = subprocess.Popen(
+        [sys.executable, str(PROGRAM), ring.supervisor, TOPIC, *places, trigger],
+        start_new_session=True,
+    )
+    try:
+        yield program
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
+
+
+def commits(directory: Path) -> int:
+    """How many batches are done."""
+    return len(list((directory / "checkpoint" / "commits").glob("[0-9]*")))
+
+
+def wait_for_commits(directory: Path, count: int, program: subprocess.Popen[bytes]) -> None:
+    deadline = monotonic() + PATIENCE_S
+    while commits(directory) < count:
+        assert program.poll() is None, "the query ended by itself"
+        assert monotonic() < deadline, f"{commits(directory)} batches, and {count} were awaited"
+        sleep(0.05)
+
+
+def test_a_table_has_every_publication_once_after_five_kills(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with running_ring(3, tmp_path / "ring") as ring:
+        stopped = asyncio.Event()
+
+        async def publish() -> int:
+            count = 0
+            while not stopped.is_set():
+                await ring.cluster.publish(f"n{count % 3:02}", b"%d" % count)
+                await asyncio.sleep(0.02)
+                count += 1
+            return count
+
+        publishing = ring.begin(publish())
+        for _ in range(KILLS):
+            done = commits(tmp_path)
+            with following(ring, tmp_path, "at once") as program:
+                wait_for_commits(tmp_path, done + 2, program)
+        ring.call(stopped.set)
+        count = publishing.result(PATIENCE_S)
+        ring.settle()
+        with following(ring, tmp_path, "drain") as program:
+            assert program.wait(PATIENCE_S) == 0
+        archive = ring.cluster._stores["n00"].archive(TOPIC)
+        stored = ring.call(lambda: {publication.id for publication in archive.publications()})
+    ids = spark.read.parquet(str(tmp_path / "table")).toArrow()["id"].to_pylist()
+    assert len(ids) == len(set(ids)) == count
+    assert set(ids) == stored

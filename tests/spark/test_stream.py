@@ -1,0 +1,296 @@
+"""Stream reads of a live ring, driven as Spark drives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from skipring.errors import DataLossError, UnreachableError
+from skipring.spark.offsets import from_json
+from tests.spark.reading import Query, ids_of, rows_of, stop_readers, stream_reader
+from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
+
+NODES = ["n00", "n01", "n02"]
+MADE = made(500)
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[Ring]:
+    fill(tmp_path, NODES, MADE)
+    with running_ring(3, tmp_path) as ring:
+        yield ring
+
+
+@pytest.fixture(autouse=True)
+def _stopped() -> Iterator[None]:
+    yield
+    stop_readers()
+
+
+def all_ids(ring: Ring, node: str = "n00") -> list[bytes]:
+    """What a node has stored."""
+    archive = ring.cluster._stores[node].archive(TOPIC)
+    return ring.call(lambda: sorted(publication.id for publication in archive.publications()))
+
+
+def publish(ring: Ring, first: int, count: int = 10) -> None:
+    """Publish at all nodes in turn, and wait until everybody has it on the disk."""
+    nodes = ring.cluster.nodes
+    for number in range(first, first + count):
+        ring.publish([b"new %d" % number], nodes[number % len(nodes)])
+    ring.settle()
+    ring.run(
+        ring.cluster.until(
+            lambda: all(
+                store.archive(TOPIC).durable_end == store.archive(TOPIC).end
+                for store in ring.cluster._stores.values()
+            ),
+            timeout=30,
+        )
+    )
+
+
+# -- where it begins, and how far it reads -----------------------------------------------------
+
+
+def test_a_stream_reads_what_is_there_and_then_what_comes(ring: Ring) -> None:
+    query = Query(ring)
+    assert query.batch() == 500
+    assert query.batch() == 0
+    publish(ring, 0)
+    assert query.batch() == 10
+    assert sorted(query.ids) == all_ids(ring)
+    assert {row["partition"] for row in query.rows} == {0}
+
+
+def test_a_stream_begins_at_the_end_if_told_to(ring: Ring) -> None:
+    query = Query(ring, startingOffsets="latest")
+    assert query.batch() == 0
+    publish(ring, 0)
+    assert query.batch() == 10
+
+
+def test_a_stream_begins_at_a_position(ring: Ring) -> None:
+    store = ring.store_of("n01")
+    start = f'{{"{TOPIC}": {{"store": "{store}", "epoch": 0, "offset": 490}}}}'
+    query = Query(ring, startingOffsets=start)
+    assert query.batch() == 10
+    assert [row["offset"] for row in query.rows] == list(range(490, 500))
+
+
+def test_a_stream_has_nothing_older_than_a_timestamp(ring: Ring) -> None:
+    query = Query(ring, startingTimestamp=str(MADE[400].time // 1000))
+    assert query.batch() == 100
+    assert {row["sequence"] for row in query.rows} == set(range(400, 500))
+
+
+def test_the_beginning_is_the_same_however_often_it_is_asked_for(ring: Ring) -> None:
+    reader = stream_reader(ring, startingOffsets="latest")
+    first = reader.initialOffset()
+    publish(ring, 0)
+    assert reader.initialOffset() == first
+
+
+def test_a_batch_has_as_many_rows_as_the_limit_allows(ring: Ring) -> None:
+    query = Query(ring, maxOffsetsPerTrigger="200")
+    limit = query.reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(200)
+    assert [query.batch(limit) for _ in range(4)] == [200, 200, 100, 0]
+    assert sorted(query.ids) == all_ids(ring)
+    assert stream_reader(ring).getDefaultReadLimit() == ReadAllAvailable()
+
+
+def test_a_batch_is_cut_into_partitions_of_offsets(ring: Ring) -> None:
+    query = Query(ring, minPartitions="3")
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    partitions = query.reader.partitions(query.offset, end)
+    assert len(partitions) == 3
+    assert [row["offset"] for row in rows_of(query.reader, partitions)] == list(range(500))
+
+
+def test_a_query_that_drains_reads_nothing_that_comes_later(ring: Ring) -> None:
+    query = Query(ring)
+    query.reader.prepareForTriggerAvailableNow()
+    publish(ring, 0)
+    limit = ReadMaxRows(300)
+    assert [query.batch(limit) for _ in range(3)] == [300, 200, 0]
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    assert [query.batch(limit) for _ in range(2)] == [10, 0]
+
+
+def test_the_end_is_reported_for_the_figures_of_a_query(ring: Ring) -> None:
+    reader = stream_reader(ring)
+    reported = reader.reportLatestOffset()
+    assert reported is not None
+    assert from_json(reported)[TOPIC].offset == 500
+
+
+def test_only_what_is_on_a_disk_is_offered(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = list(ring.cluster._stores.values())
+    for store in stores:
+        monkeypatch.setattr(type(store), "commit", lambda _: None)
+    query = Query(ring)
+    assert query.batch() == 500
+    for node in NODES:  # it is stored, and not on the disk
+        ring.begin(ring.cluster.publish(node, b"in memory"))
+    ring.run(
+        ring.cluster.until(
+            lambda: all(store.archive(TOPIC).end == 503 for store in stores), timeout=30
+        )
+    )
+    assert query.batch() == 0
+    monkeypatch.undo()
+    publish(ring, 0, 1)
+    assert query.batch() == 4
+
+
+def test_a_ring_without_disks_cannot_be_followed() -> None:
+    with running_ring(2) as ring:
+        reader = stream_reader(ring)
+        with pytest.raises(UnreachableError, match="start a node with --data"):
+            reader.initialOffset()
+
+
+def test_a_topic_that_is_added_is_read_from_its_start(ring: Ring) -> None:
+    query = Query(ring)
+    query.batch()
+    query.offset = {}
+    assert query.batch() == 500
+
+
+# -- a batch that is run again -----------------------------------------------------------------
+
+
+def test_a_batch_that_is_run_again_has_the_same_rows(ring: Ring) -> None:
+    query = Query(ring, maxOffsetsPerTrigger="100")
+    query.batch(ReadMaxRows(100))
+    start = query.offset
+    end = query.reader.latestOffset(start, ReadMaxRows(100))
+    first = query.run(start, end)
+    publish(ring, 0)
+    query.restart()
+    assert query.run(start, end) == first
+
+
+def test_the_supervisor_is_not_needed_to_go_on(ring: Ring) -> None:
+    query = Query(ring)
+    query.batch()
+    publish(ring, 0)
+    ring.run(ring.cluster.stop_supervisor())
+    assert query.batch() == 10
+
+
+def test_a_node_that_was_restarted_is_read_on(ring: Ring) -> None:
+    query = Query(ring)
+    query.batch()
+    node = node_of(ring, query)
+    ring.call(lambda: ring.cluster.kill(node))
+    ring.run(ring.cluster.restart(node))
+    publish(ring, 0)
+    assert query.batch() == 10
+    assert node_of(ring, query) == node
+
+
+# -- a store that is gone ------------------------------------------------------------------------
+
+
+def node_of(ring: Ring, query: Query) -> str:
+    """The node whose store a query reads."""
+    store = from_json(query.offset)[TOPIC].store
+    return next(node for node in ring.cluster.nodes if ring.store_of(node) == store)
+
+
+def lose(ring: Ring, node: str) -> None:
+    """Let a node be gone for good."""
+    ring.call(lambda: ring.cluster.kill(node))
+
+
+def test_a_store_that_is_gone_is_an_error_that_says_what_to_do(ring: Ring) -> None:
+    query = Query(ring)
+    query.batch()
+    start = query.offset
+    lose(ring, node_of(ring, query))
+    for _ in range(2):
+        with pytest.raises(DataLossError) as caught:
+            query.batch()
+        query.restart()
+    assert "is gone" in str(caught.value)
+    assert "set failOnDataLoss to false" in str(caught.value)
+    with pytest.raises(DataLossError):
+        query.run(start, start)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_reading_goes_on_elsewhere_without_duplicates_if_that_is_allowed(
+    ring: Ring, is_restarted: bool
+) -> None:
+    query = Query(ring, failOnDataLoss="false")
+    for number in range(3):
+        query.batch()
+        publish(ring, 10 * number)
+    query.batch(ReadMaxRows(4))  # in the middle of something
+    lose(ring, node_of(ring, query))
+    publish(ring, 100)
+    if is_restarted:
+        query.restart()
+    while query.batch(ReadMaxRows(7)):
+        pass
+    survivor = node_of(ring, query)
+    assert len(query.ids) == len(set(query.ids))
+    assert sorted(query.ids) == all_ids(ring, survivor)
+
+
+def test_an_error_can_be_answered_by_allowing_to_go_on(ring: Ring) -> None:
+    query = Query(ring)
+    query.batch()
+    lose(ring, node_of(ring, query))
+    with pytest.raises(DataLossError):
+        query.batch()
+    publish(ring, 0)
+    query.restart(failOnDataLoss="false")
+    assert query.batch() == 10
+    assert len(set(query.ids)) == 510
+
+
+def test_a_batch_whose_store_went_before_it_was_read_is_read_elsewhere(ring: Ring) -> None:
+    query = Query(ring, failOnDataLoss="false")
+    query.batch(ReadMaxRows(450))
+    publish(ring, 0, 30)
+    start = query.offset
+    end = query.reader.latestOffset(start, ReadMaxRows(60))
+    expected = ids_of(query.run(start, end))
+    lose(ring, node_of(ring, query))
+    query.restart()
+    assert sorted(ids_of(query.run(start, end))) == sorted(expected)
+    query.rows += query.run(start, end)
+    query.offset = end
+    while query.batch(ReadMaxRows(9)):
+        pass
+    assert len(query.ids) == len(set(query.ids)) == 530
+
+
+def test_two_stores_may_go_one_after_the_other(ring: Ring) -> None:
+    query = Query(ring, failOnDataLoss="false")
+    query.batch()
+    for number in range(2):
+        publish(ring, 100 * number)
+        query.batch(ReadMaxRows(3))
+        lose(ring, node_of(ring, query))
+        publish(ring, 100 * number + 50)
+        while query.batch(ReadMaxRows(8)):
+            pass
+    assert len(query.ids) == len(set(query.ids)) == 540
+
+
+def test_a_query_that_drains_ends_also_when_its_store_goes(ring: Ring) -> None:
+    query = Query(ring, failOnDataLoss="false")
+    query.reader.prepareForTriggerAvailableNow()
+    query.batch(ReadMaxRows(450))
+    lose(ring, node_of(ring, query))
+    batches = [query.batch(ReadMaxRows(30)) for _ in range(4)]
+    assert batches[-1] == 0
+    assert sorted(query.ids) == all_ids(ring, node_of(ring, query))
