@@ -149,6 +149,25 @@ def spoil_first_pack(archive: StoredArchive, sought: bytes) -> None:
     pack._is_whole = None
 
 
+def test_under_a_prefix_a_damaged_pack_is_sent_as_it_is_and_found_by_whoever_reads(
+    tmp_path: Path,
+) -> None:
+    stored = publications(1000, payload=b"abcdefgh" * 12)
+    with on_disk(tmp_path, stored):
+        pass
+    with PublicationStore.open(tmp_path) as store:
+        archive = store.archive(TOPIC)
+        spoil_first_pack(archive, b"abcdefgh")
+        pages = [
+            page
+            for prefix in (0, 1)
+            for page in pages_of(archive, ReadStored(1, 0, END, 1, prefix, contents=True))
+        ]
+    ids = {each.id_in(TOPIC) for page in pages for each in DECODER.decode(page.publications)}
+    assert len(ids) == 1000
+    assert len(ids & {publication.id for publication in stored}) == 999
+
+
 def test_a_page_has_room_for_the_largest_publications(tmp_path: Path) -> None:
     largest = [
         Publication(

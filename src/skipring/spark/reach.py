@@ -43,6 +43,10 @@ class Reach:
             self._run(self._loop.shutdown_asyncgens())
             self._loop.close()
 
+    def located(self, topic: TopicId) -> dict[NodeId, Address]:
+        """Some members of a topic; UnreachableError if the supervisor does not say."""
+        return self._run(self._outsider.locate(topic))
+
     def survey(self, topic: TopicId, bits: int | None) -> list[Holder]:
         """How far some members have stored a topic; UnreachableError if nobody says."""
         return self._run(survey(self._outsider, topic, bits))

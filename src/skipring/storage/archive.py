@@ -125,13 +125,18 @@ class StoredArchive:
             if segment.end >= end:
                 return
 
-    def stored(self, start: int, end: int, firsts: range) -> Iterator[Stored]:
-        """What is stored between two offsets, of ids with such a first byte; nothing is decoded."""
+    def stored(
+        self, start: int, end: int, firsts: range, *, is_checked: bool = True
+    ) -> Iterator[Stored]:
+        """What is stored between two offsets, of ids with such a first byte; nothing is decoded.
+
+        Only what is intact; unless whoever asks checks that itself.
+        """
         aside = self._put_aside
         for segment in self._segments(start):
             if segment.start >= end:
                 return
-            rows = segment.stored(start, end, firsts)
+            rows = segment.stored(start, end, firsts, is_checked=is_checked)
             if aside:
                 rows = (row for row in rows if row[0] not in aside)
             yield Stored(segment.end, segment.size_bytes, rows)
