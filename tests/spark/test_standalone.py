@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.processes import left_of
+from tests.spark.rings import TOPIC, running_ring
 from tests.spark.standalone import Standalone, bare_python, standalone
 
 pytestmark = pytest.mark.heavy
@@ -55,6 +56,28 @@ busy.join()
 """
 
 
+TOPICS = """
+import sys
+from skipring.spark import register, session
+
+MASTER, SUPERVISOR, TOPIC, DIRECTORY = sys.argv[1:]
+SMALL = {"spark.executor.memory": "512m", "spark.driver.memory": "512m"}
+PLACE = {"supervisor": SUPERVISOR}
+
+with session.opened(master=MASTER, conf=SMALL) as spark:
+    register(spark)
+    rows = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
+    rows.write.format("skipring").options(**PLACE, topic=TOPIC).mode("append").save()
+    table = spark.read.format("skipring").options(**PLACE, subscribe=TOPIC).load()
+    print("read", table.count(), table.select("id").distinct().count())
+    stream = spark.readStream.format("skipring").options(**PLACE, subscribe=TOPIC)
+    writer = stream.option("startingOffsets", "earliest").load().writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", DIRECTORY + "/checkpoint")
+    writer.trigger(availableNow=True).start(DIRECTORY + "/table").awaitTermination()
+    print("streamed", spark.read.parquet(DIRECTORY + "/table").count())
+"""
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     with standalone(tmp_path_factory.mktemp("standalone")) as running:
@@ -76,3 +99,14 @@ def test_our_code_runs_on_a_cluster_because_it_was_sent_there(
     assert "No module named 'skipring'" in not_sent
     assert "spark.archives" in not_sent
     assert late.startswith("no executor has done a task within 1 s; see on the master's page")
+
+
+def test_topics_are_read_followed_and_written_on_a_cluster(
+    cluster: Standalone, tmp_path: Path
+) -> None:
+    with running_ring(2, tmp_path / "ring") as ring:
+        ring.publish(b"%d" % number for number in range(50))
+        ring.settle()
+        ran = cluster.run_driver(TOPICS, ring.supervisor, TOPIC, str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["read 150 150", "streamed 150"]

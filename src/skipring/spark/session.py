@@ -23,7 +23,7 @@ from pyspark.sql.utils import is_remote
 from skipring.errors import InputError
 from skipring.spark.masters import is_local, require_usable
 from skipring.spark.settings import chosen_master, default_settings, given_settings, variables
-from skipring.spark.shipping import check_executors, ship
+from skipring.spark.shipping import check_executors, kept_zip, ship
 
 STOP_WAIT_S: Final = 30.0  # Our guess: a JVM that has not ended by then is killed
 
@@ -43,7 +43,7 @@ def start(
     ours = {"spark.app.name": app, **default_settings(master)}
     settings = {key: value for key, value in ours.items() if key not in given}
     settings |= {**(conf or {}), "spark.master": master}
-    with _environment(variables(master, {**given, **settings})):
+    with _environment({**variables(master, {**given, **settings}), **_planners_path(master)}):
         spark = _launch(settings)
     return _supplied(spark)
 
@@ -84,6 +84,17 @@ def _adjusted(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     if not is_remote() and not _is_local(spark):
         ship(spark)
     return spark
+
+
+def _planners_path(master: str) -> dict[str, str]:
+    """Where the JVM's own Python processes find us: they plan streams in the Python of executors.
+
+    To these, other than to tasks, Spark gives nothing of what was sent along.
+    """
+    if is_local(master):
+        return {}
+    known = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(kept_zip()), known)))}
 
 
 def _launch(settings: Mapping[str, str]) -> SparkSession:

@@ -36,7 +36,7 @@ _HOW_TO_SHIP: Final = (
 
 def ship(spark: SparkSession) -> None:
     """Send our code to all executors, also those that come later; it goes before what they have."""
-    spark.sparkContext.addPyFile(str(_kept()))
+    spark.sparkContext.addPyFile(str(kept_zip()))
 
 
 def check_executors(spark: SparkSession) -> None:
@@ -89,7 +89,7 @@ def _contents() -> Iterator[tuple[str, bytes]]:
 
 
 @cache
-def _kept() -> Path:
+def kept_zip() -> Path:
     """The zip as a file, under a name that no other content has: Spark knows files by name."""
     content = package_zip()
     path = scratch() / f"skipring-{blake2b(content, digest_size=8).hexdigest()}.zip"
