@@ -1,0 +1,238 @@
+"""The matrix of an experiment: which runs a TOML file asks for.
+
+A file has a title and blocks ``[[experiment]]``. In a block every key but ``kind`` may hold one
+value or a list, and the product of all lists is run. Equal runs of several blocks are one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from skipring.core.config import MODE_RULES, Mode, Rule, Spread
+from skipring.errors import InputError
+from skipring.sim.scenario import N_MAX, PUBLICATIONS_MAX
+from skipring.sim.schedulers import SCHEDULERS
+from skipring.world.adversaries import ADVERSARIES
+
+RUNS_MAX: Final = 10**7  # Limit of ours: their names have to fit into the driver's memory.
+INT_MAX: Final = 2**31 - 1  # what a column of the tables can hold
+ALL: Final = "all"
+EACH: Final = "each"
+
+# What a block may say, by its kind; n and seeds always.
+_WEATHER: Final = ("scheduler", "mode", "without", "loss", "duplicate")
+_OPERATION: Final = (*_WEATHER, "max_rounds", "closure")
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "converge": (*_OPERATION, "adversary", "churn", "spread", "publications"),
+    "steady": (*_WEATHER, "rounds"),
+    "subscribe": _OPERATION,
+    "unsubscribe": _OPERATION,
+    "crash": _OPERATION,
+    "spread": (*_OPERATION, "spread", "publications"),
+    "topology": (),
+}
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """All that decides one run; what its kind has no use for is at its default."""
+
+    kind: str
+    n: int
+    adversary: str = ""
+    scheduler: str = "random"
+    mode: str = "fast"
+    without: str = ""
+    loss: float = 0.0
+    duplicate: float = 0.0
+    churn: float = 0.0
+    spread: str = "adaptive"
+    publications: int = 0
+    seed: int = 0
+    max_rounds: int = 0
+    closure: int = 0
+    rounds: int = 0
+
+    @property
+    def run_id(self) -> str:
+        """The name of the run: its kind and all its values, so that equal runs have equal names."""
+        values = asdict(self)
+        kind = values.pop("kind")
+        return " ".join([kind, *(f"{key}={value}" for key, value in values.items())])
+
+
+class Matrix(Struct, frozen=True):
+    """What was asked for: the runs in the order of the file, each once."""
+
+    title: str
+    text: str
+    runs: tuple[Run, ...]
+
+
+def read_matrix(path: Path) -> Matrix:
+    """Read a matrix; an error names the file, the block and the key."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except OSError as error:
+        raise InputError(f"cannot read the matrix {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError, too
+        raise InputError(f"{path}: not TOML we can read: {error}") from None
+    try:
+        return _matrix(values, text)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _matrix(values: Mapping[str, Any], text: str) -> Matrix:
+    title, blocks = values.get("title"), values.get("experiment")
+    if unknown := sorted(set(values) - {"title", "experiment"}):
+        raise InputError(f"unknown key {unknown[0]!r}; there are title and [[experiment]]")
+    if not isinstance(title, str):
+        raise InputError("title: expected a text")
+    if not isinstance(blocks, list) or not blocks:
+        raise InputError("expected at least one block [[experiment]]")
+    # Before any is written out: a matrix can ask for more than fits into memory.
+    lists = [_named(number, block, _block_lists) for number, block in enumerate(blocks, 1)]
+    if (size := sum(prod(map(len, found.values())) for found in lists)) > RUNS_MAX:
+        raise InputError(f"these are {size} runs, and there can be at most {RUNS_MAX}")
+    runs = dict.fromkeys(
+        run for number, found in enumerate(lists, 1) for run in _named(number, found, _block_runs)
+    )
+    return Matrix(title, text, tuple(runs))
+
+
+def _named(number: int, block: Any, read: Callable[[Any], Any]) -> Any:
+    """Read a block; an error says which one it is."""
+    try:
+        return read(block)
+    except InputError as error:
+        raise InputError(f"experiment {number}: {error}") from None
+
+
+def _block_lists(block: object) -> dict[str, Sequence[Any]]:
+    """The values of every key of a block, each checked."""
+    if not isinstance(block, dict):
+        raise InputError("expected a block [[experiment]] of its own")
+    kind = block.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise InputError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r:.40}")
+    known = ("n", *KINDS[kind], "seeds")
+    for key in block:
+        if key not in ("kind", *known):
+            raise InputError(f"{key[:40]}: kind {kind} knows only {', '.join(known)}")
+    if "n" not in block:
+        raise InputError("n: expected the numbers of subscribers")
+    given = {**_defaults(kind), **block}
+    del given["kind"]
+    return {"kind": [kind], **{key: _values(key, value) for key, value in given.items()}}
+
+
+def _defaults(kind: str) -> dict[str, Any]:
+    """What a block says by keeping silent."""
+    chosen = {
+        "adversary": "A00",
+        "max_rounds": 2000,
+        "closure": 20,
+        "rounds": 100,
+        "publications": 1 if kind == "spread" else 0,
+        "seeds": 1,
+    }
+    return {key: value for key, value in chosen.items() if key in (*KINDS[kind], "seeds")}
+
+
+def _values(key: str, given: object) -> Sequence[Any]:
+    if key == "seeds" and not isinstance(given, list):
+        return range(_whole(key, given, 1, INT_MAX))  # not written out: it may be far too many
+    if key == "adversary" and given == ALL:
+        given = list(ADVERSARIES)
+    items = given if isinstance(given, list) else [given]
+    if not items:
+        raise InputError(f"{key}: expected at least one value")
+    return list(dict.fromkeys(_CHECKS[key](key, item) for item in items))
+
+
+def _block_runs(lists: Mapping[str, Sequence[Any]]) -> Iterator[Run]:
+    """The product of a block's lists."""
+    names = ["seed" if key == "seeds" else key for key in lists]
+    runs = [
+        Run(**{**chosen, "without": without})
+        for values in product(*lists.values())
+        for chosen in [dict(zip(names, values, strict=True))]
+        for without in _rule_sets(chosen)
+    ]
+    if not runs:
+        raise InputError("without: mode paper has no rules that could be left out one by one")
+    return iter(runs)
+
+
+def _rule_sets(chosen: Mapping[str, Any]) -> list[str]:
+    """The rules to leave out: those given, or every rule of the mode, one at a time."""
+    without: str = chosen.get("without", "")
+    if without != EACH:
+        return [without]
+    rules = MODE_RULES[Mode(chosen.get("mode", Mode.FAST))]
+    return [str(rule) for rule in Rule if rule in rules]
+
+
+# --- single values ---------------------------------------------------------------------
+
+
+def _whole(key: str, value: object, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InputError(f"{key}: expected whole numbers from {least} to {most}, got {value!r:.40}")
+    return value
+
+
+def _share(key: str, value: object, *, below: float) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and 0 <= value < below):  # type: ignore[operator]  # mypy forgets is_number
+        raise InputError(f"{key}: expected shares from 0 to 1, got {value!r:.40}")
+    return float(value)  # type: ignore[arg-type]  # as above
+
+
+def _choice(key: str, value: object, choices: Mapping[str, object] | type[Mode | Spread]) -> str:
+    names = list(choices)
+    if value not in names:
+        raise InputError(f"{key}: expected one of {', '.join(names)}, got {value!r:.40}")
+    return str(value)
+
+
+def _rules(key: str, value: object) -> str:
+    """Rules with commas between them, in the order in which we list them."""
+    if value == EACH:
+        return EACH
+    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else [""]
+    named = [word for word in words if word]
+    if not isinstance(value, str) or (unknown := [word for word in named if word not in set(Rule)]):
+        got = value if not isinstance(value, str) else unknown[0]
+        raise InputError(
+            f"{key}: expected texts such as 'R9,S11' of {', '.join(Rule)}, or {EACH!r}, "
+            f"got {got!r:.40}"
+        )
+    return ",".join(rule for rule in Rule if rule in named)
+
+
+_CHECKS: Final[Mapping[str, Callable[[str, object], Any]]] = {
+    "n": lambda key, value: _whole(key, value, 1, N_MAX),
+    "adversary": lambda key, value: _choice(key, value, ADVERSARIES),
+    "scheduler": lambda key, value: _choice(key, value, SCHEDULERS),
+    "mode": lambda key, value: _choice(key, value, Mode),
+    "without": _rules,
+    "loss": lambda key, value: _share(key, value, below=1),
+    "duplicate": lambda key, value: _share(key, value, below=1),
+    "churn": lambda key, value: _share(key, value, below=1),
+    "spread": lambda key, value: _choice(key, value, Spread),
+    "publications": lambda key, value: _whole(key, value, 0, PUBLICATIONS_MAX),
+    "seeds": lambda key, value: _whole(key, value, 0, INT_MAX),
+    "max_rounds": lambda key, value: _whole(key, value, 0, INT_MAX),
+    "closure": lambda key, value: _whole(key, value, 0, INT_MAX),
+    "rounds": lambda key, value: _whole(key, value, 1, INT_MAX),
+}

@@ -1,0 +1,213 @@
+"""The skip ring beside Chord and a skip graph: degree, balance, path lengths and congestion.
+
+Section 1.3 compares the skip ring with both: "our network has a better congestion than these
+networks". The paper does not define the word, so three things are measured that can be meant:
+
+``degree_mean``, ``degree_max``
+    Different neighbours of a node, in either direction. In a flood (section 4.3) a node sends over
+    each of its edges once and receives over each of them once, so ``degree_mean`` is also what a
+    delivery costs by flooding, and ``degree_max`` what the busiest node has to send.
+``gap_max``
+    The longest arc between two nodes that are next to each other on the circle of positions, in
+    units of 1/n: how balanced the distribution of the nodes is. 1 is even. A skip graph has no
+    positions, so it has no gap.
+``congestion``
+    Random pairs of nodes exchange a request each, routed greedily. It is n times the largest share
+    of the requests that one node relays: what the busiest node forwards when every node sends one
+    request. Who sends or receives a request does not relay it.
+``path_mean``, ``path_max``
+    Hops of these requests. Greedy paths are not the shortest.
+``flood_hops_max``
+    Hops until a flood from the worst of a few random publishers has come to everybody: at most the
+    diameter.
+
+All three overlays get the same requests, as pairs of places in the order of the nodes round the
+circle.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+from random import Random
+from typing import Final, TypeAlias
+
+from skipring.core.labels import CIRCLE, LABEL_BITS, Label
+from skipring.core.topology import ring_edges, shortcut_edges
+
+Adjacency: TypeAlias = Sequence[Sequence[int]]  # neighbours of each place, in their order
+Hop: TypeAlias = Callable[[int, int], int]  # the next place on the way from one to another
+
+# Our guess: so many that the busiest relay is met some hundred times, which is exact to 10 %.
+REQUESTS_PER_NODE: Final = 4
+PUBLISHERS: Final = 8  # Our guess: enough to come within a hop or two of the diameter.
+OVERLAYS: Final[Mapping[str, str]] = {
+    "skip_ring": "skip ring",
+    "chord": "Chord",
+    "skip_graph": "skip graph",
+}
+
+
+def overlay_measures(n: int, seed: int) -> dict[str, float]:
+    """Degree, gap, congestion and path lengths of three overlays of n >= 2 nodes, one seed each."""
+    rng = Random(f"overlays/{n}/{seed}")
+    publishers = rng.sample(range(n), min(n, PUBLISHERS))
+    requests = [_pair(n, rng) for _ in range(REQUESTS_PER_NODE * n)]
+    ids = sorted(4 * place for place in rng.sample(range(CIRCLE // 4), n))  # what a len() may be
+    vectors = [rng.getrandbits(LABEL_BITS) for _ in range(n)]
+    labels = sorted(Label.nth(index).position for index in range(n))
+    overlays = {
+        "skip_ring": _skip_ring(n),
+        "chord": _chord(ids),
+        "skip_graph": _skip_graph(vectors),
+    }
+    gaps = {"skip_ring.gap_max": _gap_max(labels), "chord.gap_max": _gap_max(ids)}
+    return gaps | {
+        f"{name}.{key}": value
+        for name, (edges, hop) in overlays.items()
+        for key, value in (
+            _degrees(edges) | _routed(edges, hop, requests) | _flooded(edges, publishers)
+        ).items()
+    }
+
+
+def _pair(n: int, rng: Random) -> tuple[int, int]:
+    """Two different places out of n."""
+    source, other = rng.randrange(n), rng.randrange(n - 1)
+    return source, other + (other >= source)
+
+
+def _gap_max(positions: Sequence[int]) -> float:
+    after = [*positions[1:], positions[0] + CIRCLE]
+    return max(b - a for a, b in zip(positions, after, strict=True)) * len(positions) / CIRCLE
+
+
+def _degrees(edges: Adjacency) -> dict[str, float]:
+    degrees = [len(neighbours) for neighbours in edges]
+    return {"degree_mean": sum(degrees) / len(edges), "degree_max": float(max(degrees))}
+
+
+def _routed(edges: Adjacency, hop: Hop, requests: Iterable[tuple[int, int]]) -> dict[str, float]:
+    """What requests cost that go from place to place by ``hop``."""
+    n = len(edges)
+    relayed, lengths = [0] * n, []
+    for source, target in requests:
+        relays = _relays(source, target, hop, longest=n)
+        lengths.append(len(relays) + 1)
+        for place in relays:
+            relayed[place] += 1
+    return {
+        "congestion": n * max(relayed) / len(lengths),
+        "path_mean": sum(lengths) / len(lengths),
+        "path_max": float(max(lengths)),
+    }
+
+
+def _flooded(edges: Adjacency, publishers: Iterable[int]) -> dict[str, float]:
+    return {"flood_hops_max": float(max(_flood_hops(edges, place) for place in publishers))}
+
+
+def _flood_hops(edges: Adjacency, publisher: int) -> int:
+    """Hops from the publisher to whoever is farthest from it."""
+    reached, hops, newest = {publisher}, 0, {publisher}
+    while True:
+        newest = {beside for place in newest for beside in edges[place]} - reached
+        if not newest:
+            return hops
+        reached |= newest
+        hops += 1
+
+
+def _relays(source: int, target: int, hop: Hop, longest: int) -> list[int]:
+    """The places between source and target; every hop is nearer, so no place comes twice."""
+    relays: list[int] = []
+    here = hop(source, target)
+    while here != target:
+        relays.append(here)
+        assert len(relays) < longest, "greedy routing goes in a circle"
+        here = hop(here, target)
+    return relays
+
+
+# --- the three overlays ----------------------------------------------------------------
+
+
+@cache
+def _skip_ring(n: int) -> tuple[Adjacency, Hop]:
+    """SR(n), routed to the neighbour that is nearest to the target round the circle."""
+    positions = sorted(Label.nth(index).position for index in range(n))
+    places = {position: place for place, position in enumerate(positions)}
+    pairs = [(places[a.position], places[b.position]) for a, b in ring_edges(n) | shortcut_edges(n)]
+    edges = _adjacency(n, pairs)
+
+    def hop(here: int, target: int) -> int:
+        goal = positions[target]
+        return min(edges[here], key=lambda place: _arc(positions[place], goal))
+
+    return edges, hop
+
+
+def _arc(a: int, b: int) -> int:
+    """The distance of two places of the circle, the shorter way round."""
+    way = (a - b) % CIRCLE
+    return min(way, CIRCLE - way)
+
+
+def _chord(ids: Sequence[int]) -> tuple[Adjacency, Hop]:
+    """Chord: a finger to the first node at or after id + 2^k for each k, routed clockwise."""
+    n = len(ids)
+    fingers = [
+        sorted({(_first_after(ids, own + (1 << k)) - place) % n for k in range(LABEL_BITS)} - {0})
+        for place, own in enumerate(ids)
+    ]
+
+    def hop(here: int, target: int) -> int:
+        reach = bisect_right(fingers[here], (target - here) % n)
+        return (here + fingers[here][reach - 1]) % n
+
+    pairs = [(place, (place + step) % n) for place in range(n) for step in fingers[place]]
+    return _adjacency(n, pairs), hop
+
+
+def _first_after(ids: Sequence[int], position: int) -> int:
+    return bisect_left(ids, position % CIRCLE) % len(ids)
+
+
+def _skip_graph(vectors: Sequence[int]) -> tuple[Adjacency, Hop]:
+    """A skip graph: on level i all whose random vectors agree in i bits form a sorted list."""
+    n = len(vectors)
+    edges = _adjacency(n, _listed_pairs(vectors))
+
+    def hop(here: int, target: int) -> int:
+        """The farthest neighbour on the way that is not behind the target."""
+        around = edges[here]
+        return around[
+            bisect_right(around, target) - 1 if target > here else bisect_left(around, target)
+        ]
+
+    return edges, hop
+
+
+def _listed_pairs(vectors: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """Those beside each other in the list of some level."""
+    lists = [list(range(len(vectors)))]
+    for level in range(LABEL_BITS):
+        for members in lists:
+            yield from pairwise(members)
+        halves = [
+            [place for place in members if vectors[place] >> level & 1 == bit]
+            for members in lists
+            for bit in (0, 1)
+        ]
+        lists = [members for members in halves if len(members) > 1]
+
+
+def _adjacency(n: int, pairs: Iterable[tuple[int, int]]) -> Adjacency:
+    """The neighbours of each place if every edge is known to both its ends."""
+    edges: list[set[int]] = [set() for _ in range(n)]
+    for a, b in pairs:
+        edges[a].add(b)
+        edges[b].add(a)
+    return [sorted(neighbours) for neighbours in edges]

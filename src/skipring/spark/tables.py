@@ -1,0 +1,112 @@
+"""Tables of a report: the same rows as HTML and as Markdown, and how figures are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from html import escape
+from math import floor, inf, isfinite, log10
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+_DIGITS: Final = 3  # Our guess: more are not to be believed, and harder to read.
+_MARKDOWN_SPECIAL: Final = str.maketrans({char: f"\\{char}" for char in "\\|*_`<>[]"})
+
+
+class Tone(StrEnum):
+    """How a cell is to be understood, beside what it says."""
+
+    NONE = ""
+    GOOD = "good"
+    BAD = "bad"
+    OPEN = "open"
+
+
+_SIGNS: Final = {Tone.NONE: "", Tone.GOOD: "✓ ", Tone.BAD: "✗ ", Tone.OPEN: "? "}
+
+
+class Cell(Struct, frozen=True):
+    """A text and how it is to be understood; colour is never the only sign."""
+
+    text: str
+    tone: Tone = Tone.NONE
+
+    @property
+    def signed(self) -> str:
+        """The text with a sign for its tone."""
+        return _SIGNS[self.tone] + self.text
+
+
+Cells: TypeAlias = tuple[str | Cell, ...]
+
+
+class Table(Struct, frozen=True):
+    """Headings and rows; columns whose heading is among ``figures`` stand on the right."""
+
+    headings: tuple[str, ...]
+    rows: tuple[Cells, ...]
+    figures: frozenset[str] = frozenset()
+
+
+def _cell(value: str | Cell) -> Cell:
+    return value if isinstance(value, Cell) else Cell(value)
+
+
+# --- HTML and Markdown -----------------------------------------------------------------
+
+
+def as_html(table: Table) -> str:
+    """The table as HTML; texts are data and never markup."""
+    sides = [' class="figure"' if name in table.figures else "" for name in table.headings]
+    head = "".join(
+        f'<th scope="col"{side}>{escape(name)}</th>'
+        for name, side in zip(table.headings, sides, strict=True)
+    )
+    body = "\n".join(
+        "<tr>" + "".join(map(_cell_html, map(_cell, row), sides)) + "</tr>" for row in table.rows
+    )
+    return (
+        '<div class="wide" tabindex="0" role="region" aria-label="table">'
+        f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell_html(cell: Cell, side: str) -> str:
+    if cell.tone is Tone.NONE:
+        return f"<td{side}>{escape(cell.text)}</td>"
+    return f'<td{side}><span class="{cell.tone}">{escape(cell.signed)}</span></td>'
+
+
+def as_markdown(table: Table) -> Iterator[str]:
+    """The lines of the table in Markdown."""
+    yield _line(table.headings)
+    yield _line("---:" if name in table.figures else "---" for name in table.headings)
+    for row in table.rows:
+        yield _line(_cell(value).signed.translate(_MARKDOWN_SPECIAL) for value in row)
+
+
+def _line(cells: Iterator[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(' '.join(cell.split()) for cell in cells)} |"
+
+
+# --- figures ---------------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    """A figure with as many digits as one can believe; whole ones as they are."""
+    if not isfinite(value):
+        return "never" if value == inf else "–"
+    sign, size = "−" if value < 0 else "", abs(value)
+    if size == int(size):
+        return f"{sign}{int(size):,}"
+    places = max(0, _DIGITS - 1 - floor(log10(size)))
+    return f"{sign}{size:,.{min(places, 4)}f}"
+
+
+def percent(share: float) -> str:
+    """A share in percent; 100 % and 0 % are written only where they are meant exactly."""
+    if share in (0.0, 1.0):
+        return f"{share:.0%}".replace("%", " %")
+    places = 1 if 0.001 <= share <= 0.999 else 3
+    return f"{100 * share:.{places}f} %"

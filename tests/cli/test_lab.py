@@ -1,0 +1,175 @@
+"""``skipring lab``: exit status, what is said, and how an interrupted run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+from click.testing import CliRunner, Result
+
+from skipring.cli import skipring
+from skipring.errors import InputError
+from skipring.spark import installed, session
+from skipring.spark.lab import running
+from skipring.spark.lab.matrix import Matrix
+from skipring.spark.lab.progress import Clock
+from skipring.spark.lab.running import Progress, Summary
+
+DEADLINE_S = 240.0
+LOOK_S = 0.02
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Path:
+    path = tmp_path / "m.toml"
+    path.write_text('title = "t"\n[[experiment]]\nkind = "topology"\nn = 4\nseeds = 3\n')
+    return path
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Spark that is only pretended: what was done with it."""
+    done: list[object] = []
+    monkeypatch.setattr(session, "start", lambda **given: done.append(given))
+    monkeypatch.setattr(session, "stop", lambda spark: done.append("stopped"))
+    return done
+
+
+def lab(*words: str | Path) -> Result:
+    return CliRunner().invoke(skipring, ["lab", *map(str, words)], standalone_mode=False)
+
+
+def test_a_matrix_that_cannot_be_used_is_told_before_spark_starts(
+    tmp_path: Path, matrix: Path, pretend: list[object]
+) -> None:
+    matrix.write_text('title = "t"\n[[experiment]]\nkind = "topology"\nn = 0\n')
+    result = lab("run", matrix, "--out", tmp_path / "out")
+    assert isinstance(result.exception, InputError)
+    assert str(result.exception).startswith(f"{matrix}: experiment 1: n: expected whole numbers")
+    assert pretend == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_of_another_format_is_told_before_spark_starts(
+    tmp_path: Path, matrix: Path, pretend: list[object]
+) -> None:
+    (tmp_path / "lab.json").write_text('{"format": "skipring-lab/99"}')
+    for words in (["run", matrix, "--out", tmp_path], ["report", tmp_path]):
+        result = lab(*words)
+        assert isinstance(result.exception, InputError)
+    assert pretend == []
+
+
+@pytest.mark.parametrize("words", [["run", "m.toml", "--out", "o"], ["report", "o"]])
+def test_without_spark_one_is_told_what_to_install(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "find_spec", lambda name: None)
+    result = lab(*words)
+    assert isinstance(result.exception, InputError)
+    assert "pip install 'skipring[spark]'" in str(result.exception)
+
+
+@pytest.mark.parametrize(("failed", "status"), [({}, 0), ({"a run": "ValueError: x"}, 1)])
+def test_the_exit_status_says_whether_a_run_failed(
+    tmp_path: Path,
+    matrix: Path,
+    pretend: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+    failed: dict[str, str],
+    status: int,
+) -> None:
+    def run_matrix(spark: object, matrix: Matrix, out: Path, **given: object) -> Summary:
+        assert given["partition_count"] == 5
+        return Summary(len(matrix.runs), 1, 2, failed)
+
+    monkeypatch.setattr(running, "run_matrix", run_matrix)
+    result = lab(
+        *("run", matrix, "--out", tmp_path / "out", "--partitions", "5"),
+        *("--master", "local[1]", "--conf", "spark.a=b"),
+    )
+    assert result.return_value == status
+    assert json.loads(result.stdout) == {"done": 2, "failed": failed, "found": 1, "total": 3}
+    started, stopped = pretend
+    assert isinstance(started, dict)
+    assert started["master"] == "local[1]"
+    assert started["conf"]["spark.a"] == "b"
+    assert stopped == "stopped"
+
+
+def test_the_time_that_is_left_follows_from_the_share_that_is_done() -> None:
+    now = [0.0]
+    clock = Clock(lambda: now[0])
+    assert clock.pace(Progress(10, 100, 0.0)) == "just begun"
+    now[0] = 30.0
+    assert clock.pace(Progress(40, 100, 0.25)) == "1.0 a second, 1 min 30 s left"
+    now[0] = 60.0
+    assert clock.pace(Progress(90, 100, 0.75)) == "1.3 a second, 20 s left"
+    now[0] = 7200.0
+    assert clock.pace(Progress(95, 100, 0.5)).endswith("2 h 0 min left")
+
+
+# -- the program -----------------------------------------------------------------------------
+
+# Chunks of a fraction of a second, so that there are many.
+PROGRAM = """
+from skipring.spark.lab import planning
+planning.CHUNK_S = 0.1
+from skipring.cli import main
+main()
+"""
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = monotonic() + DEADLINE_S
+    while not condition():
+        assert monotonic() < deadline, "it did not come to be in time"
+        sleep(LOOK_S)
+
+
+@pytest.mark.heavy
+def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
+    path, out = tmp_path / "m.toml", tmp_path / "out"
+    block = 'kind = "converge"\nn = 16\nseeds = 300\nclosure = 0\n'
+    path.write_text(f'title = "t"\n[[experiment]]\n{block}')
+    words = ["lab", "run", str(path), "--out", str(out), "--master", "local[2]"]
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: any(out.glob("runs/chunk-*")) or program.poll() is not None)
+        program.send_signal(signal.SIGINT)
+        stdout, stderr = program.communicate(timeout=DEADLINE_S)
+    finally:
+        if program.poll() is None:
+            os.killpg(program.pid, signal.SIGKILL)
+            program.wait(DEADLINE_S)
+    assert program.returncode == 130
+    assert stdout == ""
+    assert f"to go on: skipring lab run {path} --out {out}" in stderr
+    assert "Traceback" not in stderr
+    again = subprocess.run(
+        [sys.executable, "-m", "skipring", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert again.returncode == 0, again.stderr
+    said = json.loads(again.stdout)
+    assert said["total"] == 300
+    assert said["found"] > 0
+    assert said["done"] == 300 - said["found"]

@@ -1,0 +1,191 @@
+"""Rows of a lab made by hand, of the same form as those that are simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import convert
+from pyspark.sql import DataFrame, SparkSession
+
+from skipring.spark.lab.matrix import Run
+from skipring.spark.lab.overlays import overlay_measures
+from skipring.spark.lab.schemas import ROUNDS, RUNS, spark_schema
+
+Row: TypeAlias = dict[str, Any]
+
+_NOTHING: Row = {
+    "closure_ok": None,
+    "rounds_explicit": None,
+    "rounds_strict": None,
+    "rounds_publications": None,
+    "messages": 0,
+    "events": 0,
+    "supervisor_requests": 0,
+    "published": 0,
+    "delivered_by_spreading": 0,
+    "delivered_by_repair": 0,
+    "duplicates": 0,
+    "hops_mean": 0.0,
+    "hops_max": 0,
+    "degree_peak": 4,
+    "degree_mean": 3.5,
+    "measures": [],
+    "error": None,
+}
+
+
+def run(kind: str, n: int, **values: object) -> Row:
+    """A row of ``runs``; what is not given is as in a run of which nothing is known."""
+    names = [name for name in values if name in Run.__struct_fields__]
+    given = convert({"kind": kind, "n": n, **{name: values.pop(name) for name in names}}, Run)
+    row = {name: getattr(given, name) for name in Run.__struct_fields__ if name != "rounds"}
+    row |= {"run_id": given.run_id, "converged": False, **_NOTHING}
+    measures = convert(values.pop("measures", {}), dict[str, float])
+    return row | {"measures": list(measures.items())} | values
+
+
+def healed(n: int, rounds: int | None, **values: object) -> Row:
+    """A run of kind converge that was through after so many rounds, or never."""
+    ends = dict.fromkeys(("rounds_explicit", "rounds_strict", "rounds_publications"), rounds)
+    told = {"messages": 50 * n, "supervisor_requests": 2 * n, "max_rounds": 100, "closure": 10}
+    closure = None if rounds is None else True
+    values = {"adversary": "A15", **told, "closure_ok": closure, **values}
+    return run("converge", n, converged=rounds is not None, **ends, **values)
+
+
+def seen(run_id: str, layers: Sequence[int], strict_from: int | None = None) -> list[Row]:
+    """The rounds of a run in which so many layers held, one after the other."""
+    strict_from = len(layers) - 1 if strict_from is None else strict_from
+    return [
+        {
+            "run_id": run_id,
+            "round": number,
+            "explicit": holding == 5,
+            "strict": holding == 5 and number >= strict_from,
+            "publications": holding == 5,
+            "layers": holding,
+            "messages": 10,
+            "supervisor_requests": 1,
+            "degree_max": 4,
+            "in_flight": 7,
+        }
+        for number, holding in enumerate(layers)
+    ]
+
+
+def frame(spark: SparkSession, schema: pa.Schema, rows: Iterable[Row]) -> DataFrame:
+    """The rows as a DataFrame."""
+    table = pa.Table.from_pylist(list(rows), schema=schema)
+    return spark.createDataFrame(table, schema=spark_schema(schema))
+
+
+def write_lab(directory: Path, runs: Sequence[Row], rounds: Sequence[Row]) -> Path:
+    """A directory as `skipring lab run` leaves it."""
+    for name, schema, rows in (("runs", RUNS, runs), ("rounds", ROUNDS, rounds)):
+        (directory / name).mkdir(parents=True)
+        table = pa.Table.from_pylist(list(rows), schema=schema)
+        pq.write_table(table, directory / name / "chunk-000000.parquet")
+    return directory
+
+
+def whole_lab() -> tuple[list[Row], list[Row]]:
+    """Some runs of every kind, so that no figure is left out."""
+    runs = [
+        healed(n, rounds, mode=mode, seed=seed, adversary=code, publications=5, degree_peak=n)
+        for n in (8, 16, 32)
+        for code in ("A05", "A15")
+        for seed in range(6)
+        for mode, rounds in (("fast", 6 + seed), ("fixed", 20 + n), ("paper", 30 if seed else None))
+    ]
+    rounds = [
+        row
+        for one in runs
+        for row in seen(one["run_id"], [0, 1, 3, 5, 5] if one["converged"] else [0, 1, 2, 1])
+    ]
+    runs += _in_weather() + _at_rest() + _operations() + _spread()
+    runs += [run("topology", n, converged=True, measures=overlay_measures(n, 0)) for n in (8, 64)]
+    return runs, rounds
+
+
+def _in_weather() -> list[Row]:
+    weathers: list[Row] = [
+        {"without": "R9"},
+        {"without": "S11"},
+        {"loss": 0.1},
+        {"loss": 0.25},
+        {"churn": 0.01},
+        {"churn": 0.05},
+        {"scheduler": "sync"},
+        {"scheduler": "delay"},
+    ]
+    return [
+        healed(16, 12 + seed, seed=seed, publications=5, **weather)
+        for weather in weathers
+        for seed in range(6)
+    ]
+
+
+def _at_rest() -> list[Row]:
+    return [
+        run(
+            "steady",
+            n,
+            mode=mode,
+            seed=seed,
+            converged=True,
+            measures={
+                "requests_per_round": requests + seed / 100,
+                "messages_per_node_round": 5.0 + seed / 100,
+            },
+        )
+        for n in (8, 16, 32)
+        for mode, requests in (("paper", 1.25), ("fast", 0.85))
+        for seed in range(4)
+    ]
+
+
+def _operations() -> list[Row]:
+    return [
+        run(
+            kind,
+            n,
+            mode=mode,
+            seed=seed,
+            converged=True,
+            rounds_explicit=3,
+            rounds_strict=3,
+            measures={
+                "supervisor_messages": 3.0,
+                "subscriber_messages": (4.0 if mode == "fast" else 2.0 * n) + seed,
+                "rounds": 3.0,
+            },
+        )
+        for kind in ("subscribe", "unsubscribe", "crash")
+        for n in (8, 16, 32, 64)
+        for mode in ("paper", "fast")
+        for seed in range(4)
+    ]
+
+
+def _spread() -> list[Row]:
+    return [
+        run(
+            "spread",
+            n,
+            spread=spread,
+            scheduler=scheduler,
+            seed=seed,
+            converged=True,
+            hops_max=n.bit_length() - 1,
+            hops_mean=2.0,
+            measures={"messages_per_delivery": 3.9 if spread == "flood" else 1.0},
+        )
+        for n in (8, 16, 32)
+        for spread in ("flood", "tree", "adaptive")
+        for scheduler in ("sync", "random")
+        for seed in range(3)
+    ]

@@ -1,0 +1,128 @@
+"""Bounds, against values that tables of statistics give."""
+
+from __future__ import annotations
+
+from math import comb, inf, isnan, sqrt
+from random import Random
+
+import pytest
+
+from skipring.spark.lab.bounds import (
+    Sample,
+    beta_share,
+    mean_bounds,
+    share_bounds,
+    slope_bounds,
+    survival,
+)
+
+
+@pytest.mark.parametrize(
+    ("good", "runs", "low", "high"),
+    [
+        (10, 10, 0.6915, 1.0),
+        (0, 10, 0.0, 0.3085),
+        (3, 20, 0.0321, 0.3789),
+        (50, 100, 0.3983, 0.6017),
+        (999, 1000, 0.9944, 0.99997),
+    ],
+)
+def test_a_share_has_the_bounds_of_clopper_and_pearson(
+    good: int, runs: int, low: float, high: float
+) -> None:
+    bounds = share_bounds(good, runs)
+    assert [bounds.low, bounds.high] == pytest.approx([low, high], abs=1e-4)
+
+
+def test_no_runs_say_nothing_of_a_share() -> None:
+    bounds = share_bounds(0, 0)
+    assert isnan(bounds.value)
+    assert (bounds.low, bounds.high) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("runs", [1, 7, 30, 400])
+def test_the_beta_distribution_is_the_binomial_tail(runs: int) -> None:
+    for good in range(0, runs, max(1, runs // 5)):
+        for share in (0.05, 0.5, 0.93):
+            tail = sum(
+                comb(runs, k) * share**k * (1 - share) ** (runs - k)
+                for k in range(good + 1, runs + 1)
+            )
+            assert beta_share(good + 1, runs - good, share) == pytest.approx(tail, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("count", "student"), [(2, 12.7062), (6, 2.5706), (31, 2.0423), (1001, 1.9623)]
+)
+def test_a_mean_has_the_bounds_of_student(count: int, student: float) -> None:
+    values = [float(number % 2) for number in range(count)]
+    mean = sum(values) / count
+    deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
+    bounds = mean_bounds(values)
+    assert bounds.high - bounds.value == pytest.approx(student * deviation / sqrt(count), rel=1e-4)
+    assert bounds.value - bounds.low == pytest.approx(bounds.high - bounds.value)
+
+
+def test_one_value_alone_has_no_bounds() -> None:
+    bounds = mean_bounds([3.0])
+    assert bounds.value == 3
+    assert isnan(bounds.low)
+    assert isnan(bounds.high)
+
+
+def test_a_slope_is_found_and_bounded() -> None:
+    rng = Random(1)
+    points = [(float(x), 2.0 * x + rng.gauss(0, 1)) for x in range(50)]
+    slope = slope_bounds(points)
+    assert slope.low < 2 < slope.high
+    assert slope.high - slope.low < 0.1
+    assert isnan(slope_bounds([(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]).value)
+
+
+def test_a_median_lies_between_order_statistics() -> None:
+    # Six values: both ends leave out 2 * 1/64 = 3.1 %; with five it would be 6.2 %.
+    six = Sample.of([6, 5, 4, 3, 2, 1], 6).median
+    assert (six.value, six.low, six.high) == (3, 1, 6)
+    assert isnan(Sample.of([1, 2, 3, 4, 5], 5).median.low)
+    hundred = Sample.of(list(range(1, 101)), 100).median
+    assert (hundred.value, hundred.low, hundred.high) == (50, 40, 61)
+
+
+def test_the_bounds_of_a_median_cover_it_as_often_as_they_say() -> None:
+    rng = Random(2)
+    covered = 0
+    for _ in range(400):
+        median = Sample.of([rng.random() for _ in range(40)], 40).median
+        covered += median.low <= 0.5 <= median.high
+    assert covered >= 0.93 * 400
+
+
+def test_what_never_came_counts_as_the_largest() -> None:
+    sample = Sample.of([4.0, 2.0], runs=5)
+    assert sample.values == (2.0, 4.0, inf, inf, inf)
+    assert sample.median.value == inf
+    assert sample.mean.value == inf
+    assert sample.finite == (2.0, 4.0)
+
+
+def test_without_censoring_survival_is_a_plain_share() -> None:
+    curve = list(survival([(1.0, True), (2.0, True), (2.0, True), (4.0, True)]))
+    assert [(step.rounds, step.share.value) for step in curve] == [
+        (0, 1),
+        (1, 0.75),
+        (2, 0.25),
+        (4, 0),
+        (4, 0),
+    ]
+    assert curve[2].share.high == pytest.approx(share_bounds(1, 4).high)
+
+
+def test_a_run_that_is_given_up_counts_for_as_long_as_it_was_watched() -> None:
+    curve = list(survival([(1.0, True), (2.0, False), (3.0, True), (9.0, False)]))
+    # 3/4 are left after round 1; one is given up; of the two others one comes in round 3.
+    assert [(step.rounds, step.share.value) for step in curve] == [
+        (0, 1),
+        (1, 0.75),
+        (3, 0.375),
+        (9, 0.375),
+    ]

@@ -1,0 +1,155 @@
+"""The lab's directory: what is kept, and what a kill leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from skipring.errors import InputError, StoreBusyError, StoreFullError
+from skipring.spark.lab import results as results_module
+from skipring.spark.lab.experiments import perform
+from skipring.spark.lab.matrix import Matrix, Run
+from skipring.spark.lab.results import Results, opened, require_format
+from skipring.spark.lab.schemas import ROUNDS, RUNS
+
+MATRIX = Matrix("a title", 'title = "a title"\n', ())
+
+
+def tables(*seeds: int) -> tuple[pa.Table, pa.Table]:
+    runs = [Run(kind="converge", n=4, adversary="A00", max_rounds=50, seed=seed) for seed in seeds]
+    outcomes = [perform(run) for run in runs]
+    samples = [
+        {"run_id": outcome.row["run_id"], **sample}
+        for outcome in outcomes
+        for sample in outcome.samples
+    ]
+    return (
+        pa.Table.from_pylist([outcome.row for outcome in outcomes], schema=RUNS),
+        pa.Table.from_pylist(samples, schema=ROUNDS),
+    )
+
+
+def seeds_of(names: Sequence[str] | set[str]) -> list[int]:
+    return sorted(int(name.partition("seed=")[2].split()[0]) for name in names)
+
+
+def test_chunks_are_added_and_can_be_read_back(tmp_path: Path) -> None:
+    with opened(tmp_path / "deep" / "out", MATRIX) as results:
+        results.add(*tables(1, 2))
+        results.add(*tables(3))
+        assert seeds_of(results.finished()) == [1, 2, 3]
+        assert results.failed() == {}
+    out = tmp_path / "deep" / "out"
+    assert (out / "matrix.toml").read_text() == MATRIX.text
+    assert json.loads((out / "lab.json").read_text()) == {
+        "format": "skipring-lab/1",
+        "title": "a title",
+    }
+    for table, schema in (("runs", RUNS), ("rounds", ROUNDS)):
+        files = sorted((out / table).iterdir())
+        assert [file.name for file in files] == ["chunk-000000.parquet", "chunk-000001.parquet"]
+        assert pq.read_schema(files[0]).names == schema.names
+
+
+def test_a_directory_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
+    with opened(tmp_path, MATRIX) as results:
+        results.add(*tables(1))
+    with opened(tmp_path, Matrix("another", "", ())) as results:
+        results.add(*tables(2))
+        assert seeds_of(results.finished()) == [1, 2]
+    assert json.loads((tmp_path / "lab.json").read_text())["title"] == "another"
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_kill_before_the_runs_are_there_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Between the two files of a chunk, or while one is being written."""
+    write, left = results_module._write, steps
+
+    def write_some(path: Path, table: pa.Table) -> None:
+        nonlocal left
+        if left == 0:
+            path.with_name("." + path.name).write_bytes(b"half a file")
+            raise Killed
+        left -= 1
+        write(path, table)
+
+    with opened(tmp_path, MATRIX) as results:
+        results.add(*tables(1))
+        monkeypatch.setattr(results_module, "_write", write_some)
+        with pytest.raises(Killed):
+            results.add(*tables(2))
+    monkeypatch.setattr(results_module, "_write", write)
+    with opened(tmp_path, MATRIX) as results:
+        assert seeds_of(results.finished()) == [1]
+        for table in ("runs", "rounds"):
+            assert [file.name for file in (tmp_path / table).iterdir()] == ["chunk-000000.parquet"]
+        results.add(*tables(2))
+        assert seeds_of(results.finished()) == [1, 2]
+    assert sorted(file.name for file in (tmp_path / "rounds").iterdir()) == sorted(
+        file.name for file in (tmp_path / "runs").iterdir()
+    )
+
+
+def test_another_version_of_the_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lab.json").write_text('{"format": "skipring-lab/99"}')
+    with pytest.raises(InputError, match=r"'skipring-lab/99' and this program .* choose another"):
+        opened(tmp_path, MATRIX).__enter__()
+    with pytest.raises(InputError, match="skipring-lab/99"):
+        require_format(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "3"])
+def test_a_broken_description_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "lab.json").write_text(text)
+    with pytest.raises(InputError, match="cannot be read; choose another"):
+        require_format(tmp_path)
+
+
+def test_somebody_else_s_directory_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match=r"there is thesis.tex, but no lab.json"):
+        opened(tmp_path, MATRIX).__enter__()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_report_needs_results(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no results of `skipring lab run`: it is empty"):
+        require_format(tmp_path)
+
+
+def test_two_processes_cannot_fill_one_directory(tmp_path: Path) -> None:
+    with opened(tmp_path, MATRIX), pytest.raises(StoreBusyError, match="used by another process"):
+        opened(tmp_path, MATRIX).__enter__()
+    with opened(tmp_path, MATRIX):
+        pass
+
+
+def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, table: pa.Table) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(results_module, "_write", refuse)
+    with opened(tmp_path, MATRIX) as results, pytest.raises(StoreFullError, match="no room left"):
+        results.add(*tables(1))
+
+
+def test_numbers_go_on_after_the_last(tmp_path: Path) -> None:
+    with opened(tmp_path, MATRIX) as results:
+        results.add(*tables(1))
+        results.add(*tables(2))
+    for table in ("runs", "rounds"):
+        (tmp_path / table / "chunk-000000.parquet").unlink()
+    Results(tmp_path).add(*tables(3))
+    assert (tmp_path / "runs" / "chunk-000002.parquet").exists()

@@ -1,0 +1,211 @@
+"""Runs as Spark tasks: the same rows however they are shared out, and after any kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from msgspec import Struct
+from pyspark.sql import SparkSession
+
+from skipring.errors import SkipringError
+from skipring.spark.lab import running
+from skipring.spark.lab.experiments import perform
+from skipring.spark.lab.matrix import Matrix, Run, read_matrix
+from skipring.spark.lab.running import Progress, run_matrix
+
+DEADLINE_S = 240.0
+LOOK_S = 0.02
+BLOCKS = [
+    'kind = "converge"\nn = [3, 8]\nadversary = ["A00", "A15", "A47"]\nseeds = 4\nclosure = 2',
+    'kind = "steady"\nn = 8\nrounds = 5',
+    'kind = "crash"\nn = [4, 8]',
+    'kind = "spread"\nn = 8\nspread = ["tree", "flood"]',
+    'kind = "topology"\nn = [1, 8]',  # the first of them raises an error
+]
+
+
+def matrix_file(tmp_path: Path, *blocks: str) -> Path:
+    path = tmp_path / "m.toml"
+    path.write_text("\n[[experiment]]\n".join(['title = "t"', *blocks]), encoding="utf-8")
+    return path
+
+
+class Tables(Struct):
+    """Both tables as Spark reads them, each in one order."""
+
+    runs: list[dict[str, Any]]
+    rounds: list[dict[str, Any]]
+
+
+def tables(spark: SparkSession, out: Path) -> Tables:
+    runs = spark.read.parquet(str(out / "runs")).orderBy("run_id")
+    rounds = spark.read.parquet(str(out / "rounds")).orderBy("run_id", "round")
+    return Tables(
+        [row.asDict() for row in runs.collect()], [row.asDict() for row in rounds.collect()]
+    )
+
+
+def plain_tables(matrix: Matrix) -> Tables:
+    """What the same runs give without Spark."""
+    outcomes = sorted((perform(run) for run in matrix.runs), key=lambda found: found.row["run_id"])
+    return Tables(
+        [outcome.row for outcome in outcomes],
+        [
+            {"run_id": outcome.row["run_id"], **sample}
+            for outcome in outcomes
+            for sample in outcome.samples
+        ],
+    )
+
+
+@pytest.mark.heavy
+def test_the_same_matrix_gives_the_same_rows_on_any_number_of_partitions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    matrix = read_matrix(matrix_file(tmp_path, *BLOCKS))
+    expected = plain_tables(matrix)
+    for count in (1, 2, 7):
+        summary = run_matrix(spark, matrix, tmp_path / str(count), partition_count=count)
+        assert tables(spark, tmp_path / str(count)) == expected, count
+        assert (summary.total, summary.found, summary.done) == (len(matrix.runs), 0, 31)
+        assert list(summary.failed.values()) == ["ValueError: empty range for randrange()"]
+
+
+@pytest.mark.heavy
+def test_only_what_is_new_in_a_matrix_is_run(spark: SparkSession, tmp_path: Path) -> None:
+    out, told = tmp_path / "out", list[Progress]()
+    first = read_matrix(matrix_file(tmp_path, *BLOCKS[:2]))
+    run_matrix(spark, first, out)
+    before = files(out)
+    second = read_matrix(matrix_file(tmp_path, *BLOCKS[1:3]))
+    summary = run_matrix(spark, second, out, tell=told.append)
+    assert (summary.total, summary.found, summary.done) == (3, 1, 2)
+    assert {path: stat for path, stat in files(out).items() if path in before} == before
+    names = Counter(row["run_id"] for row in tables(spark, out).runs)
+    assert names == dict.fromkeys((run.run_id for run in {*first.runs, *second.runs}), 1)
+    assert (told[-1].done, told[-1].total, told[-1].share) == (3, 3, 1.0)
+    assert (out / "matrix.toml").read_text() == second.text
+
+
+@pytest.mark.heavy
+def test_a_failed_run_is_not_repeated_and_is_still_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    matrix = read_matrix(matrix_file(tmp_path, BLOCKS[4]))
+    run_matrix(spark, matrix, tmp_path / "out")
+    summary = run_matrix(spark, matrix, tmp_path / "out")
+    assert (summary.found, summary.done, len(summary.failed)) == (2, 0, 1)
+
+
+@pytest.mark.heavy
+def test_an_interrupt_cancels_what_is_running_and_keeps_nothing_half(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What would go on for a minute is over at once."""
+    long = Matrix("t", "", (Run(kind="steady", n=256, rounds=4000),))
+    tracker, jobs = spark.sparkContext.statusTracker(), list[int]()
+
+    def interrupt(progress: Progress) -> None:
+        jobs.extend(tracker.getActiveJobsIds())
+        if tracker.getActiveStageIds():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_matrix(spark, long, tmp_path / "out", tell=interrupt)
+    wait_for(lambda: not tracker.getActiveJobsIds())
+    # The first job of a query only shares out the work, and may just have been done.
+    found = map(tracker.getJobInfo, range(jobs[0], jobs[-1] + 10))
+    *_, last = [job for job in found if job is not None]
+    assert last.status == "FAILED"
+    assert files(tmp_path / "out") == {}
+    small = read_matrix(matrix_file(tmp_path, BLOCKS[1]))
+    assert run_matrix(spark, small, tmp_path / "out").done == 1
+
+
+@pytest.mark.heavy
+def test_a_task_that_spark_cannot_do_is_an_error_in_one_sentence(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(batches: object, **_: object) -> object:
+        os._exit(9)
+
+    monkeypatch.setattr(running, "_do_batches", die)
+    matrix = read_matrix(matrix_file(tmp_path, BLOCKS[1]))
+    with pytest.raises(SkipringError, match=r"^Spark could not do the runs: ") as caught:
+        run_matrix(spark, matrix, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert files(tmp_path / "out") == {}
+
+
+# -- a driver that is killed -----------------------------------------------------------------
+
+# Chunks of a fraction of a second, so that there are many.
+PROGRAM = """
+from skipring.spark.lab import planning
+planning.CHUNK_S = 0.1
+from skipring.cli import main
+main()
+"""
+
+
+def files(out: Path) -> dict[str, tuple[int, int]]:
+    """The finished files of a directory, and when and by whom each was written."""
+    return {
+        str(path.relative_to(out)): (path.stat().st_mtime_ns, path.stat().st_ino)
+        for path in sorted(out.glob("r*/chunk-*.parquet"))
+    }
+
+
+def wait_for(condition: Any) -> None:
+    deadline = monotonic() + DEADLINE_S
+    while not condition():
+        assert monotonic() < deadline, "it did not come to be in time"
+        sleep(LOOK_S)
+
+
+def is_gone(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.heavy
+def test_a_killed_run_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    """kill -9 of the driver in the middle: no run twice, none lost, the same rows as without."""
+    block = 'kind = "converge"\nn = 16\nadversary = ["A00", "A15"]\nseeds = 200\nclosure = 0'
+    path, out = matrix_file(tmp_path, block), tmp_path / "out"
+    words = ["lab", "run", str(path), "--out", str(out), "--master", "local[2]"]
+    driver = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: len(files(out)) >= 6 or driver.poll() is not None)
+        driver.kill()
+        assert driver.wait(DEADLINE_S) == -signal.SIGKILL
+        wait_for(lambda: is_gone(driver.pid))  # its JVM and workers do not outlive it
+    finally:
+        if not is_gone(driver.pid):
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait(DEADLINE_S)
+    matrix, before = read_matrix(path), files(out)
+    summary = run_matrix(spark, matrix, out)
+    assert 0 < summary.found < summary.total == 400
+    assert summary.found + summary.done == 400
+    kept = {name: stat for name, stat in before.items() if name in files(out)}
+    assert {name: stat for name, stat in files(out).items() if name in before} == kept
+    assert {name for name in before if name.startswith("runs/")} <= set(kept)
+    assert tables(spark, out) == plain_tables(matrix)
