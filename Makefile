@@ -26,10 +26,11 @@ check: static ## what to run before every commit: as test, but only the fast tes
 slow: setup ## all tests, the long random runs and large rings too
 	$(BIN)/pytest -q -n auto --dist worksteal -m ""
 
-bench: setup ## measure the simulator, the index of publications and comparing two of them
+bench: setup ## measure the simulator, the index of publications, comparing two of them, and Spark
 	@$(BIN)/skipring bench sim
 	@$(BIN)/skipring bench index
 	@$(BIN)/skipring bench reconcile
+	@$(BIN)/skipring bench spark
 
 golden: setup ## rewrite the transcripts in tests/golden; review the diff
 	SKIPRING_GOLDEN=rewrite $(BIN)/pytest -q -m "" tests/golden

@@ -10,7 +10,7 @@ _PROCESSES = Path("/proc")
 _PARENT, _FIRST_TIME, _LAST_TIME = 1, 11, 15  # of the fields behind a process's name
 
 
-def cpu_s(roots: Iterable[int]) -> float:
+def cpu_s(roots: Iterable[int] = ()) -> float:
     """Processor time of this process, of some others, and of all that they have started.
 
     Also of what has ended meanwhile, if its parent waited for it.

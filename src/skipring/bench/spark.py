@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -18,9 +18,11 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from skipring.bench import lab
 from skipring.bench.processes import cpu_s
 from skipring.core.publications import Publication
 from skipring.spark import register, session
+from skipring.spark.lab.running import settings_for
 from skipring.spark.options import Access
 from skipring.spark.reach import Reach
 from skipring.storage.publications import PublicationStore
@@ -37,11 +39,26 @@ FORMING_S: Final = 60.0
 AGAIN_S: Final = 0.1
 WANTED: Final = 0.5  # of the rows per second that Parquet gives
 
+Rows = Generator[dict[str, Any], None, dict[str, float]]  # and the ratios at the end
+
 _FIRST_TIME: Final = 1_700_000_000_000_000
 
 
-def measure(rows: int, *, repeats: int = REPEATS) -> Iterator[dict[str, Any]]:
+def measure(rows: int, runs: int, *, repeats: int = REPEATS) -> Iterator[dict[str, Any]]:
     """Yield one row a measurement, the ratios last."""
+    ratios = yield from _measured_reads(rows, repeats)
+    master = f"local[{CORES}]"
+    conf = settings_for(master)
+    with session.opened(master=master, conf=conf, app="skipring bench") as spark:
+        row = lab.measure(spark, runs=runs)
+    yield row
+    ratios["lab_cpu_over_plain"] = round(1 + row["overhead_cpu"], 2)
+    ratios["lab_wall_over_plain"] = round(1 + row["overhead_wall"], 2)
+    yield {"ratios": ratios}
+
+
+def _measured_reads(rows: int, repeats: int) -> Rows:
+    """Rows of both ways to read; return the ratios."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="skipring-bench-")))
         nodes = [f"n{number}" for number in range(MEMBERS)]
@@ -56,12 +73,12 @@ def measure(rows: int, *, repeats: int = REPEATS) -> Iterator[dict[str, Any]]:
             RING: lambda: _table(spark, ring.supervisor),
             PARQUET: lambda: spark.read.parquet(parquet),
         }
-        yield from _compared(reads, rows, repeats, ring.pids)
+        return (yield from _compared(reads, rows, repeats, ring.pids))
 
 
 def _compared(
     reads: dict[str, Callable[[], DataFrame]], rows: int, repeats: int, pids: list[int]
-) -> Iterator[dict[str, Any]]:
+) -> Rows:
     found: dict[str, list[tuple[float, float]]] = {system: [] for system in reads}
     for turn in range(WARM_UPS + repeats):
         for system, read in reads.items():
@@ -82,11 +99,9 @@ def _compared(
             "cpu_us_per_row": round(median(cpu for _, cpu in times) / rows * 1e6, 2),
             "repeats": repeats,
         }
-    yield {
-        "ratios": {
-            "rows_per_s_over_parquet": round(speeds[RING] / speeds[PARQUET], 2),
-            "rows_per_s_over_wanted": round(speeds[RING] / speeds[PARQUET] / WANTED, 2),
-        }
+    return {
+        "rows_per_s_over_parquet": round(speeds[RING] / speeds[PARQUET], 2),
+        "rows_per_s_over_wanted": round(speeds[RING] / speeds[PARQUET] / WANTED, 2),
     }
 
 
@@ -149,8 +164,9 @@ def running_ring(directory: Path, nodes: list[str]) -> Iterator[Ring]:
 def _started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process of ours, and where it listens."""
     command = [sys.executable, "-m", "skipring", *words, "--listen", "127.0.0.1:0"]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, text=True, **streams) as process:  # noqa: S603
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             yield process, process.stdout.readline().removeprefix("listening ").strip()

@@ -71,16 +71,17 @@ def reconcile(sizes: list[int], seed: int, as_json: bool) -> None:
 
 @bench.command()
 @click.option("--n", "rows", type=_SIZE, default=100_000, show_default=True)
+@click.option("--runs", type=_SIZE, default=1000, show_default=True, help="Of the lab, n = 16.")
 @click.option("--repeats", type=click.IntRange(1, 100), default=7, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
-def spark(rows: int, repeats: int, as_json: bool) -> None:
+def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
     """Speed of reading N publications with Spark, beside Parquet, and what the lab costs."""
     from skipring.spark.installed import require_spark
 
     require_spark()
     from skipring.bench.spark import measure
 
-    _print_rows(measure(rows, repeats=repeats), as_json=as_json)
+    _print_rows(measure(rows, runs, repeats=repeats), as_json=as_json)
 
 
 def _print_lines(lines: Iterable[str]) -> None:

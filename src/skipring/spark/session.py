@@ -9,6 +9,8 @@ choose (``skipring.spark.settings``).
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from subprocess import TimeoutExpired
@@ -27,6 +29,7 @@ from skipring.spark.shipping import check_executors, kept_zip, ship
 
 STOP_WAIT_S: Final = 30.0  # Our guess: a JVM that has not ended by then is killed
 
+_HAS_MASKS: Final = hasattr(signal, "pthread_sigmask")
 _STOPPED_MEANS: Final = "the master has ended it at once; see the logs of the master and executors"
 
 
@@ -43,8 +46,15 @@ def start(
     ours = {"spark.app.name": app, **default_settings(master)}
     settings = {key: value for key, value in ours.items() if key not in given}
     settings |= {**(conf or {}), "spark.master": master}
-    with _environment({**variables(master, {**given, **settings}), **_planners_path(master)}):
-        spark = _launch(settings)
+    surroundings = {**variables(master, {**given, **settings}), **_planners_path(master)}
+    try:
+        with _environment(surroundings), _uninterrupted():
+            spark = _launch(settings)
+    except KeyboardInterrupt:
+        if SparkContext._active_spark_context is not None:
+            SparkContext._active_spark_context.stop()
+        _end_jvm()
+        raise
     return _supplied(spark)
 
 
@@ -71,7 +81,7 @@ def opened(
 def _active() -> SparkSession | None:
     """The session of this process, whichever of its threads has started it."""
     found = SparkSession.getActiveSession()
-    if found is None and SparkContext._active_spark_context is not None:  # noqa: SLF001
+    if found is None and SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
     return found
 
@@ -135,17 +145,33 @@ def _reason(error: Exception) -> str:
 
 def _end_jvm() -> None:
     """End the JVM that was started for this process; spark-submit's own ends with us."""
-    gateway = SparkContext._gateway  # noqa: SLF001  (PySpark has no other way to end it)
+    gateway = SparkContext._gateway
     if gateway is None or gateway.proc is None:
         return
     gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    SparkContext._gateway = SparkContext._jvm = None
     gateway.proc.stdin.close()  # the JVM waits for this
     try:
         gateway.proc.wait(STOP_WAIT_S)
     except TimeoutExpired:
         gateway.proc.kill()
         gateway.proc.wait()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put off Ctrl-C for as long as Spark starts: a JVM that is only half known could not be ended.
+
+    Signals come to the main thread; another one is not interrupted anyway.
+    """
+    if threading.current_thread() is not threading.main_thread() or not _HAS_MASKS:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -1,0 +1,36 @@
+"""What ``skipring bench spark`` measures: that it does, not how much it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql import SparkSession
+
+from skipring.bench.processes import cpu_s
+from skipring.bench.spark import measure
+
+BUSY = "from time import process_time\nwhile process_time() < 0.5: pass"
+
+
+def test_the_cpu_time_of_processes_that_have_ended_counts() -> None:
+    before = cpu_s()
+    subprocess.run([sys.executable, "-c", BUSY], check=True)
+    assert cpu_s() - before >= 0.4
+
+
+@pytest.mark.heavy
+def test_reads_and_runs_are_measured_and_the_ratios_come_last(spark: SparkSession) -> None:
+    ring, parquet, lab, last = measure(300, 20, repeats=1)
+    assert (ring["system"], parquet["system"]) == ("skipring", "parquet")
+    for row in (ring, parquet):
+        assert (row["job"], row["rows"]) == ("spark", 300)
+        assert row["rows_per_s_min"] <= row["rows_per_s"] <= row["rows_per_s_max"]
+    assert (lab["job"], lab["runs"], lab["n"]) == ("lab", 20, 16)
+    for name in ("plain", "sampled", "spark", "spark_first"):
+        assert lab[f"{name}_wall_s"] > 0
+    speeds = ring["rows_per_s"] / parquet["rows_per_s"]
+    assert last["ratios"]["rows_per_s_over_parquet"] == pytest.approx(speeds, rel=0.1, abs=0.01)
+    cpu = lab["spark_cpu_s"] / lab["plain_cpu_s"]  # of rounded figures
+    assert last["ratios"]["lab_cpu_over_plain"] == pytest.approx(cpu, rel=0.1, abs=0.1)
