@@ -34,7 +34,7 @@ OF_EACH_KIND = [
 of_every_kind = pytest.mark.parametrize("run", OF_EACH_KIND, ids=lambda run: run.kind)
 
 
-def done(kind: str, n: int, **values: Any) -> Outcome:
+def done(kind: str, n: int, **values: Any) -> Outcome:  # noqa: ANN401
     outcome = perform(Run(kind=kind, n=n, **{"max_rounds": 300, **values}))
     assert outcome.row["error"] is None
     return outcome

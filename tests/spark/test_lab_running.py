@@ -164,7 +164,7 @@ def files(out: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def wait_for(condition: Any) -> None:
+def wait_for(condition: Any) -> None:  # noqa: ANN401
     deadline = monotonic() + DEADLINE_S
     while not condition():
         assert monotonic() < deadline, "it did not come to be in time"

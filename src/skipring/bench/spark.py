@@ -164,7 +164,7 @@ def running_ring(directory: Path, nodes: list[str]) -> Iterator[Ring]:
 def _started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process of ours, and where it listens."""
     command = [sys.executable, "-m", "skipring", *words, "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603  (ourselves)
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         try:

@@ -102,7 +102,7 @@ def render(page: Page) -> str:
     )
 
 
-def figure_json(figure: Any) -> str:
+def figure_json(figure: Any) -> str:  # noqa: ANN401  (plotly has no types)
     """A figure as JSON that can stand inside a script element: plotly writes < as an escape."""
     text: str = to_json(figure, validate=False)
     return text

@@ -51,8 +51,8 @@ def start(
         with _environment(surroundings), _uninterrupted():
             spark = _launch(settings)
     except KeyboardInterrupt:
-        if SparkContext._active_spark_context is not None:
-            SparkContext._active_spark_context.stop()
+        if SparkContext._active_spark_context is not None:  # noqa: SLF001  (there is no other way)
+            SparkContext._active_spark_context.stop()  # noqa: SLF001  (there is no other way)
         _end_jvm()
         raise
     return _supplied(spark)
@@ -81,7 +81,7 @@ def opened(
 def _active() -> SparkSession | None:
     """The session of this process, whichever of its threads has started it."""
     found = SparkSession.getActiveSession()
-    if found is None and SparkContext._active_spark_context is not None:
+    if found is None and SparkContext._active_spark_context is not None:  # noqa: SLF001  (there is no other way)
         return SparkSession.builder.getOrCreate()
     return found
 
@@ -145,11 +145,11 @@ def _reason(error: Exception) -> str:
 
 def _end_jvm() -> None:
     """End the JVM that was started for this process; spark-submit's own ends with us."""
-    gateway = SparkContext._gateway
+    gateway = SparkContext._gateway  # noqa: SLF001  (there is no other way)
     if gateway is None or gateway.proc is None:
         return
     gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001  (there is no other way)
     gateway.proc.stdin.close()  # the JVM waits for this
     try:
         gateway.proc.wait(STOP_WAIT_S)

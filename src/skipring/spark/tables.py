@@ -96,8 +96,8 @@ def _line(cells: Iterator[str] | tuple[str, ...]) -> str:
 def number(value: float) -> str:
     """A figure with as many digits as one can believe; whole ones as they are."""
     if not isfinite(value):
-        return "never" if value == inf else "–"
-    sign, size = "−" if value < 0 else "", abs(value)
+        return "never" if value == inf else "–"  # noqa: RUF001  (as it is printed)
+    sign, size = "−" if value < 0 else "", abs(value)  # noqa: RUF001  (as it is printed)
     if size == int(size):
         return f"{sign}{int(size):,}"
     places = max(0, _DIGITS - 1 - floor(log10(size)))
@@ -108,5 +108,5 @@ def percent(share: float) -> str:
     """A share in percent; 100 % and 0 % are written only where they are meant exactly."""
     if share in (0.0, 1.0):
         return f"{share:.0%}".replace("%", " %")
-    places = 1 if 0.001 <= share <= 0.999 else 3
+    places = 1 if 0.001 <= share <= 0.999 else 3  # noqa: PLR2004  (beyond these a share is written out)
     return f"{100 * share:.{places}f} %"

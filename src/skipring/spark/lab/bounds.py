@@ -97,7 +97,7 @@ def slope_bounds(points: Sequence[tuple[float, float]]) -> Bounds:
     count = len(points)
     x_mean, y_mean = sum(x for x, _ in points) / count, sum(y for _, y in points) / count
     spread = sum((x - x_mean) ** 2 for x, _ in points)
-    if spread == 0 or count < 3:
+    if spread == 0 or count < 3:  # noqa: PLR2004  (two points leave no spread)
         return Bounds(nan, nan, nan)
     slope = sum((x - x_mean) * (y - y_mean) for x, y in points) / spread
     rest = sum((y - y_mean - slope * (x - x_mean)) ** 2 for x, y in points)

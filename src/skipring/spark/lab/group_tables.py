@@ -16,7 +16,7 @@ def median_table(found: Sequence[Group], by: Sequence[str], unit: str) -> Table:
     rows = []
     for group in found:
         sample, middle = group.sample, group.sample.median
-        last = number(sample.finite[-1]) if sample.finite else "–"
+        last = number(sample.finite[-1]) if sample.finite else "–"  # noqa: RUF001  (as it is printed)
         rows.append(
             (
                 *(title_of(group.at[name]) for name in by),

@@ -109,7 +109,7 @@ def _matrix(values: Mapping[str, Any], text: str) -> Matrix:
     return Matrix(title, text, tuple(runs))
 
 
-def _named(number: int, block: Any, read: Callable[[Any], Any]) -> Any:
+def _named(number: int, block: Any, read: Callable[[Any], Any]) -> Any:  # noqa: ANN401  (as TOML has it)
     """Read a block; an error says which one it is."""
     try:
         return read(block)

@@ -360,7 +360,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
     ),
     Statement(
         "5",
-        "Claim: p′ = p.label",
+        "Claim: p′ = p.label",  # noqa: RUF001  (as it is printed)
         "The prefix that is asked for is the label of that node.",
         "false where c is more than one bit deeper",
         Unmeasured(),

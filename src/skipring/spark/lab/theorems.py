@@ -169,7 +169,7 @@ def constant_verdict(values: ByN) -> Cell:
     often the same.
     """
     sizes = sorted(values)[len(values) // 2 - 1 :]
-    if len(sizes) < 2:
+    if len(sizes) < 2:  # noqa: PLR2004  (one alone cannot be compared)
         return NOT_MEASURED
     points = [(log2(n), value) for n in sizes for value in values[n].values]
     slope = slope_bounds(points)

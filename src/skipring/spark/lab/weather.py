@@ -38,7 +38,7 @@ def _effect(healing: DataFrame, what: str) -> Section:
     key = f"weather-{what}"
     calm = " AND ".join((_CALM | {what: _STORM.get(what, "true")}).values())
     found = _on_equal_starts(groups(healing.filter(calm), [what, *_START], "rounds"), what)
-    if len(found) < 2:
+    if len(found) < 2:  # noqa: PLR2004  (one alone cannot be compared)
         return missing(key, title, f"runs of kind converge that differ in {what} only")
     named = [Group({"what": _words(group.at[what], unit)}, group.sample) for group in found]
     told = [f"{group.at['what']}: {number(group.sample.median.value)}" for group in named]
