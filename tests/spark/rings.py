@@ -68,10 +68,7 @@ class Ring:
 @contextmanager
 def running_ring(n: int = 4, data_dir: Path | None = None, topic: str = TOPIC) -> Iterator[Ring]:
     """A ring that has formed; it ends with the block."""
-    loop = asyncio.new_event_loop()
-    thread = Thread(target=loop.run_forever, name="ring")
-    thread.start()
-    try:
+    with running_loop() as loop:
         ring = Ring(Cluster(n, topic=topic, data_dir=data_dir), loop)
         ring.run(ring.cluster.__aenter__())
         try:
@@ -79,6 +76,16 @@ def running_ring(n: int = 4, data_dir: Path | None = None, topic: str = TOPIC) -
             yield ring
         finally:
             ring.run(ring.cluster.__aexit__(None, None, None))
+
+
+@contextmanager
+def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever, name="ring")
+    thread.start()
+    try:
+        yield loop
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

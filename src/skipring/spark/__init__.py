@@ -10,6 +10,6 @@ if TYPE_CHECKING:  # so that this package can be imported where Spark is not ins
 
 def register(spark: SparkSession) -> None:
     """Let a session know the data source ``skipring``."""
-    from skipring.spark.source import SkipringDataSource  # noqa: PLC0415
+    from skipring.spark.source import SkipringDataSource  # noqa: PLC0415  (as above)
 
     spark.dataSource.register(SkipringDataSource)

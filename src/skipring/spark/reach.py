@@ -25,10 +25,9 @@ class Reach:
     """An outsider with an event loop of its own, which runs while something is asked."""
 
     def __init__(self, access: Access) -> None:
+        credentials = access.credentials()  # first: the files may be missing
         self._loop = asyncio.new_event_loop()
-        self._outsider = Outsider(
-            access.supervisors, rng=Random(), credentials=access.credentials()
-        )
+        self._outsider = Outsider(access.supervisors, rng=Random(), credentials=credentials)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,92 @@
+"""The data source as Spark's users meet it: found, told about mistakes, and typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from socket import create_server
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from skipring.spark import register
+from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ring]:
+    data_dir = tmp_path_factory.mktemp("ring")
+    fill(data_dir, ["n00"], made(20))
+    with running_ring(2, data_dir) as ring:
+        yield ring
+
+
+def test_the_source_is_found_without_being_registered(spark: SparkSession, ring: Ring) -> None:
+    fresh = spark.newSession()  # what was registered before belongs to another one
+    reader = fresh.read.format("skipring").option("supervisor", ring.supervisor)
+    table = reader.option("subscribe", TOPIC).option("includeHeaders", "true").load()
+    assert dict(table.dtypes) == {
+        "key": "binary",
+        "value": "binary",
+        "topic": "string",
+        "partition": "int",
+        "offset": "bigint",
+        "timestamp": "timestamp",
+        "publisher": "string",
+        "sequence": "bigint",
+        "id": "binary",
+        "headers": "map<string,binary>",
+    }
+    assert table.where("headers['source'] = X'74657374'").count() == 20
+
+
+def closed_port() -> str:
+    with create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+TROUBLES = {
+    "unknown option 'suscribe'; did you mean": {"suscribe": TOPIC},
+    "nobody subscribes to 'nothing'; start a node that does": {"subscribe": "nothing"},
+    "no supervisor answers at": {"supervisor": closed_port()},
+    '"failOnDataLoss" is true or false': {"failOnDataLoss": "perhaps"},
+}
+
+
+@pytest.mark.parametrize(("sentence", "options"), TROUBLES.items(), ids=TROUBLES)
+def test_mistakes_in_a_batch_are_told(
+    spark: SparkSession, ring: Ring, sentence: str, options: dict[str, str]
+) -> None:
+    register(spark)
+    given = {"supervisor": ring.supervisor, "subscribe": TOPIC, **options}
+    with pytest.raises(PySparkException) as caught:
+        spark.read.format("skipring").options(**given).load().count()
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(("sentence", "options"), TROUBLES.items(), ids=TROUBLES)
+def test_mistakes_in_a_stream_are_told(
+    spark: SparkSession, ring: Ring, tmp_path: Path, sentence: str, options: dict[str, str]
+) -> None:
+    register(spark)
+    given = {"supervisor": ring.supervisor, "subscribe": TOPIC, **options}
+
+    def drain() -> None:
+        stream = spark.readStream.format("skipring").options(**given).load()
+        writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        writer.trigger(availableNow=True).start().awaitTermination(60)
+
+    with pytest.raises(PySparkException) as caught:
+        drain()
+    assert sentence in str(caught.value)
+
+
+def test_mistakes_in_a_write_are_told(spark: SparkSession, ring: Ring) -> None:
+    register(spark)
+    rows = spark.range(3).selectExpr("id AS wrong")
+    writer = rows.write.format("skipring").option("supervisor", ring.supervisor)
+    with pytest.raises(PySparkException, match="the rows have no column value"):
+        writer.option("topic", TOPIC).mode("append").save()

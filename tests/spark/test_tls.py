@@ -1,0 +1,111 @@
+"""Reading and writing a ring that wants to see certificates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from skipring.core.events import PublishRequested
+from skipring.errors import InputError, UnreachableError
+from skipring.runtime.certificates import issue, make_authority
+from skipring.runtime.credentials import Credentials
+from skipring.runtime.node import Node
+from skipring.runtime.settings import Settings
+from skipring.runtime.supervisor import SupervisorServer
+from skipring.spark.batch import BatchReader
+from skipring.spark.options import ReadOptions, WriteOptions
+from skipring.spark.sink import publish_rows
+from skipring.storage.publications import PublicationStore
+from tests.runtime.rings import until
+from tests.spark.reading import rows_of
+from tests.spark.rings import TOPIC, running_loop
+
+TICK_S = 0.05
+DEADLINE_S = 30.0
+
+Result = TypeVar("Result")
+
+
+class Secured:
+    """A supervisor and a node that believe nobody without a certificate."""
+
+    def __init__(self, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._papers = make_authority(directory / "papers", days=10)
+        for name in ("supervisor", "a", "spark"):
+            issue(self._papers, name, self._papers, days=5, hosts=[])
+        self._store = PublicationStore.open(directory / "a")
+        self.supervisor = SupervisorServer(
+            Settings(tick_s=TICK_S, credentials=self._credentials("supervisor")), rng=Random(0)
+        )
+
+    def _credentials(self, name: str) -> Credentials:
+        return Credentials.load(*(Path(file) for file in self.options(name).values()))
+
+    def options(self, name: str) -> dict[str, str]:
+        """The files that somebody shows, as options."""
+        files = {"ca": "ca.pem", "cert": f"{name}.pem", "key": f"{name}.key"}
+        return {option: str(self._papers / file) for option, file in files.items()}
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+    async def start(self) -> None:
+        await self.supervisor.start("127.0.0.1", 0)
+        settings = Settings(
+            supervisors=(self.supervisor.address,),
+            tick_s=TICK_S,
+            flush_s=TICK_S,
+            credentials=self._credentials("a"),
+        )
+        self.node = Node("a", settings, rng=Random(1), deliver=lambda *_: None, store=self._store)
+        await self.node.start("127.0.0.1", 0)
+        self.node.subscribe(TOPIC)
+        await until(lambda: bool(self.supervisor.members().get(TOPIC)))
+        for number in range(10):
+            await self.node.publish(TOPIC, PublishRequested(payload=b"%d" % number))
+
+    async def stop(self) -> None:
+        await self.node.close()
+        await self.supervisor.close()
+        self._store.close()
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Secured]:
+    with running_loop() as loop:
+        secured = Secured(tmp_path, loop)
+        secured.run(secured.start())
+        yield secured
+        secured.run(secured.stop())
+
+
+def test_whoever_shows_a_certificate_reads_and_writes(secured: Secured) -> None:
+    access = {"supervisor": secured.supervisor.address, **secured.options("spark")}
+    rows = pa.RecordBatch.from_pydict({"value": [b"more"]})
+    publish_rows(WriteOptions.parse({**access, "topic": TOPIC}), "w", "", iter([rows]))
+    options = ReadOptions.parse({**access, "subscribe": TOPIC}, is_stream=False)
+    reader = BatchReader(options)
+    values = sorted(row["value"] for row in rows_of(reader, reader.partitions()))
+    assert values == [*(b"%d" % number for number in range(10)), b"more"]
+
+
+def test_whoever_shows_none_is_told_what_may_be_wrong(secured: Secured) -> None:
+    given = {"supervisor": secured.supervisor.address, "subscribe": TOPIC}
+    reader = BatchReader(ReadOptions.parse(given, is_stream=False))
+    with pytest.raises(UnreachableError, match="does it want a certificate"):
+        reader.partitions()
+
+
+def test_a_file_that_is_no_certificate_is_told(secured: Secured, tmp_path: Path) -> None:
+    given = {"supervisor": secured.supervisor.address, "subscribe": TOPIC}
+    files = {**secured.options("spark"), "cert": str(tmp_path / "none.pem")}
+    reader = BatchReader(ReadOptions.parse({**given, **files}, is_stream=False))
+    with pytest.raises(InputError, match=r"none\.pem"):
+        reader.partitions()
