@@ -4,6 +4,8 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.7
 # `make lock LOCK_FLAGS=--upgrade` takes the newest versions; without it pins that still fit stay.
 LOCK_FLAGS ?=
+# Tests that run processes wait much: one more than there are cores keeps all of them busy.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check slow bench golden lock clean static
@@ -18,7 +20,7 @@ demo: setup ## show the story: a ring forms, is damaged and heals
 	@$(BIN)/skipring demo
 
 test: static ## everything that CI runs: format, lint, types, imports, all tests but the slow ones
-	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow"
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow"
 
 check: static ## what to run before every commit: as test, but only the fast tests
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not heavy"

@@ -9,7 +9,12 @@ from pyspark.sql import SparkSession
 
 from skipring.spark import session
 
-SMALL = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+SMALL = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    # Java's second compiler takes seconds, for programs that run longer than these.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 
 from skipring.spark import register, session
+from tests.spark.conftest import SMALL
 
 SUPERVISOR, TOPIC, TABLE, CHECKPOINT, TRIGGER = sys.argv[1:]
 
-spark = session.start(master="local[2]", conf={"spark.driver.memory": "1g"})
+spark = session.start(master="local[2]", conf=SMALL)
 register(spark)
 writer = (
     spark.readStream.format("skipring")

@@ -30,6 +30,8 @@ def following(ring: Ring, directory: Path, trigger: str) -> Iterator[subprocess.
     places = [str(directory / "table"), str(directory / "checkpoint")]
     program = subprocess.Popen(
         [sys.executable, str(PROGRAM), ring.supervisor, TOPIC, *places, trigger],
+        cwd=PROGRAM.parents[2],
+        env={**os.environ, "PYTHONPATH": str(PROGRAM.parents[2])},
         start_new_session=True,
     )
     try:

@@ -44,7 +44,7 @@ def test_positions_survive_being_kept(
     standby = Standby(store="b0", epoch=2, offset=7, missing=tuple(missing), seen=late)
     for position in (
         Position(store="a0", epoch=1, offset=9),
-        Position(store="a0", epoch=1, offset=9, seen=seen, standby=standby),
+        Position(store="a0", epoch=1, offset=9, seen=seen, begun=3, standby=standby),
     ):
         kept = json.dumps(to_json({TOPIC: position}))
         assert from_json(json.loads(kept)) == {TOPIC: position}

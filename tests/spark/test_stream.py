@@ -176,6 +176,29 @@ def test_a_batch_that_is_run_again_has_the_same_rows(ring: Ring) -> None:
     assert query.run(start, end) == first
 
 
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_a_first_batch_that_is_run_again_begins_where_it_began(ring: Ring, starting: str) -> None:
+    query = Query(ring, startingOffsets=starting)
+    publish(ring, 0)
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    first = query.run(query.offset, end)
+    publish(ring, 100)
+    query.restart()  # Spark has kept the end of the batch, and asks for its beginning again
+    again = query.reader.initialOffset()
+    assert query.run(again, end) == first
+    assert len(first) == (510 if starting == "earliest" else 10)
+    query.offset = end
+    assert query.batch() == 10
+
+
+def test_a_first_batch_may_be_run_again_by_somebody_who_would_begin_elsewhere(ring: Ring) -> None:
+    query = Query(ring)
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    elsewhere = next(n for n in NODES if ring.store_of(n) != from_json(end)[TOPIC].store)
+    start = {TOPIC: {"store": ring.store_of(elsewhere), "epoch": 0, "offset": 0}}
+    assert len(query.run(start, end)) == 500
+
+
 def test_the_supervisor_is_not_needed_to_go_on(ring: Ring) -> None:
     query = Query(ring)
     query.batch()

@@ -13,8 +13,10 @@ from skipring.cli.certs import certs
 from skipring.cli.chaos import chaos
 from skipring.cli.demo import demo
 from skipring.cli.inspect import doctor, explain, ring
+from skipring.cli.lab import lab
 from skipring.cli.live import node, supervisor
 from skipring.cli.messages import pub, sub
+from skipring.cli.pipeline import pipeline
 from skipring.cli.shrink import shrink
 from skipring.cli.simulate import simulate
 from skipring.errors import InputError, SkipringError, UnreachableError
@@ -50,6 +52,8 @@ for command in (
     explain,
     chaos,
     certs,
+    lab,
+    pipeline,
 ):
     skipring.add_command(command)
 

@@ -67,6 +67,7 @@ class Position(Struct, frozen=True, kw_only=True):
     epoch: int
     offset: int
     seen: frozenset[bytes] = frozenset()  # read from a store that is gone, and not to be read again
+    begun: int | None = None  # where the first micro-batch began, of which Spark keeps the end only
     standby: Standby | None = None
 
 
@@ -77,6 +78,7 @@ class _Bare(Struct, frozen=True, forbid_unknown_fields=True):
     epoch: int
     offset: int
     seen: str = ""
+    begun: int | None = None
     standby: dict[str, str | int] | None = None
 
 
@@ -101,6 +103,8 @@ def _position_to_json(position: Position) -> Json:
     }
     if position.seen:
         known["seen"] = _text(sorted(position.seen))
+    if position.begun is not None:
+        known["begun"] = position.begun
     standby = position.standby
     if standby is not None:
         records = (o.to_bytes(_OFFSET_BYTES, "big") + key for o, key in standby.missing)
@@ -143,11 +147,17 @@ def _position(topic: TopicId, given: object) -> Position:
         raise InputError(
             f"the offset of topic {shown(topic)} is no {{store, epoch, offset}}: {error}"
         ) from None
-    for name, number in (("epoch", bare.epoch), ("offset", bare.offset)):
+    numbers = {"epoch": bare.epoch, "offset": bare.offset, "begun": bare.begun or 0}
+    for name, number in numbers.items():
         if not 0 <= number <= OFFSET_MAX:
             raise InputError(f"the {name} of topic {shown(topic)} is not from 0 to 2^40-1")
     return Position(
-        store=bare.store, epoch=bare.epoch, offset=bare.offset, seen=seen, standby=standby
+        store=bare.store,
+        epoch=bare.epoch,
+        offset=bare.offset,
+        seen=seen,
+        begun=bare.begun,
+        standby=standby,
     )
 
 

@@ -24,6 +24,19 @@ PUBLICATION: Final = pa.schema(
 HEADERS: Final = pa.field("headers", pa.map_(pa.string(), pa.binary()))
 PUBLICATION_WITH_HEADERS: Final = PUBLICATION.append(HEADERS)
 
+# How a publication came to a node, as the node has noted it.
+DELIVERY: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("node", pa.string()),
+        ("offset", pa.int64()),
+        ("id", pa.binary()),
+        ("arrived", pa.timestamp("us", tz="UTC")),
+        ("hops", pa.int32()),
+        ("origin", pa.string()),
+    ]
+)
+
 _NAMES: Final = {
     pa.binary(): "binary",
     pa.string(): "string",

@@ -106,6 +106,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             {topic: each.end - each.start for topic, each in ahead.items()}, rows_max
         )
         after = {topic: each.position(taken[topic]) for topic, each in ahead.items()}
+        if start == self._initial:
+            after = {t: _with_begin(positions[t], each) for t, each in after.items()}
         if all(_is_same(positions[topic], after[topic]) for topic in after):
             return start  # Spark compares texts, and standbys may have moved
         stores = self._members()
@@ -125,8 +127,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before, after = from_json(start), from_json(end)
         found: list[InputPartition] = []
         for topic, last in after.items():
-            new = Position(store=last.store, epoch=last.epoch, offset=0)
-            found += self._between(topic, before.get(topic, new), last)
+            first = Position(store=last.store, epoch=last.epoch, offset=last.begun or 0)
+            is_first = last.begun is not None or topic not in before
+            found += self._between(topic, first if is_first else before[topic], last)
         return found or [InputPartition(None)]
 
     def commit(self, end: Json) -> None:
@@ -235,6 +238,16 @@ def shared_out(ahead: Mapping[TopicId, int], rows_max: int | None) -> dict[Topic
 def _position(holder: Holder, offset: int, seen: frozenset[bytes] = frozenset()) -> Position:
     survey = holder.survey
     return Position(store=survey.store, epoch=survey.epoch, offset=offset, seen=seen)
+
+
+def _with_begin(begin: Position, end: Position) -> Position:
+    """The end of a query's first micro-batch, which also says where it began.
+
+    Spark only keeps the end. A query that is killed in its first micro-batch asks for the beginning
+    again, and that may be elsewhere by then.
+    """
+    is_same = (begin.store, begin.epoch) == (end.store, end.epoch)
+    return replace(end, begun=begin.offset) if is_same else end
 
 
 def _is_same(one: Position, other: Position) -> bool:

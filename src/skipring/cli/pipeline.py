@@ -1,0 +1,233 @@
+"""``skipring pipeline``: topics as a lake of Parquet tables, and a report on it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from skipring.cli.live_options import Access, access_options
+from skipring.cli.options import FILE
+from skipring.cli.spark_options import SparkChoice, spark_options
+
+if TYPE_CHECKING:
+    from skipring.spark.pipeline.running import Plan, Tell
+
+DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
+FORMATS: Final = ("auto", "json", "text", "binary")
+TRIGGER_S: Final = 5.0  # Our guess: fresh enough to look at, and not too many small files.
+INTERRUPTED: Final = 130
+WINDOW_MAX_S: Final = 86_400  # a day, by which gold is divided
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class Duration(click.ParamType[float]):
+    """A number and a unit: 500ms, 5s, 1m, 1h, 1d."""
+
+    name = "duration"
+
+    def __init__(self, least_s: float, most_s: float) -> None:
+        self._least_s, self._most_s = least_s, most_s
+
+    def convert(
+        self,
+        value: object,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """The duration in seconds."""
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h|d)", str(value))
+        seconds = int(found[1]) * _UNITS_S[found[2]] if found else 0.0
+        if not self._least_s <= seconds <= self._most_s:
+            least, most = f"{self._least_s:g} s", f"{self._most_s:g} s"
+            self.fail(f"{value!r} is no time such as 5s or 1m, from {least} to {most}", param, ctx)
+        return seconds
+
+
+@click.group()
+def pipeline() -> None:
+    """Follow topics with Spark into a lake of tables, and report on it."""
+
+
+@pipeline.command()
+@access_options
+@click.option("--subscribe", required=True, metavar="T[,...]", help="The topics to follow.")
+@click.option("--lake", type=DIRECTORY, required=True, help="Where the tables are.")
+@click.option(
+    "--trigger",
+    type=Duration(0.1, 86_400),
+    metavar="TIME",
+    help="Take what is new every so often.  [default: 5s]",
+)
+@click.option("--available-now", is_flag=True, help="Take what is there now, then end.")
+@click.option(
+    "--starting",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    show_default=True,
+    help="Where a new lake begins.",
+)
+@click.option(
+    "--format",
+    "values",
+    type=click.Choice(FORMATS),
+    help="What values are; others are put aside.  [default: auto]",
+)
+@click.option(
+    "--window",
+    type=Duration(1, WINDOW_MAX_S),
+    metavar="TIME",
+    help="The windows of gold.  [default: 1m]",
+)
+@click.option(
+    "--max-offsets",
+    type=click.IntRange(1, 10_000_000),
+    help="Publications in a batch at most.  [default: 100000]",
+)
+@click.option(
+    "--fail-on-data-loss/--no-fail-on-data-loss",
+    default=True,
+    show_default=True,
+    help="If the store that was followed is gone.",
+)
+@spark_options
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each batch.")
+def run(spark: SparkChoice, as_json: bool, **options: Any) -> int:  # noqa: ANN401
+    """Follow topics into bronze, silver and gold tables below a directory.
+
+    Exit status: 0 all was taken or it was asked to end, 1 a failure, 2 bad input, 4 nobody could
+    be reached, 130 interrupted.
+    """
+    from skipring.spark.installed import require_spark
+
+    require_spark()
+    from skipring.spark import session
+    from skipring.spark.pipeline.running import rooted, run_pipeline
+
+    plan = rooted(_plan(**options))  # before Spark starts, which takes seconds
+    ending = _Ending()
+    with (
+        _shown(plan, as_json=as_json) as tell,
+        session.opened(master=spark.master, conf=spark.conf, app="skipring pipeline") as started,
+        ending.on_signals(),
+    ):
+        totals = run_pipeline(started, plan, tell, ending.is_due)
+    if not as_json:
+        rows = ", ".join(f"{name} {count:,}" for name, count in totals.items())
+        click.echo(f"rows in {plan.lake}: {rows}")
+    return ending.status
+
+
+def _plan(
+    *,
+    access: Access,
+    subscribe: str,
+    lake: Path,
+    trigger: float | None,
+    available_now: bool,
+    starting: str,
+    values: str | None,
+    window: float | None,
+    max_offsets: int | None,
+    fail_on_data_loss: bool,
+) -> Plan:
+    """What the options say, checked; nothing is written yet."""
+    from skipring.runtime.addresses import check_supervisors
+    from skipring.spark.options import ReadOptions
+    from skipring.spark.pipeline.about import Wish, agreed
+    from skipring.spark.pipeline.running import OFFSETS_MAX, Plan
+    from skipring.spark.pipeline.silver import Format
+
+    if available_now and trigger is not None:
+        raise click.UsageError("give --trigger or --available-now, not both")
+    credentials = access.credentials()
+    supervisors = check_supervisors(access.supervisors, is_secured=credentials is not None)
+    if window is not None and window != int(window):
+        raise click.BadParameter("a window is a whole number of seconds", param_hint="--window")
+    files = {name: getattr(access, name) for name in ("ca", "cert", "key")}
+    given = {name: str(file.resolve()) for name, file in files.items() if file is not None}
+    given |= {"supervisor": ",".join(supervisors), "subscribe": subscribe}
+    read = ReadOptions.parse(given, is_stream=True)
+    wish = Wish(
+        supervisors=supervisors,
+        topics=read.topics,
+        values=None if values is None else Format(values),
+        window_s=None if window is None else int(window),
+    )
+    return Plan(
+        access=read.access,
+        lake=lake.resolve(),
+        about=agreed(lake.resolve(), wish),
+        starting=starting,
+        trigger_s=None if available_now else trigger or TRIGGER_S,
+        offsets_max=max_offsets or OFFSETS_MAX,
+        fails_on_data_loss=fail_on_data_loss,
+    )
+
+
+@contextmanager
+def _shown(plan: Plan, *, as_json: bool) -> Iterator[Tell]:
+    """Progress: JSON for a program, else for a person."""
+    from rich.console import Console
+
+    from skipring.spark.pipeline import progress
+
+    if as_json:
+        yield lambda it: click.echo(progress.as_json(it))
+        return
+    with progress.shown(Console(), plan.about) as tell:
+        yield tell
+
+
+class _Ending:
+    """Whether the command is to end, and with which status."""
+
+    def __init__(self) -> None:
+        self.is_due = Event()
+        self.status = 0
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """End in an orderly way when asked to, or interrupted."""
+        before = {
+            number: signal.signal(number, self._on_signal)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: object) -> None:
+        self.status = INTERRUPTED if number == signal.SIGINT else 0
+        self.is_due.set()
+
+
+@pipeline.command()
+@click.argument("lake", type=DIRECTORY)
+@click.option("--out", type=FILE, help="The page to write.  [default: LAKE/report.html]")
+@spark_options
+def report(lake: Path, out: Path | None, spark: SparkChoice) -> None:
+    """Write a page on what is in LAKE: rates, latencies, hops, repairs, rejected rows."""
+    from skipring.spark.installed import require_spark
+
+    require_spark()
+    from skipring.spark import session
+    from skipring.spark.pipeline.about import read_about
+    from skipring.spark.pipeline.report import write_report
+
+    about = read_about(lake)
+    page = out if out is not None else lake / "report.html"
+    app = "skipring pipeline report"
+    with session.opened(master=spark.master, conf=spark.conf, app=app) as started:
+        write_report(started, lake, about, page)
+    click.echo(str(page))

@@ -1,0 +1,98 @@
+"""Silver: publications decoded, each once; what cannot be decoded goes aside with the reason."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+
+class Format(StrEnum):
+    """What values are taken for."""
+
+    AUTO = "auto"  # text, which may be a JSON object or array
+    JSON = "json"  # JSON of any kind
+    TEXT = "text"  # text, which is not looked into
+    BINARY = "binary"  # bytes, which are not looked into
+
+
+NOT_UTF8: Final = "the value is not UTF-8"
+NOT_JSON: Final = "the value is not JSON"
+
+_DECODED: Final = (
+    "id", "topic", "publisher", "sequence", "timestamp", "key", "key_text", "kind",
+    "value_text", "value", "value_bytes", "headers", "date",
+)  # fmt: skip
+
+
+def fresh(publications: DataFrame, known: DataFrame) -> DataFrame:
+    """Each publication once, without those whose ids are known.
+
+    The id is made from all that a publication has, its time too. So whoever has the same id has
+    the same date, and ``known`` need only be what the lake has of these dates.
+    """
+    return publications.dropDuplicates(["id"]).join(known.select("id"), "id", "left_anti")
+
+
+def decoded(publications: DataFrame, values: Format) -> DataFrame:
+    """The same with what was found in them; ``reason`` says why one is to be put aside."""
+    text = F.col("value").cast("string")
+    key_text = F.col("key").cast("string")
+    return publications.select(
+        "*",
+        F.when(F.is_valid_utf8(key_text), key_text).alias("key_text"),
+        _kind(values, text).alias("kind"),
+        _reason(values, text).alias("reason"),
+    )
+
+
+def accepted(found: DataFrame) -> DataFrame:
+    """Those that could be decoded, as silver has them."""
+    is_binary = F.col("kind") == "binary"
+    shaped = found.where(F.col("reason").isNull()).select(
+        "id", "topic", "publisher", "sequence", "timestamp", "key", "key_text", "kind", "date",
+        F.when(~is_binary, F.col("value").cast("string")).alias("value_text"),
+        F.when(is_binary, F.col("value")).alias("value"),
+        F.coalesce(F.octet_length("value"), F.lit(0)).cast("bigint").alias("value_bytes"),
+        F.transform_values("headers", lambda _, text: text.cast("string")).alias("headers"),
+    )  # fmt: skip
+    return shaped.select(*_DECODED)
+
+
+def rejected(found: DataFrame) -> DataFrame:
+    """Those that could not, as bronze has them, and why."""
+    return found.where(F.col("reason").isNotNull()).drop("key_text", "kind")
+
+
+def is_json(text: Column) -> Column:
+    """True if a text is one JSON value and nothing else.
+
+    Spark reads the first value and does not look at what is behind it. Nothing but space can stand
+    behind a value both where an array goes on and where an object does.
+    """
+    in_array = F.try_parse_json(F.concat(F.lit("["), text, F.lit("]")))
+    in_object = F.try_parse_json(F.concat(F.lit('{"":'), text, F.lit("}")))
+    return in_array.isNotNull() & in_object.isNotNull()
+
+
+def _kind(values: Format, text: Column) -> Column:
+    """What a value is: json, text, binary, or none if there is no value."""
+    is_document = F.ltrim(text).substr(1, 1).isin("{", "[") & is_json(text)
+    kinds = {
+        Format.AUTO: F.when(F.is_valid_utf8(text) & is_document, "json").otherwise("text"),
+        Format.JSON: F.lit("json"),
+        Format.TEXT: F.lit("text"),
+        Format.BINARY: F.lit("binary"),
+    }
+    return F.when(F.col("value").isNull(), "none").otherwise(kinds[values])
+
+
+def _reason(values: Format, text: Column) -> Column:
+    """Why a value is not what it is taken for; nothing if it is. No value is no bad one."""
+    nothing = F.lit(None).cast("string")
+    if values is Format.BINARY:
+        return nothing
+    reason = F.when(F.col("value").isNull(), nothing).when(~F.is_valid_utf8(text), NOT_UTF8)
+    return reason.when(~is_json(text), NOT_JSON) if values is Format.JSON else reason

@@ -1,0 +1,125 @@
+"""``skipring pipeline``: what it refuses, before Spark starts, and what it says then."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from skipring.cli import skipring
+from skipring.cli.pipeline import Duration
+from skipring.errors import InputError, UnreachableError
+from skipring.spark.pipeline.about import About, write_about
+from skipring.testing import Cluster
+
+NOBODY = "127.0.0.1:1"
+
+
+def invoked(*words: str) -> Result:
+    return CliRunner().invoke(skipring, ["pipeline", *words], standalone_mode=False)
+
+
+def run(lake: Path, *words: str, supervisor: str = NOBODY) -> Result:
+    given = ("--supervisor", supervisor, "--subscribe", "orders", "--lake", str(lake))
+    return invoked("run", *given, *words)
+
+
+# -- times -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("5s", 5), ("1m", 60), ("2 h", 7200), ("1d", 86_400)]
+)
+def test_a_time_is_a_number_and_a_unit(text: str, seconds: float) -> None:
+    assert Duration(0.1, 86_400).convert(text, None, None) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "s", "-1s", "1.5s", "5 fortnights", "0s", "2d", "9" * 99]
+)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no time such as 5s or 1m"):
+        Duration(0.1, 86_400).convert(text, None, None)
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+
+def test_a_supervisor_that_does_not_answer_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+    result = run(tmp_path / "lake")
+    assert isinstance(result.exception, UnreachableError)
+    assert "no supervisor answers at 127.0.0.1:1" in str(result.exception)
+    assert not (tmp_path / "lake").exists()
+
+
+def test_a_topic_without_members_and_one_without_disks_are_told(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            at = cluster.url.removeprefix("skipring://")
+            nobody = await asyncio.to_thread(run, tmp_path / "lake", supervisor=at)
+            assert isinstance(nobody.exception, UnreachableError)
+            assert "nobody subscribes to 'orders'" in str(nobody.exception)
+            words = ("--subscribe", cluster.topic)
+            diskless = await asyncio.to_thread(run, tmp_path / "lake", *words, supervisor=at)
+            assert isinstance(diskless.exception, UnreachableError)
+            assert "start a node with --data" in str(diskless.exception)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--subscribe", "invoices"), "has topics orders, not invoices"),
+        (("--supervisor", "127.0.0.1:2"), "belongs to the ring of 127.0.0.1:1"),
+        (("--window", "2m"), "has windows 60 s, not 120 s"),
+        (("--format", "json"), "has values auto, not json"),
+    ],
+)
+def test_a_lake_that_belongs_to_something_else_is_refused(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    write_about(tmp_path, About(supervisors=(NOBODY,), topics=("orders",)))
+    result = run(tmp_path, *words)
+    assert isinstance(result.exception, InputError)
+    assert said in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--trigger", "5s", "--available-now"), "not both"),
+        (("--trigger", "soon"), "is no time"),
+        (("--window", "1500ms"), "whole number of seconds"),
+        (("--window", "2d"), "from 1 s to 86400 s"),
+        (("--starting", "yesterday"), "is not one of"),
+        (("--conf", "memory=1g"), "not of the form spark"),
+        (("--max-offsets", "0"), "is not in the range"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    result = run(tmp_path / "lake", *words)
+    assert isinstance(result.exception, click.UsageError)
+    assert said in str(result.exception.message)
+
+
+def test_a_report_on_what_is_no_lake_is_refused(tmp_path: Path) -> None:
+    result = invoked("report", str(tmp_path))
+    assert isinstance(result.exception, InputError)
+    assert "is no lake" in str(result.exception)
+
+
+def test_errors_are_one_sentence_with_a_status(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "skipring", "pipeline", "run", "--subscribe", "orders"]
+    command += ["--supervisor", NOBODY, "--lake", str(tmp_path / "lake")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 4
+    assert done.stderr.startswith("Error: no supervisor answers")
+    assert len(done.stderr.splitlines()) == 1

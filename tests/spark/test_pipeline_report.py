@@ -1,0 +1,86 @@
+"""The report on a lake: of none, of one row, and of rows that want to be markup."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from skipring.spark.pipeline.about import About, write_about
+from skipring.spark.pipeline.batches import Steps
+from skipring.spark.pipeline.report import write_report
+from skipring.spark.pipeline.running import prepare
+from skipring.spark.pipeline.silver import Format
+from skipring.spark.pipeline.summaries import POINTS_MAX, bucket_s
+from tests.spark.lakes import delivery, publication, rows
+from tests.spark.rings import TOPIC
+
+ABOUT = About(supervisors=("127.0.0.1:7400",), topics=(TOPIC,), values=Format.TEXT)
+
+
+def text_of(page: str) -> str:
+    """What a person reads, without the scripts."""
+    return re.sub(r"<[^>]*>", " ", re.sub(r"(?s)<(script|style).*?</\1>", " ", page))
+
+
+def page_on(spark: SparkSession, lake: Path) -> str:
+    out = lake / "pages" / "report.html"
+    write_report(spark, lake, ABOUT, out)
+    return out.read_text(encoding="utf-8")
+
+
+@pytest.mark.heavy
+def test_an_empty_lake_has_a_report_that_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    write_about(tmp_path, ABOUT)
+    text = text_of(page_on(spark, tmp_path))
+    assert "0 publications with 0 bytes" in text
+    assert "Exactly once: 0 ids in bronze" in text
+    assert "Nothing is known yet." in text
+    assert "Nothing was rejected." in text
+
+
+@pytest.mark.heavy
+def test_a_lake_with_one_row_has_a_report(spark: SparkSession, tmp_path: Path) -> None:
+    prepare(spark)
+    write_about(tmp_path, ABOUT)
+    Steps(tmp_path, Format.TEXT, 60).take(rows(spark, [publication(1, b"one")]), 0)
+    page = page_on(spark, tmp_path)
+    text = text_of(page)
+    assert "1 publication" in text
+    assert "Exactly once: 1 ids in bronze" in text
+    assert page.count('<div class="plot"') == 2  # rates only: nothing was delivered
+
+
+@pytest.mark.heavy
+def test_a_report_shows_deliveries_and_what_is_rejected_is_never_markup(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    prepare(spark)
+    write_about(tmp_path, ABOUT)
+    bad = b"\xff<script>alert(1)</script>"
+    came = [
+        delivery(1, "n2", at_s=0.01),
+        delivery(1, "n3", at_s=2, hops=0, origin="repair"),
+    ]
+    sent = [publication(1, b"one"), publication(2, bad, publisher="<b>"), publication(1, b"one")]
+    sent.append(publication(3, bad, at_s=9e12))  # in some hundred thousand years
+    figures = Steps(tmp_path, Format.TEXT, 60).take(rows(spark, sent, came), 0)
+    assert (figures.bronze, figures.windows) == (4, 2)
+    page = page_on(spark, tmp_path)
+    text = text_of(page)
+    assert "<script>alert(1)" not in page
+    assert "\\xff&lt;script&gt;alert(1)" in page
+    assert "&lt;b&gt;" in page
+    assert "50.0 % of the deliveries came by spreading, 50.0 % by repair" in text
+    assert "1 publication carried no time, or an absurd one" in text
+    assert re.search(r"duplicates removed\s+1\b", text)
+    assert page.count('<div class="plot"') == 7
+
+
+@pytest.mark.parametrize(
+    ("length_s", "expected_s"), [(0, 60), (3600, 60), (60 * POINTS_MAX + 1, 120), (86_400, 480)]
+)
+def test_a_figure_has_whole_windows_and_not_too_many(length_s: float, expected_s: int) -> None:
+    assert bucket_s(1e9, 1e9 + length_s, 60) == expected_s
