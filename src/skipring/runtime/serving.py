@@ -26,6 +26,7 @@ from skipring.runtime.durability import opened
 from skipring.runtime.limits import allow_files
 from skipring.runtime.links import LINKS_MAX
 from skipring.runtime.logs import logger
+from skipring.runtime.loops import new_loop
 from skipring.runtime.measures import NodeMeasures, SupervisorMeasures
 from skipring.runtime.names import may_act_as
 from skipring.runtime.node import Node
@@ -61,11 +62,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine in the quickest loop there is."""
-    try:
-        from uvloop import new_event_loop  # noqa: PLC0415  (not on every system)
-    except ImportError:
-        return asyncio.run(main)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(main)
 
 

@@ -5,7 +5,6 @@ Planner, tasks and committer are different processes; each makes its own and clo
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import suppress
 from random import Random
@@ -13,6 +12,7 @@ from typing import Self, TypeVar
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
+from skipring.runtime.loops import new_loop
 from skipring.runtime.outsider import Outsider
 from skipring.runtime.surveying import Holder, Stretch, pages, survey, survey_of
 from skipring.spark.options import Access
@@ -26,7 +26,7 @@ class Reach:
 
     def __init__(self, access: Access) -> None:
         credentials = access.credentials()  # first: the files may be missing
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_loop()
         self._outsider = Outsider(access.supervisors, rng=Random(), credentials=credentials)
 
     def __enter__(self) -> Self:
