@@ -13,11 +13,12 @@ from time import monotonic, sleep
 
 import pytest
 from click.testing import CliRunner, Result
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from skipring.cli import skipring
-from skipring.errors import InputError
+from skipring.errors import InputError, SkipringError
 from skipring.spark import installed, session
-from skipring.spark.lab import running
+from skipring.spark.lab import report, running
 from skipring.spark.lab.matrix import Matrix
 from skipring.spark.lab.progress import Clock
 from skipring.spark.lab.running import Progress, Summary
@@ -65,6 +66,20 @@ def test_a_directory_of_another_format_is_told_before_spark_starts(
         result = lab(*words)
         assert isinstance(result.exception, InputError)
     assert pretend == []
+
+
+def test_what_spark_raises_at_a_report_is_told_in_one_sentence(
+    tmp_path: Path, pretend: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise Py4JError("java.lang.RuntimeException: runs/chunk-000000.parquet is no Parquet")
+
+    (tmp_path / "lab.json").write_text('{"format": "skipring-lab/1"}')
+    monkeypatch.setattr(report, "write_report", fail)
+    result = lab("report", tmp_path)
+    assert isinstance(result.exception, SkipringError)
+    assert "chunk-000000.parquet is no Parquet" in str(result.exception)
+    assert pretend[-1] == "stopped"
 
 
 @pytest.mark.parametrize("words", [["run", "m.toml", "--out", "o"], ["report", "o"]])
@@ -134,7 +149,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         sleep(LOOK_S)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
     path, out = tmp_path / "m.toml", tmp_path / "out"
     block = 'kind = "converge"\nn = 16\nseeds = 300\nclosure = 0\n'

@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 
 from skipring.cli import skipring
 from skipring.cli.pipeline import Duration
-from skipring.errors import InputError, UnreachableError
+from skipring.errors import InputError, StorageError, UnreachableError
+from skipring.spark import session
+from skipring.spark.pipeline import running
 from skipring.spark.pipeline.about import About, write_about
 from skipring.testing import Cluster
 
@@ -108,6 +110,20 @@ def test_options_that_cannot_be_are_refused(
     result = run(tmp_path / "lake", *words)
     assert isinstance(result.exception, click.UsageError)
     assert said in str(result.exception.message)
+
+
+def test_a_lake_that_cannot_be_made_is_told_with_its_place_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(running, "rooted", lambda plan: plan)
+    monkeypatch.setattr(session, "start", lambda **given: started.append(given))
+    (tmp_path / "file").write_text("")
+    lake = tmp_path / "file" / "lake"
+    result = run(lake)
+    assert isinstance(result.exception, StorageError)
+    assert str(result.exception).startswith(f"{lake}: Not a directory; check")
+    assert started == []
 
 
 def test_a_report_on_what_is_no_lake_is_refused(tmp_path: Path) -> None:

@@ -90,6 +90,11 @@ async def standing_still(
             yield ring, inspector
 
 
+def nothing_is_on_its_way(ring: LiveRing) -> bool:
+    links = [ring.supervisor.links, *(node.links for node in ring.nodes.values())]
+    return sum(each.frames_sent for each in links) == sum(each.frames_received for each in links)
+
+
 def machine_of(ring: LiveRing, name: NodeId) -> Subscriber:
     machine = ring.nodes[name].machine(TOPIC)
     assert machine is not None
@@ -255,6 +260,7 @@ def test_a_node_that_lacks_publications_is_found_by_its_root() -> None:
             for number in range(5):
                 await ring.publish("a", str(number).encode())
             await until(lambda: all(len(machine_of(ring, name).trie) == 5 for name in "abc"))
+            await until(lambda: nothing_is_on_its_way(ring))  # such as a second copy
             machine = machine_of(ring, "c")
             lost = machine.publications[3]
             ring.nodes["c"]._archives[TOPIC].discard(3)

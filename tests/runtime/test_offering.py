@@ -16,7 +16,7 @@ from skipring.core.prefixes import Prefix
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.subscriber import Subscriber
 from skipring.core.trie import digest_of
-from skipring.runtime.offering import offer, stored_page, surveyed
+from skipring.runtime.offering import ANOTHER_STORE, offer, stored_page, surveyed
 from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
 from skipring.wire.codec import decode, encode
@@ -53,7 +53,14 @@ def pages_of(archive: Archive, question: ReadStored) -> Iterator[StoredPage]:
         page = stored_page(
             archive,
             ReadStored(
-                1, start, question.end, question.bits, question.prefix, contents=question.contents
+                1,
+                "",
+                0,
+                start,
+                question.end,
+                question.bits,
+                question.prefix,
+                contents=question.contents,
             ),
         )
         assert decode(the_frame(encode("x" * 255, page))).message == page
@@ -65,7 +72,7 @@ def pages_of(archive: Archive, question: ReadStored) -> Iterator[StoredPage]:
 def read(archive: Archive, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
     """Ids by offset, worked out from the contents, and compared with those without contents."""
     found: dict[int, bytes] = {}
-    for page in pages_of(archive, ReadStored(1, 0, end, bits, prefix, contents=True)):
+    for page in pages_of(archive, ReadStored(1, "", 0, 0, end, bits, prefix, contents=True)):
         contents = DECODER.decode(page.publications)
         ids = (publication.id_in(TOPIC) for publication in contents)
         found.update(zip(page.offsets, ids, strict=True))
@@ -75,7 +82,7 @@ def read(archive: Archive, bits: int = 0, prefix: int = 0, end: int = END) -> di
 
 def read_ids(archive: Archive, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
-    for page in pages_of(archive, ReadStored(1, 0, end, bits, prefix, contents=False)):
+    for page in pages_of(archive, ReadStored(1, "", 0, 0, end, bits, prefix, contents=False)):
         ids = [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
         found.update(zip(page.offsets, ids, strict=True))
     return found
@@ -112,7 +119,10 @@ def test_nothing_at_or_after_the_end_that_was_asked_for_is_read(tmp_path: Path) 
     stored = publications(2500)
     with on_disk(tmp_path, stored) as archive:
         assert read(archive, end=1234) == numbered(stored[:1234])
-        assert stored_page(archive, ReadStored(1, 5000, 9000, 0, 0, contents=True)).offsets == ()
+        assert (
+            stored_page(archive, ReadStored(1, "", 0, 5000, 9000, 0, 0, contents=True)).offsets
+            == ()
+        )
 
 
 def test_a_prefix_that_is_none_has_no_publications() -> None:
@@ -161,7 +171,7 @@ def test_under_a_prefix_a_damaged_pack_is_sent_as_it_is_and_found_by_whoever_rea
         pages = [
             page
             for prefix in (0, 1)
-            for page in pages_of(archive, ReadStored(1, 0, END, 1, prefix, contents=True))
+            for page in pages_of(archive, ReadStored(1, "", 0, 0, END, 1, prefix, contents=True))
         ]
     ids = {each.id_in(TOPIC) for page in pages for each in DECODER.decode(page.publications)}
     assert len(ids) == 1000
@@ -191,10 +201,18 @@ def test_many_of_the_smallest_publications_fit_as_well() -> None:
     assert read(MemoryArchive(stored)) == numbered(stored)
 
 
+def test_many_large_publications_in_memory_are_looked_at_in_steps() -> None:
+    archive = MemoryArchive(publications(50, payload=bytes(500_000)))
+    page = stored_page(archive, ReadStored(1, "", 0, 0, 50, 0, 0, contents=False))
+    assert page.next is not None
+    assert page.next < 20
+    assert len(read(archive)) == 50
+
+
 def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(20, payload=bytes(500_000))) as archive:
         for contents in (False, True):
-            page = stored_page(archive, ReadStored(1, 0, 20, 8, 7, contents=contents))
+            page = stored_page(archive, ReadStored(1, "", 0, 0, 20, 8, 7, contents=contents))
             assert page.next is not None
             assert page.next < 20
 
@@ -236,6 +254,19 @@ def test_one_without_a_disk_has_no_store_and_nothing_durable() -> None:
     assert (seen.store, seen.durable_end, seen.end) == ("", 0, 5)
 
 
-@pytest.mark.parametrize("question", [Survey(5, 0), ReadStored(5, 0, 1, 0, 0, contents=True)])
+@pytest.mark.parametrize(
+    "question", [Survey(5, 0), ReadStored(5, "", 0, 0, 1, 0, 0, contents=True)]
+)
 def test_one_that_is_not_in_the_topic_refuses(question: Survey | ReadStored) -> None:
     assert offer("5eed", None, question) == Refused(5, "not a member of the topic")
+
+
+def test_one_that_has_another_store_by_now_refuses(tmp_path: Path) -> None:
+    with on_disk(tmp_path, publications(5)) as archive:
+        machine = machine_over(archive)
+        for store, epoch in (("5eed", 1), ("0ther", 0), ("", 0)):
+            said = offer("5eed", machine, ReadStored(5, store, epoch, 0, 5, 0, 0, contents=True))
+            assert said == Refused(5, ANOTHER_STORE)
+        assert isinstance(
+            offer("5eed", machine, ReadStored(5, "5eed", 0, 0, 5, 0, 0, contents=True)), StoredPage
+        )

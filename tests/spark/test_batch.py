@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.msgpack import Decoder
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import skipring.runtime.node
+from skipring.core.events import PublishRequested
+from skipring.core.publications import Publication
 from skipring.errors import DataLossError, InputError, UnreachableError
 from skipring.runtime.offering import offer
 from skipring.spark import register
+from skipring.spark.batch import BatchReader
 from skipring.wire.runtime_messages import ReadStored, Refused, StoredPage, Surveyed
-from tests.spark.reading import batch_reader, ids_of, rows_of
+from tests.spark.reading import batch_reader, ids_of, rows_of, stop_readers, stream_reader
 from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
 
 NODES = ["n00", "n01", "n02", "n03"]
@@ -110,7 +116,28 @@ def test_what_has_no_time_has_no_timestamp(tmp_path: Path) -> None:
     assert [row["timestamp"] for row in rows] == [None, None]
 
 
-def test_several_topics_are_read_together(ring: Ring) -> None:
+def test_several_topics_are_read_together(tmp_path: Path) -> None:
+    with running_ring(1, tmp_path) as ring:
+        node = ring.cluster.node("n00")
+        for topic in ("grün", "empty"):
+            ring.call(partial(node.subscribe, topic))
+        ring.publish([b"1", b"2"])
+        ring.run(node.publish("grün", PublishRequested(payload=b"3")))
+        ring.run(ring.cluster.until(lambda: set(node.topics) == {TOPIC, "grün", "empty"}))
+        topics = f"{TOPIC},grün,empty"
+        for reader in (batch_reader(ring, subscribe=topics), stream_reader(ring, subscribe=topics)):
+            if isinstance(reader, BatchReader):
+                partitions = reader.partitions()
+            else:
+                start = reader.initialOffset()
+                partitions = reader.partitions(start, reader.latestOffset(start, ReadMaxRows(9)))
+            rows = rows_of(reader, partitions)
+            found = sorted((row["topic"], row["value"]) for row in rows)
+            assert found == [("grün", b"3"), (TOPIC, b"1"), (TOPIC, b"2")]
+        stop_readers()
+
+
+def test_a_topic_that_nobody_has_is_told(ring: Ring) -> None:
     with pytest.raises(UnreachableError, match="nobody subscribes to 'nothing'"):
         batch_reader(ring, subscribe=f"{TOPIC},nothing").partitions()
 
@@ -198,11 +225,19 @@ def lying(
 
 def without_the_first(page: StoredPage) -> StoredPage:
     empty = b"\xdd\x00\x00\x00\x00"
-    return replace(page, offsets=(), publications=empty)
+    return replace(page, offsets=(), ids=b"", publications=empty)
 
 
 def spoilt(page: StoredPage) -> StoredPage:
+    """Payloads that do not fit their ids any more."""
     return replace(page, publications=page.publications.replace(b"00000", b"00001"))
+
+
+def invented(page: StoredPage) -> StoredPage:
+    """Publications that nobody has published, under ids that fit."""
+    changed = page.publications.replace(b"00000", b"00001")
+    ids = (each.id_in(TOPIC) for each in Decoder(list[Publication]).decode(changed))
+    return replace(page, publications=changed, ids=b"".join(ids))
 
 
 @pytest.mark.parametrize("lie", [without_the_first, spoilt])
@@ -214,12 +249,18 @@ def test_what_one_member_has_lost_is_read_from_another(
     store = ring.store_of("n01")
     lying(monkeypatch, {store}, lie)
     reader = batch_reader(ring)
-    if lie is without_the_first:
-        rows = rows_of(reader, reader.partitions())
-        assert sorted(ids_of(rows)) == sorted(publication.id for publication in MADE)
-    else:  # what is false was handed on already, so the whole read has to fail
-        with pytest.raises(UnreachableError, match="n01 has not what it said"):
-            rows_of(reader, reader.partitions())
+    rows = rows_of(reader, reader.partitions())
+    assert sorted(ids_of(rows)) == sorted(publication.id for publication in MADE)
+
+
+def test_a_read_fails_if_a_member_invents_something(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lying(monkeypatch, {ring.store_of("n01")}, invented)
+    reader = batch_reader(ring)
+    partitions = reader.partitions()
+    with pytest.raises(UnreachableError, match="from n01 on it is not"):
+        rows_of(reader, partitions)
 
 
 def test_a_read_fails_if_nobody_has_what_was_agreed_on(

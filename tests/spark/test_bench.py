@@ -20,7 +20,7 @@ def test_the_cpu_time_of_processes_that_have_ended_counts() -> None:
     assert cpu_s() - before >= 0.4
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_reads_and_runs_are_measured_and_the_ratios_come_last(spark: SparkSession) -> None:
     ring, parquet, lab, last = measure(300, 20, repeats=1)
     assert (ring["system"], parquet["system"]) == ("skipring", "parquet")

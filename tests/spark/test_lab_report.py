@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import SparkSession
 
-from skipring.errors import InputError
+from skipring.errors import InputError, StorageError
+from skipring.spark.lab import report
 from skipring.spark.lab.report import make_page, write_report
 from skipring.spark.page import Page, render
 from skipring.spark.pictures import BROWSERS, find_browser, write_pictures
@@ -105,6 +107,19 @@ def test_a_directory_without_tables_is_refused(spark: SparkSession, tmp_path: Pa
     with pytest.raises(InputError, match="no runs that succeeded"):
         write_report(spark, broken, tmp_path / "page.html", None)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(report, "make_page", lambda spark, directory: None)
+    monkeypatch.setattr(report, "render", lambda page: "")
+    monkeypatch.setattr(report, "document", lambda *given: "")
+    place, good = tmp_path / "file" / "sub" / "page", tmp_path / "page"
+    for out, markdown in ((place, None), (good, place)):
+        with pytest.raises(StorageError, match=f"^{place.parent}: Not a directory; check"):
+            write_report(Mock(), tmp_path, out, None, markdown)
 
 
 # --- pictures --------------------------------------------------------------------------

@@ -136,6 +136,34 @@ def test_two_processes_cannot_fill_one_directory(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("content", [b"", b"no Parquet", None])
+def test_a_chunk_that_is_none_is_named_with_what_to_do(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    with opened(tmp_path, MATRIX) as results:
+        path = results.runs / "chunk-000000.parquet"
+        if content is None:
+            pq.write_table(pa.table({"others": [1]}), path)
+        else:
+            path.write_bytes(content)
+        for look in (results.finished, results.failed):
+            with pytest.raises(
+                InputError, match=r"remove it and its namesake below rounds"
+            ) as told:
+                look()
+            assert str(told.value).startswith(f"{path} cannot be read")
+
+
+@pytest.mark.parametrize("name", ["chunk-x.parquet", "chunk-.parquet", "chunk-²3.parquet"])
+def test_a_chunk_without_a_number_is_named_with_what_to_do(tmp_path: Path, name: str) -> None:
+    with opened(tmp_path, MATRIX) as results:
+        path = results.runs / name
+        path.write_bytes(b"")
+    with pytest.raises(InputError, match="remove it and its namesake below") as told:
+        opened(tmp_path, MATRIX).__enter__()
+    assert str(told.value).startswith(f"{path} cannot be read")
+
+
 def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, table: pa.Table) -> None:
         raise OSError(28, "No space left on device")

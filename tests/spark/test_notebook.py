@@ -103,7 +103,7 @@ def test_the_notebook_runs_from_top_to_bottom_and_leaves_nothing_behind(tmp_path
     assert [path.name for path in tmp_path.iterdir() if "skipring" in path.name] == []
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_notebook_that_is_left_half_way_stops_its_ring(tmp_path: Path) -> None:
     mark = token_hex(8)
     cells = sources("code")

@@ -110,9 +110,11 @@ def test_a_line_tells_a_program_and_a_person_of_a_batch() -> None:
     assert (found["batch"], found["silver"], found["behind"]) == (7, 97, 5)
     assert found["totals"] == {str(name): 1000 for name in Name}
     assert as_line(PROGRESS) == (
-        "batch 7: 100 publications (20/s), 97 new, 2 rejected, 1 duplicates, 300 deliveries, "
+        "batch 7: 100 publications (20/s), 97 new, 2 rejected, 1 duplicate, 300 deliveries, "
         "3 windows, 5 behind, 1.5 s"
     )
+    one = replace(PROGRESS, figures=replace(PROGRESS.figures, windows=1))
+    assert ", 1 window, " in as_line(one)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -203,6 +203,16 @@ def test_a_batch_killed_after_any_of_its_writes_is_done_again_with_the_same_outc
     assert not any(survived[0].values())  # killed before anything was in its place
 
 
+def test_a_batch_that_has_nothing_when_it_is_done_again_leaves_nothing(
+    spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    copytree(lake, tmp_path, dirs_exist_ok=True)
+    figures = Steps(tmp_path, Format.AUTO, WINDOW_S).take(rows(spark, []), 0)
+    assert (figures.bronze, figures.silver, figures.rejected) == (0, 0, 0)
+    for name in (Name.BRONZE, Name.SILVER, Name.REJECTED):
+        assert read(tmp_path, name) == []
+
+
 def test_what_spark_does_not_know_of_is_forgotten(tmp_path: Path) -> None:
     parts = {number: tmp_path / Name.SILVER / f"batch={number}" for number in (3, 4, 10)}
     for part in parts.values():

@@ -12,16 +12,25 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
 from skipring.errors import InputError, UnreachableError
 from skipring.spark import register
 from skipring.spark.options import WriteOptions
-from skipring.spark.sink import check_columns, publish_rows
+from skipring.spark.sink import BatchWriter, Written, check_columns, publish_rows
 from skipring.spark.source import SkipringDataSource
 from tests.spark.rings import TOPIC, Ring, running_ring
 
+NUMBERS = MapType(StringType(), IntegerType())
 AT = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
 
@@ -124,6 +133,12 @@ def test_a_row_without_a_topic_is_told(ring: Ring) -> None:
         publish_rows(writing, "w", "", iter([table(1, topic=pa.array([None], pa.string()))]))
 
 
+def test_a_time_before_1970_is_told(ring: Ring) -> None:
+    early = pa.array([datetime(1969, 1, 1, tzinfo=UTC)], pa.timestamp("us", tz="UTC"))
+    with pytest.raises(InputError, match="before 1970"):
+        publish_rows(options(ring), "w", "", iter([table(1, timestamp=early)]))
+
+
 def test_a_header_that_is_no_text_is_told(ring: Ring) -> None:
     headers = pa.array([[("name", b"\xff")]], pa.map_(pa.string(), pa.binary()))
     with pytest.raises(InputError, match="headers are texts"):
@@ -145,6 +160,11 @@ def struct(columns: dict[str, DataType]) -> StructType:
         ("column key is bigint, not binary", {"value": StringType(), "key": LongType()}, TOPIC),
         ("column timestamp is string, not", {"value": StringType(), "timestamp": StringType()}, ""),
         ('option "topic", or a column topic', {"value": StringType()}, ""),
+        (
+            "column headers is map<string,int>, not",
+            {"value": StringType(), "headers": NUMBERS},
+            TOPIC,
+        ),
     ],
 )
 def test_columns_that_cannot_be_published_are_told(
@@ -173,23 +193,36 @@ def rows_of(spark: SparkSession, count: int, partitions: int = 4) -> DataFrame:
     )
 
 
-def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Hand on all rows, and let the first try of every task fail after the last one."""
-    yield from batches
-    context = TaskContext.get()
-    assert context is not None
-    if context.attemptNumber() == 0:
-        raise RuntimeError("the first try fails")
+class ShakyWriter(BatchWriter):
+    """Publishes, and then lets the first try of every task fail."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        written = super().write(iterator)
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            raise RuntimeError("the first try fails, after all its rows were published")
+        return written
+
+
+class ShakyDataSource(SkipringDataSource):
+    """The same, but for its writer."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "shaky"
+
+    def writer(self, schema: StructType, overwrite: bool) -> ShakyWriter:
+        writer = super().writer(schema, overwrite)
+        return ShakyWriter(writer._options, writer._write_id)
 
 
 @pytest.mark.heavy
 def test_a_job_whose_tasks_fail_once_publishes_nothing_twice(
     spark: SparkSession, ring: Ring
 ) -> None:
-    register(spark)
-    rows = rows_of(spark, 2000)
-    shaky = rows.mapInArrow(failing_once, rows.schema)
-    writer = shaky.write.format("skipring").option("supervisor", ring.supervisor)
+    spark.dataSource.register(ShakyDataSource)
+    writer = rows_of(spark, 2000).write.format("shaky").option("supervisor", ring.supervisor)
     writer.option("topic", TOPIC).option("publisher", "shaky").mode("append").save()
     published = publications(ring, "shaky")
     assert sorted(int(each.payload or b"") for each in published) == list(range(2000))

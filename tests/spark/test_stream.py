@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from skipring.errors import DataLossError, UnreachableError
 from skipring.spark.offsets import from_json
+from skipring.spark.ranges import RangePartition
 from tests.spark.reading import Query, ids_of, rows_of, stop_readers, stream_reader
 from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
 
@@ -25,7 +27,8 @@ def ring(tmp_path: Path) -> Iterator[Ring]:
 
 
 @pytest.fixture(autouse=True)
-def _stopped() -> Iterator[None]:
+def _stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("skipring.spark.stores.AGAIN_S", 0.05)  # a store that is gone stays so
     yield
     stop_readers()
 
@@ -245,6 +248,26 @@ def test_a_store_that_is_gone_is_an_error_that_says_what_to_do(ring: Ring) -> No
     assert "set failOnDataLoss to false" in str(caught.value)
     with pytest.raises(DataLossError):
         query.run(start, start)
+
+
+def test_a_task_notices_that_the_store_was_replaced_while_it_reads(ring: Ring) -> None:
+    query = Query(ring)
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    (partition,) = query.reader.partitions(query.offset, end)
+    assert isinstance(partition, RangePartition)
+    other = replace(partition, node="n00", address=ring.cluster.node("n00").address)
+    if partition.store == ring.store_of("n00"):
+        other = replace(other, node="n01", address=ring.cluster.node("n01").address)
+    with pytest.raises(DataLossError, match="has lost what it had stored"):
+        rows_of(query.reader, [other])
+
+
+def test_a_batch_beyond_what_a_store_has_is_not_cut_short(ring: Ring) -> None:
+    query = Query(ring)
+    query.batch()
+    end = {TOPIC: {**query.offset[TOPIC], "offset": 700}}
+    with pytest.raises(DataLossError, match="is gone"):
+        query.run(query.offset, end)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

@@ -11,11 +11,12 @@ from pyspark.sql import SparkSession
 from skipring.core.config import Mode
 from skipring.spark.lab.bounds import Sample
 from skipring.spark.lab.schemas import ROUNDS, RUNS
-from skipring.spark.lab.statements import STATEMENTS, Statement
+from skipring.spark.lab.statements import STATEMENTS, Statement, Unmeasured
 from skipring.spark.lab.statistics import prepared
 from skipring.spark.lab.theorems import (
     NOT_MEASURED,
     Judged,
+    _verdict,
     below_verdict,
     constant_verdict,
     judge,
@@ -63,6 +64,21 @@ def test_a_theorem_of_the_table_is_in_the_map_and_so_are_its_records(statement: 
 def test_what_the_map_calls_false_is_not_said_to_hold(title: str) -> None:
     known = [it.known for it in STATEMENTS if it.title.startswith(start_of(title))]
     assert any(text.startswith("false") for text in known)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [it for it in STATEMENTS if isinstance(it.measure, Unmeasured)],
+    ids=lambda statement: statement.title,
+)
+def test_what_no_run_can_show_is_shown_by_the_tests_of_the_map(statement: Statement) -> None:
+    assert isinstance(statement.measure, Unmeasured)
+    (row,) = (row for row in PAPER_MAP.splitlines() if row.startswith(f"| {statement.title} |"))
+    assert f"/{statement.measure.file}::" in row
+    verdict = _verdict(0, statement, Mode.FAST, {}, {})
+    assert verdict.text.startswith("not measured by the lab; shown by tests in ")
+    assert verdict.text.endswith(statement.measure.file)
+    assert not Judged(statement, {Mode.FAST: verdict}).is_measured
 
 
 # --- verdicts --------------------------------------------------------------------------

@@ -267,7 +267,7 @@ OUTSIDE: dict[str, WireMessage] = {
     "a digest of three bytes": Surveyed(0, "", 0, 0, 0, 0, (b"abc",)),
     "more digests than there are prefixes": Surveyed(0, "", 0, 0, 0, 0, (b"",) * 257),
     "a store that is no number": Surveyed(0, "store", 0, 0, 0, 0, ()),
-    "a prefix of nine bits": ReadStored(0, 0, 0, 8, 256, contents=True),
+    "a prefix of nine bits": ReadStored(0, "", 0, 0, 0, 8, 256, contents=True),
     "an offset of 2^40 in a page": StoredPage(0, None, (2**40,), b"", b""),
     "an offset below 0 in a page": StoredPage(0, None, (3, -1), b"", b""),
     "more offsets than a page has": StoredPage(0, None, (0,) * 16_385, b"", b""),
@@ -483,7 +483,7 @@ GOLDEN = {
     "Surveyed": (
         "000000290093985205a4356565640102030392c410000102030405060708090a0b0c0d0e0fc400a46e65777380"
     ),
-    "ReadStored": ("00000012009397530501cd03e8040fc3a46e65777380"),
+    "ReadStored": ("000000180093995305a4356565640101cd03e8040fc3a46e65777380"),
     "StoredPage": ("00000014019396540509920108c400c40190a46e65777380"),
     "ReadDeliveries": ("0000000f009394550501cd03e8a46e65777380"),
     "DeliveryPage": (

@@ -101,6 +101,7 @@ def report(
 
     require_spark()
     from skipring.spark import session
+    from skipring.spark.failures import spark_failures_told
     from skipring.spark.lab.report import write_report
     from skipring.spark.lab.results import require_format
 
@@ -108,7 +109,8 @@ def report(
     page = out if out is not None else directory / "report.html"
     started = session.start(master=spark.master, conf=spark.conf, app="skipring lab report")
     try:
-        write_report(started, directory, page, pictures, markdown)
+        with spark_failures_told():
+            write_report(started, directory, page, pictures, markdown)
     finally:
         session.stop(started)
     click.echo(str(page))

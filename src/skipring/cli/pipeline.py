@@ -110,9 +110,10 @@ def run(spark: SparkChoice, as_json: bool, **options: Any) -> int:  # noqa: ANN4
 
     require_spark()
     from skipring.spark import session
-    from skipring.spark.pipeline.running import rooted, run_pipeline
+    from skipring.spark.pipeline.running import make_place, rooted, run_pipeline
 
     plan = rooted(_plan(**options))  # before Spark starts, which takes seconds
+    make_place(plan.lake)
     ending = _Ending()
     with (
         _shown(plan, as_json=as_json) as tell,

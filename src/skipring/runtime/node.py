@@ -223,7 +223,9 @@ class Node:
                 return "not the supervisor"
             case PublishNew() | Publications() if self.durability.is_overfull:
                 return "store full"
-            case CheckTrie() | CheckAndPublish() if self.links.is_behind(sender):
+            case CheckTrie() | CheckAndPublish() | Survey() | ReadStored() | ReadDeliveries() if (
+                self.links.is_behind(sender)
+            ):
                 return "partner behind"  # it has to read first what it was sent already
             case _:
                 return None

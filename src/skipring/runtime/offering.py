@@ -13,6 +13,7 @@ from typing import Final
 from skipring.core.archive import Archive
 from skipring.core.peers import TopicId
 from skipring.core.prefixes import Prefix
+from skipring.core.publications import Publication
 from skipring.core.subscriber import Subscriber
 from skipring.core.trie import PublicationTrie
 from skipring.runtime.inspection import NOT_A_MEMBER
@@ -32,9 +33,11 @@ from skipring.wire.values import STORED_MAX
 
 # Our guess: large pages are read fastest; with one more, the largest there is, they still fit.
 PAGE_BYTES: Final = 384 * 1024
-PAGE_ROWS_MAX: Final = 4096  # with contents; so many offsets take little room in the frame
+PAGE_ROWS_MAX: Final = 2048  # with contents; so many offsets and ids leave room in the frame
 SCANNED_BYTES_MAX: Final = 4 << 20  # Our guess: so much is looked through in some milliseconds.
 DELIVERIES_MAX: Final = 4096  # Measured: four times as many took 35 ms of the loop.
+MEMORY_SEGMENT: Final = 1024  # of an archive in memory, which has no segments of its own
+ANOTHER_STORE: Final = "another store by now"
 BYTE_BITS: Final = 8
 ANY_BYTE: Final = range(1 << BYTE_BITS)
 ARRAY_HEAD: Final = b"\xdd"  # of MessagePack: an array with a length of four bytes
@@ -53,22 +56,29 @@ def offer(
         case Survey():
             return surveyed(store, machine, question)
         case ReadStored():
+            if (question.store, question.epoch) != _place(store, machine.archive):
+                return Refused(question.request, ANOTHER_STORE)
             return stored_page(machine.archive, question)
 
 
 def surveyed(store: str, machine: Subscriber, question: Survey) -> Surveyed:
     """How far a topic is stored, and the digests of what is."""
     archive, trie = machine.archive, machine.trie
-    stored = archive if isinstance(archive, StoredArchive) else None
+    name, epoch = _place(store, archive)
     return Surveyed(
         request=question.request,
-        store=store if stored is not None else "",
-        epoch=stored.epoch if stored is not None else 0,
-        durable_end=stored.durable_end if stored is not None else 0,
+        store=name,
+        epoch=epoch,
+        durable_end=archive.durable_end if isinstance(archive, StoredArchive) else 0,
         end=archive.end,
         count=len(trie),
         digests=() if question.bits is None else tuple(_digests(trie, question.bits)),
     )
+
+
+def _place(store: str, archive: Archive) -> tuple[str, int]:
+    """Which offsets those of an archive are: of which store, in which epoch; none in memory."""
+    return (store, archive.epoch) if isinstance(archive, StoredArchive) else ("", 0)
 
 
 def _digests(trie: PublicationTrie, bits: int) -> Iterator[bytes]:
@@ -88,11 +98,11 @@ def stored_page(archive: Archive, question: ReadStored) -> StoredPage:
     is_checked = question.bits == 0 or not question.contents
     firsts = _firsts(question)
     for segment in _segments(archive, question.start, end, firsts, is_checked=is_checked):
-        for row in segment.rows:
-            rows.append(row)
-            size += len(row[2])
+        for offset, key, data in segment.rows:
+            rows.append((offset, key, data if question.contents else b""))
+            size += len(data)
             if len(rows) >= rows_max or size >= bytes_max:
-                return _page(question, rows, row[0] + 1, end)
+                return _page(question, rows, offset + 1, end)
         scanned += segment.size_bytes
         if scanned >= SCANNED_BYTES_MAX:
             return _page(question, rows, segment.end, end)
@@ -106,7 +116,7 @@ def _page(question: ReadStored, rows: list[Row], reached: int, end: int) -> Stor
         request=question.request,
         next=reached if reached < end else None,
         offsets=tuple(offset for offset, _, _ in rows),
-        ids=b"" if contents else b"".join(key for _, key, _ in rows),
+        ids=b"".join(key for _, key, _ in rows),
         publications=head + b"".join(data for _, _, data in rows) if contents else b"",
     )
 
@@ -122,13 +132,30 @@ def _segments(
 ) -> Iterator[Stored]:
     if isinstance(archive, StoredArchive):
         yield from archive.stored(start, end, firsts, is_checked=is_checked)
-    elif start < end:
-        yield Stored(end, 0, _rows_in_memory(archive, start, end, firsts))
+        return
+    while start < end:
+        segment = _segment_in_memory(archive, start, end, firsts)
+        yield segment
+        start = segment.end
 
 
-def _rows_in_memory(archive: Archive, start: int, end: int, firsts: range) -> Iterator[Row]:
-    for offset in range(start, end):
+def _segment_in_memory(archive: Archive, start: int, end: int, firsts: range) -> Stored:
+    """Some publications from an offset on, by number and size, as if they lay in one pack."""
+    found: list[Publication | None] = []
+    size = 0
+    for offset in range(start, min(end, start + MEMORY_SEGMENT)):
         publication = archive.read(offset)
+        found.append(publication)
+        size += publication.size_bytes if publication is not None else 0
+        if size >= SCANNED_BYTES_MAX:
+            break
+    return Stored(start + len(found), size, _rows_in_memory(start, found, firsts))
+
+
+def _rows_in_memory(
+    start: int, found: list[Publication | None], firsts: range
+) -> Iterator[tuple[int, bytes, bytes]]:
+    for offset, publication in enumerate(found, start):
         if publication is not None and publication.id[0] in firsts:
             yield offset, publication.id, encoded(publication)
 

@@ -10,7 +10,8 @@ from typing import Final
 from msgspec import Struct
 
 from skipring.core.peers import NodeId, TopicId
-from skipring.errors import UnreachableError
+from skipring.errors import DataLossError, UnreachableError
+from skipring.runtime.offering import ANOTHER_STORE
 from skipring.runtime.outsider import Outsider, nobody_in
 from skipring.wire.runtime_messages import (
     Address,
@@ -38,6 +39,8 @@ class Holder(Struct, frozen=True, kw_only=True):
 class Stretch(Struct, frozen=True, kw_only=True):
     """What is wanted of a member: offsets from ``start`` to before ``end``, under a prefix."""
 
+    store: str
+    epoch: int
     start: int
     end: int
     bits: int = 0
@@ -91,7 +94,8 @@ async def pages(
 ) -> AsyncGenerator[StoredPage, None]:
     """Read from a member page by page; while one is looked at, the next is on its way.
 
-    UnreachableError if the member does not answer, or is no member any more.
+    UnreachableError if the member does not answer, or is no member any more; DataLossError if it
+    has another store by now.
     """
     outsider.book.hear({node: address})
     start: int | None = wanted.start
@@ -112,6 +116,8 @@ async def _page(
 ) -> StoredPage:
     question = partial(
         ReadStored,
+        store=wanted.store,
+        epoch=wanted.epoch,
         start=start,
         end=wanted.end,
         bits=wanted.bits,
@@ -124,6 +130,11 @@ async def _page(
         if isinstance(answer, StoredPage) and (answer.next is None or answer.next > start):
             return answer
         if isinstance(answer, Refused):
+            if answer.reason == ANOTHER_STORE:
+                raise DataLossError(
+                    f"{node} has lost what it had stored of {topic!r} while it was read; run the "
+                    "query again"
+                )
             why = answer.reason
             break
     raise UnreachableError(f"{node} stopped serving {topic!r} at offset {start} ({why})")

@@ -23,6 +23,8 @@ class Source(Struct, frozen=True):
 
     node: NodeId
     address: Address
+    store: str
+    epoch: int
     mark: int
 
 
@@ -47,9 +49,14 @@ def agreed_parts(holders: Sequence[Holder]) -> list[Part]:
             alike = [each for each in holders if _digest(each, prefix) == digest]
             alike.sort(key=lambda each: (loads[each.node], each.node))
             loads[alike[0].node] += 1
-            sources = tuple(Source(each.node, each.address, each.survey.end) for each in alike)
+            sources = tuple(_source(each) for each in alike)
             parts.append(Part(prefix, digest, sources))
     return parts
+
+
+def _source(holder: Holder) -> Source:
+    survey = holder.survey
+    return Source(holder.node, holder.address, survey.store, survey.epoch, survey.end)
 
 
 def is_shared(parts: Sequence[Part]) -> bool:

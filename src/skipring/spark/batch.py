@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from skipring.core.peers import TopicId
 from skipring.core.trie import digest_of
-from skipring.errors import MessageError, UnreachableError
+from skipring.errors import DataLossError, MessageError, UnreachableError
 from skipring.runtime.surveying import Stretch
 from skipring.spark.agreement import Part, Source, agreed_parts, is_shared
 from skipring.spark.options import EARLIEST, LATEST, ReadOptions
@@ -109,11 +109,11 @@ def read_part(reach: Reach, partition: PrefixPartition) -> Iterator[Rows]:
                 new = rows.without(seen)
                 seen.update(new.ids)
                 yield new
-        except (UnreachableError, MessageError) as error:
+        except (UnreachableError, DataLossError, MessageError) as error:
             troubles.append(str(error))
         if digest_of(sorted(seen)) == part.digest:
             return
-        troubles.append(f"{source.node} has not what it said")
+        troubles.append(f"from {source.node} on it is not")
     raise UnreachableError(
         f"prefix {part.prefix} of {partition.topic!r} is not what {len(part.sources)} members "
         f"agreed on ({'; '.join(troubles)}); run the query again, it makes a new snapshot"
@@ -121,6 +121,13 @@ def read_part(reach: Reach, partition: PrefixPartition) -> Iterator[Rows]:
 
 
 def _read_from(reach: Reach, partition: PrefixPartition, source: Source) -> Iterator[Rows]:
-    wanted = Stretch(start=0, end=source.mark, bits=partition.bits, prefix=partition.part.prefix)
+    wanted = Stretch(
+        store=source.store,
+        epoch=source.epoch,
+        start=0,
+        end=source.mark,
+        bits=partition.bits,
+        prefix=partition.part.prefix,
+    )
     for page in reach.pages(partition.topic, source.node, source.address, wanted):
         yield Rows.of(partition.topic, page)

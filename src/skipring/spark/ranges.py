@@ -52,7 +52,7 @@ def range_partitions(
         )
     holder = Stores(reach).find(topic, given[0].store, given[0].epoch)
     if holder is None:
-        raise DataLossError(gone(topic, given[0]))
+        raise DataLossError(gone(topic, given[0], f"{BRING_IT_BACK}, or read without offsets"))
     start = 0 if isinstance(options.starting, str) else options.starting[topic].offset
     end = holder.survey.durable_end
     if not isinstance(options.ending, str):
@@ -106,15 +106,10 @@ def cut(ranges: Sequence[range], size: int) -> Iterator[tuple[range, ...]]:
 def read_range(reach: Reach, partition: RangePartition) -> Iterator[Rows]:
     """Read a part of a store; DataLossError if the member has another one by now."""
     topic, node, address = partition.topic, partition.node, partition.address
-    holder = reach.survey_of(topic, node, address)
-    store = None if holder is None else (holder.survey.store, holder.survey.epoch)
-    if store != (partition.store, partition.epoch):
-        raise DataLossError(
-            f"{node} does not answer, or has lost what it had stored of {topic!r}, since the "
-            "query was planned; run it again"
-        )
     for part in partition.ranges:
-        wanted = Stretch(start=part.start, end=part.stop)
+        wanted = Stretch(
+            store=partition.store, epoch=partition.epoch, start=part.start, end=part.stop
+        )
         for page in reach.pages(topic, node, address, wanted):
             rows = Rows.of(topic, page).without(partition.without)
             if partition.only is not None:
@@ -123,11 +118,17 @@ def read_range(reach: Reach, partition: RangePartition) -> Iterator[Rows]:
             yield rows
 
 
-def gone(topic: TopicId, position: Position) -> str:
+BRING_IT_BACK: Final = "bring it back"
+READ_ON: Final = (
+    "bring it back, or set failOnDataLoss to false to read on from another member, or begin anew "
+    "with another checkpoint"
+)
+
+
+def gone(topic: TopicId, position: Position, advice: str) -> str:
     """That a store cannot be found, and what to do."""
     return (
         f"the store {position.store} (epoch {position.epoch}) from which {topic!r} was read up to "
         f"offset {position.offset} is gone: its node is down, has left the topic or has lost its "
-        "disk; bring it back, or set failOnDataLoss to false to read on from another member, or "
-        "begin anew with another checkpoint"
+        f"disk; {advice}"
     )

@@ -13,8 +13,10 @@ from skipring.core.peers import TopicId
 from skipring.errors import DataLossError
 from skipring.runtime.surveying import Holder
 from skipring.spark.offsets import Position, Standby
-from skipring.spark.ranges import RangePartition, gone, partitions_of
+from skipring.spark.ranges import BRING_IT_BACK, RangePartition, gone, partitions_of
 from skipring.spark.stores import Stores
+
+SKIPPED: Final = "what came since is skipped"
 
 _LOG: Final = getLogger(__name__)
 
@@ -30,11 +32,12 @@ def replayed(
     end = _place_of(after, before)
     start = _place_in(before, end) if end is not None else None
     if start is None or end is None:
-        _LOG.warning("%s; what came since is skipped", gone(topic, before))
+        _LOG.warning("%s", gone(topic, before, SKIPPED))
         return []
     holder = stores.find(topic, end.store, end.epoch)
     if holder is None:
-        raise DataLossError(gone(topic, before))
+        advice = f"{BRING_IT_BACK}, or begin anew with another checkpoint"
+        raise DataLossError(gone(topic, before, advice))
     start = struct_replace(start, seen=start.seen | before.seen)
     return partitions_between(topic, holder, start, end, partitions_min)
 

@@ -16,8 +16,6 @@ from skipring.spark.offsets import Entry
 from skipring.spark.schemas import PUBLICATION, publication_schema
 from skipring.wire.runtime_messages import StoredPage
 
-TIMES_MAX: Final = (1 << 63) - 1
-
 _PUBLICATIONS: Final = Decoder(list[Publication])
 
 
@@ -51,7 +49,15 @@ class Rows:
         if len(publications) != len(page.offsets):
             raise MessageError(f"a page of {topic!r} has other offsets than publications")
         ids = [publication.id_in(topic) for publication in publications]
-        return cls(topic, page.offsets, publications, ids)
+        rows = cls(topic, page.offsets, publications, ids)
+        return rows if b"".join(ids) == page.ids else rows._believed(page.ids)
+
+    def _believed(self, claimed: bytes) -> Rows:
+        """Those whose fields give the id that was claimed: the others are spoilt."""
+        places = range(len(self.ids))
+        spans = (claimed[ID_BYTES * place : ID_BYTES * (place + 1)] for place in places)
+        pairs = zip(places, self.ids, spans, strict=True)
+        return self.where([place for place, key, said in pairs if key == said])
 
     def where(self, chosen: Sequence[int]) -> Rows:
         """Some of them, by their places."""

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import StructType
 
 from skipring.core.peers import TopicId
 from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
@@ -35,12 +35,12 @@ AT_ONCE: Final = 512  # Our guess: so many share one write to a member's disk.
 BYTES_AT_ONCE: Final = 1 << 20  # Our guess: links hold four times as much for a peer.
 
 # As Kafka's sink has it: only the value is needed.
-COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
-    "value": (BinaryType, StringType),
-    "key": (BinaryType, StringType),
-    "topic": (StringType,),
-    "timestamp": (TimestampType,),
-    "headers": (MapType,),
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "topic": ("string",),
+    "timestamp": ("timestamp",),
+    "headers": ("map<string,binary>", "map<string,string>"),
 }
 
 
@@ -62,8 +62,8 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     if "topic" not in columns and options.topic is None:
         raise InputError('say where to publish: option "topic", or a column topic')
     for name, kinds in COLUMNS.items():
-        if name in columns and not isinstance(columns[name], kinds):
-            known = " or ".join(kind.typeName() for kind in kinds)
+        if name in columns and columns[name].simpleString() not in kinds:
+            known = " or ".join(kinds)
             raise InputError(f"column {name} is {columns[name].simpleString()}, not {known}")
 
 
@@ -103,12 +103,14 @@ def _publications(
     for value, key, topic, time, headers in rows:
         if value is None:
             raise InputError("a row without a value; filter them out, as in value IS NOT NULL")
+        if time is not None and time < 0:
+            raise InputError("a row with a timestamp before 1970, which no publication can have")
         publication = Publication(
             publisher=options.publisher,
             seq=next(numbers),
             payload=_bytes(value),
             key=None if key is None else _bytes(key),
-            time=max(time or 0, 0),
+            time=time or 0,
             headers=_headers(headers),
         )
         chosen = options.topic or topic

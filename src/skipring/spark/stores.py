@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import sleep
 from typing import Final
 
 from skipring.core.peers import NodeId, TopicId
@@ -13,8 +14,9 @@ from skipring.spark.rows import entries
 from skipring.wire.runtime_messages import Address
 from skipring.wire.values import LOCATED_MAX
 
-LOOKS: Final = 2  # a member may be restarting
+LOOKS: Final = 4  # a member may be restarting
 LOOKS_AT_MANY: Final = 8  # Our guess: a supervisor names 32 members at a time, by chance.
+AGAIN_S: Final = 1.0  # Our guess: what a node needs to come back is a few of these.
 
 
 class Stores:
@@ -37,6 +39,7 @@ class Stores:
                     return holder
             if look + 1 >= LOOKS and len(holders) < LOCATED_MAX:
                 break  # these were all members
+            sleep(AGAIN_S)
         return None
 
     def durable(self, topic: TopicId, bits: int | None = None) -> list[Holder]:
@@ -56,7 +59,10 @@ class Stores:
 
     def entries(self, topic: TopicId, holder: Holder, start: int, end: int) -> list[Entry]:
         """Offsets and ids in a part of a member's store."""
-        wanted = Stretch(start=start, end=end, has_contents=False)
+        survey = holder.survey
+        wanted = Stretch(
+            store=survey.store, epoch=survey.epoch, start=start, end=end, has_contents=False
+        )
         pages = self._reach.pages(topic, holder.node, holder.address, wanted)
         return [entry for page in pages for entry in entries(page)]
 

@@ -26,9 +26,9 @@ from skipring.errors import DataLossError
 from skipring.runtime.surveying import Holder
 from skipring.spark.offsets import Position, from_json, to_json
 from skipring.spark.options import EARLIEST, ReadOptions
-from skipring.spark.ranges import RangePartition, gone, partitions_of, read_range
+from skipring.spark.ranges import READ_ON, RangePartition, gone, partitions_of, read_range
 from skipring.spark.reach import Reach
-from skipring.spark.replay import replayed
+from skipring.spark.replay import SKIPPED, replayed
 from skipring.spark.standbys import with_standby
 from skipring.spark.stores import Stores
 
@@ -178,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = holder.survey.durable_end
             ahead = Ahead(holder=holder, start=position.offset, end=end, seen=position.seen)
         elif self._options.fails_on_data_loss:
-            raise DataLossError(gone(topic, position))
+            raise DataLossError(gone(topic, position, READ_ON))
         else:
             ahead = self._elsewhere(topic, position)
         return self._until_the_last(topic, ahead)
@@ -188,13 +188,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stores, standby = self._members(), position.standby
         holder = standby and stores.find(topic, standby.store, standby.epoch)
         if standby and holder and holder.survey.durable_end >= standby.offset:
-            _LOG.warning("%s; reading on from %s", gone(topic, position), holder.node)
+            _LOG.warning("%s", gone(topic, position, f"reading on from {holder.node}"))
             end, seen = holder.survey.durable_end, standby.seen | position.seen
             return Ahead(holder=holder, start=standby.offset, end=end, seen=seen)
         holder = stores.first(topic)
         end = holder.survey.durable_end
         if position.offset:
-            _LOG.warning("%s; what came since is skipped", gone(topic, position))
+            _LOG.warning("%s", gone(topic, position, SKIPPED))
         start = end if position.offset else 0
         return Ahead(holder=holder, start=start, end=end, seen=position.seen)
 
@@ -215,12 +215,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The partitions from one position to another."""
         stores = self._members()
         holder = stores.find(topic, after.store, after.epoch)
+        if holder is not None and holder.survey.durable_end < after.offset:
+            holder = None  # an older copy of its disk is there
         if holder is not None and (before.store, before.epoch) == (after.store, after.epoch):
             ranges = [range(before.offset, after.offset)]
             minimum = self._options.partitions_min
             return partitions_of(topic, holder, ranges, minimum, before.seen)
         if self._options.fails_on_data_loss:
-            raise DataLossError(gone(topic, after if holder is None else before))
+            raise DataLossError(gone(topic, after if holder is None else before, READ_ON))
         return replayed(stores, topic, before, after, self._options.partitions_min)
 
 

@@ -231,7 +231,14 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
         digests=SURVEY,
     ),
     ReadStored: _control(
-        request=NUMBER, start=OFFSET, end=OFFSET, bits=BITS, prefix=PREFIX, contents=FLAG
+        request=NUMBER,
+        store=STORE,
+        epoch=NUMBER,
+        start=OFFSET,
+        end=OFFSET,
+        bits=BITS,
+        prefix=PREFIX,
+        contents=FLAG,
     ),
     StoredPage: _data(
         request=NUMBER, next=OFFSET.or_none(), offsets=OFFSETS, ids=IDS, publications=STORED

@@ -224,11 +224,14 @@ class ReadStored(Struct, frozen=True, array_like=True, gc=False, tag=83):
     """Ask a node for what it has stored: the paper's CheckAndPublish with nothing to compare.
 
     Wanted are publications at offsets from ``start`` to before ``end`` whose ids begin with the
-    ``bits`` bits of ``prefix``; or, without ``contents``, only their ids. Answered by StoredPage
+    ``bits`` bits of ``prefix``; or, without ``contents``, only their ids. The offsets are those of
+    a ``store`` in an ``epoch``: a node that has another one by now refuses. Answered by StoredPage
     or Refused.
     """
 
     request: int
+    store: str
+    epoch: int
     start: int
     end: int
     bits: int
@@ -240,7 +243,7 @@ class StoredPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
     """What is stored at these offsets, in their order; the rest from ``next`` on.
 
     The publications are an array in MessagePack, passed on as they lie in the store: whoever
-    receives them works out their ids (T10). Ids come instead of contents.
+    receives them works out their ids (T10), and believes none that has another one here.
     """
 
     request: int

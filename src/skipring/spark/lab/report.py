@@ -24,6 +24,7 @@ from skipring.spark.lab.weather import weather
 from skipring.spark.page import Page, Section, render
 from skipring.spark.pictures import find_browser, write_pictures
 from skipring.spark.tables import Cell, Cells, Table
+from skipring.storage.files import failures_told
 
 Chapter: TypeAlias = Callable[[DataFrame], tuple[Section, ...]]
 
@@ -72,15 +73,21 @@ def write_report(
     if pictures is not None:
         find_browser()  # before minutes of work
     page = make_page(spark, directory)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(render(page), encoding="utf-8")
+    _write(out, render(page))
     if pictures is not None:
-        write_pictures(
-            ((PICTURE_PREFIX + section.key, section.figure) for section in _shown(page)), pictures
-        )
+        with failures_told(pictures):
+            write_pictures(
+                ((PICTURE_PREFIX + section.key, section.figure) for section in _shown(page)),
+                pictures,
+            )
     if markdown is not None:
-        markdown.parent.mkdir(parents=True, exist_ok=True)
-        markdown.write_text(document(page, pictures, markdown.parent), encoding="utf-8")
+        _write(markdown, document(page, pictures, markdown.parent))
+
+
+def _write(file: Path, text: str) -> None:
+    with failures_told(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
 
 
 def make_page(spark: SparkSession, directory: Path) -> Page:

@@ -64,7 +64,11 @@ class Results:
 
     def _columns(self, *names: str) -> Iterator[pa.Table]:
         for path in sorted(self.runs.glob("chunk-*.parquet")):
-            yield pq.read_table(path, columns=list(names), partitioning=None)
+            try:
+                table = pq.read_table(path, columns=list(names), partitioning=None).select(names)
+            except (pa.ArrowException, OSError, KeyError):
+                raise _no_chunk(path) from None
+            yield table
 
     def add(self, runs: pa.Table, rounds: pa.Table) -> None:
         """Keep a chunk: once this returns, a kill or a power cut does not lose it."""
@@ -119,7 +123,17 @@ def require_format(directory: Path, *, new: bool = False) -> None:
 
 
 def _number(path: Path) -> int:
-    return int(path.stem.partition("-")[2])
+    number = path.stem.partition("-")[2]
+    if not (number.isascii() and number.isdigit()):
+        raise _no_chunk(path)
+    return int(number)
+
+
+def _no_chunk(path: Path) -> InputError:
+    return InputError(
+        f"{path} cannot be read as results of `skipring lab run`; remove it and its namesake "
+        "below rounds, and run again"
+    )
 
 
 def _write(path: Path, table: pa.Table) -> None:

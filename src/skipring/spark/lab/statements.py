@@ -36,7 +36,9 @@ class Constant(Struct, frozen=True):
 
 
 class Unmeasured(Struct, frozen=True):
-    """No run can speak of it."""
+    """No run can speak of it; tests in a file do, which docs/paper-map.md names."""
+
+    file: str
 
 
 Measure: TypeAlias = Share | Below | Constant | Unmeasured
@@ -332,14 +334,14 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
         "Corollary: the potential is 0 exactly if all have all",
         "Φ ≥ 0, and Φ = 0 exactly if every subscriber has every publication.",
         _HOLDS,
-        Unmeasured(),
+        Unmeasured("test_publications.py"),
     ),
     Statement(
         "5",
         "Lemma: the potential never increases",
         "Φ never increases.",
         "false with flooding or R16; the sum of what members lack never grows",
-        Unmeasured(),
+        Unmeasured("test_publications.py"),
         ("0025",),
     ),
     Statement(
@@ -347,7 +349,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
         "Lemma: the potential of an edge can decrease",
         "While φ(u, v) > 0 there is a computation after which it has decreased.",
         "holds, to 0 in one session",
-        Unmeasured(),
+        Unmeasured("test_reconciliation.py"),
         ("0022",),
     ),
     Statement(
@@ -355,7 +357,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
         "Claim: CheckTrie(u, t) is sent eventually",
         "The node below which all is missing is asked about.",
         "holds, whoever asks",
-        Unmeasured(),
+        Unmeasured("test_reconciliation.py"),
         ("0022",),
     ),
     Statement(
@@ -363,7 +365,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
         "Claim: p′ = p.label",  # noqa: RUF001  (as it is printed)
         "The prefix that is asked for is the label of that node.",
         "false where c is more than one bit deeper",
-        Unmeasured(),
+        Unmeasured("test_reconciliation.py"),
         ("0022",),
     ),
     Statement(

@@ -23,6 +23,7 @@ from skipring.spark.lab.statements import (
     Constant,
     Share,
     Statement,
+    Unmeasured,
 )
 from skipring.spark.tables import Cell, Tone, number, percent
 
@@ -43,7 +44,7 @@ class Judged(Struct, frozen=True):
     @property
     def is_measured(self) -> bool:
         """True if some run could speak of the statement."""
-        return any(verdict != NOT_MEASURED for verdict in self.verdicts.values())
+        return any(verdict.tone is not Tone.NONE for verdict in self.verdicts.values())
 
 
 def judge(runs: DataFrame) -> list[Judged]:
@@ -74,6 +75,8 @@ def _verdict(
             return below_verdict(values.get((index, mode), {}), limit)
         case Constant():
             return constant_verdict(values.get((index, mode), {}))
+        case Unmeasured(file=file):
+            return Cell(f"not measured by the lab; shown by tests in {file}", Tone.NONE)
         case _:
             return NOT_MEASURED
 

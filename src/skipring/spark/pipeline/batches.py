@@ -6,8 +6,6 @@ one that was killed anywhere in between is done again, with the same outcome.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
 from time import monotonic
@@ -18,7 +16,7 @@ from pyspark.sql import functions as F
 
 from skipring.spark.pipeline import bronze, gold, silver
 from skipring.spark.pipeline.silver import Format
-from skipring.spark.pipeline.tables import BATCH, DATE, Name, batch_folder, make_tables, table
+from skipring.spark.pipeline.tables import BATCH, DATE, Name, batch_folder, kept, make_tables, table
 from skipring.spark.pipeline.writing import Writer, dates_in
 
 
@@ -53,12 +51,12 @@ class Steps:
             self._writer.recover()
             self._writer.forget_after(batch)
             self._is_first = False
-        with _kept(rows):
+        with kept(rows):
             published, told = bronze.counts(rows)
             found = bronze.publications(rows), bronze.deliveries(rows)
             self._writer.write_batch(Name.BRONZE, batch, found[0], published)
             self._writer.write_batch(Name.DELIVERIES, batch, found[1], told)
-        good, bad = self._write_silver(rows, batch) if published else (0, 0)
+        good, bad = (self._write_silver if published else self._clear_silver)(rows, batch)
         return Figures(
             batch=batch,
             bronze=published,
@@ -77,10 +75,16 @@ class Steps:
         known = tables[Name.SILVER].where(is_known).select("id")
         known = known.union(tables[Name.REJECTED].where(is_known).select("id"))
         new = silver.fresh(tables[Name.BRONZE].where(F.col(BATCH) == batch), known)
-        with _kept(silver.decoded(new, self._values)) as found:
+        with kept(silver.decoded(new, self._values)) as found:
             good = self._writer.write_batch(Name.SILVER, batch, silver.accepted(found), None)
             bad = self._writer.write_batch(Name.REJECTED, batch, silver.rejected(found), None)
         return good, bad
+
+    def _clear_silver(self, rows: DataFrame, batch: int) -> tuple[int, int]:
+        """Remove what a micro-batch that has no publications any more had when it was killed."""
+        for name in (Name.SILVER, Name.REJECTED):
+            self._writer.write_batch(name, batch, rows, 0)
+        return 0, 0
 
     def _write_gold(self, rows: DataFrame, batch: int) -> int:
         """Work out the windows anew that a micro-batch belongs to; how many these are."""
@@ -88,7 +92,7 @@ class Steps:
         published = gold.published(tables[Name.SILVER], tables[Name.REJECTED], width_s)
         is_new = F.col(BATCH) == batch
         told = tables[Name.DELIVERIES].where(is_new)
-        with _kept(gold.touched(published.where(is_new), told, published)) as windows:
+        with kept(gold.touched(published.where(is_new), told, published)) as windows:
             starts = windows.select(F.to_date("window_start"), "window_start").collect()
             if not starts:
                 return 0
@@ -96,23 +100,13 @@ class Steps:
             affected = gold.within(published.where(_is_of(_with_the_next(days))), windows)
             told_of = gold.about(tables[Name.DELIVERIES], affected)  # before they are sorted out
             anew = gold.figures(affected, told_of, width_s)
-            kept = gold.without(tables[Name.GOLD].where(_is_of(days)), windows)
-            self._writer.write_days(Name.GOLD, kept.unionByName(anew))
+            others = gold.without(tables[Name.GOLD].where(_is_of(days)), windows)
+            self._writer.write_days(Name.GOLD, others.unionByName(anew))
         return len(starts)
 
     def _tables(self, rows: DataFrame) -> dict[Name, DataFrame]:
         """The tables as they are now."""
         return {name: table(rows.sparkSession, self._lake, name) for name in Name}
-
-
-@contextmanager
-def _kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """Keep rows as long as they are needed more than once."""
-    rows.persist()
-    try:
-        yield rows
-    finally:
-        rows.unpersist()
 
 
 def _is_of(dates: list[date | None]) -> Column:

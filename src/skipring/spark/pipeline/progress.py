@@ -42,12 +42,12 @@ def as_line(progress: Progress) -> str:
     """One line for a person."""
     new = progress.figures
     parts = [
-        f"batch {new.batch}: {new.bronze} publications ({progress.per_s:,.0f}/s)",
-        f"{new.silver} new",
-        f"{new.rejected} rejected",
-        f"{new.duplicates} duplicates",
-        f"{new.deliveries} deliveries",
-        f"{new.windows} windows",
+        f"batch {new.batch}: {new.bronze:,} publications ({progress.per_s:,.0f}/s)",
+        f"{new.silver:,} new",
+        f"{new.rejected:,} rejected",
+        _many(new.duplicates, "duplicate"),
+        f"{new.deliveries:,} deliveries",
+        _many(new.windows, "window"),
         f"{_behind(progress)} behind",
         f"{new.seconds:.1f} s",
     ]
@@ -68,7 +68,7 @@ def as_table(about: About, progress: Progress) -> Table:
         Name.GOLD: new.windows,
     }
     for name, count in last.items():
-        unit = f"{count:,} windows" if name is Name.GOLD else f"{count:,}"
+        unit = _many(count, "window") if name is Name.GOLD else f"{count:,}"
         style = "red" if name is Name.REJECTED and progress.totals[name] else None
         grid.add_row(name, f"{progress.totals[name]:,}", unit, style=style)
     grid.add_section()
@@ -89,6 +89,10 @@ def _grid(about: About) -> Table:
     grid = Table(title=f"{', '.join(about.topics)}   windows of {about.window_s} s")
     grid.add_column("table")
     return grid
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
 
 
 def _behind(progress: Progress) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -11,14 +9,14 @@ from typing import Any, Final
 
 import pandas as pd
 from msgspec import Struct
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from skipring.core.effects import Origin
 from skipring.spark.failures import spark_failures_told
 from skipring.spark.page import Page, Section, render
 from skipring.spark.pipeline import figures, gold, summaries
 from skipring.spark.pipeline.about import About
-from skipring.spark.pipeline.tables import Name, table
+from skipring.spark.pipeline.tables import Name, kept, table
 from skipring.spark.tables import Cell, Cells, Table, Tone, number, percent
 from skipring.storage.files import failures_told
 
@@ -68,7 +66,7 @@ def look(spark: SparkSession, lake: Path, about: About) -> Found:
     (balance,) = summaries.balance(bronze, silver, rejected).collect()
     (extent,) = summaries.extent(published).collect()
     step_s = summaries.bucket_s(extent.first_s or 0.0, extent.last_s or 0.0, about.window_s)
-    with _kept(gold.delivered(published, tables[Name.DELIVERIES])) as delivered:
+    with kept(gold.delivered(published, tables[Name.DELIVERIES])) as delivered:
         return Found(
             balance=balance,
             extent=extent,
@@ -82,15 +80,6 @@ def look(spark: SparkSession, lake: Path, about: About) -> Found:
             reasons=summaries.reasons(rejected).toPandas(),
             samples=summaries.samples(rejected).toPandas(),
         )
-
-
-@contextmanager
-def _kept(rows: DataFrame) -> Iterator[DataFrame]:
-    rows.persist()
-    try:
-        yield rows
-    finally:
-        rows.unpersist()
 
 
 # -- the page ----------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from skipring.spark.pipeline.bronze import together
 from skipring.spark.pipeline.tables import Name, batch_folder
 from skipring.spark.pipeline.writing import Writer, rows_by_part
 from skipring.spark.stream import StreamReader
+from skipring.storage.files import failures_told
 
 LOOK_S: Final = 0.2  # Our guess: nobody sees that progress is told so much later.
 # Our guess: the JVM of a killed run ends within. Until then it may still write.
@@ -73,6 +74,12 @@ def rooted(plan: Plan) -> Plan:
         reader.stop()
     about = plan.about
     return plan if about.began else replace(plan, about=replace(about, began=began))
+
+
+def make_place(lake: Path) -> None:
+    """Make the directory of a lake, if it is not there."""
+    with failures_told(lake):
+        lake.mkdir(parents=True, exist_ok=True)
 
 
 def run_pipeline(spark: SparkSession, plan: Plan, tell: Tell, is_over: Event) -> dict[Name, int]:
@@ -236,7 +243,7 @@ def locked(spark: SparkSession, lake: Path) -> Iterator[None]:
 
     It may outlive us for a moment if we are killed, so the lock is the JVM's and not ours.
     """
-    lake.mkdir(parents=True, exist_ok=True)
+    make_place(lake)
     jvm: Any = spark._jvm  # noqa: SLF001  (PySpark has no other way)
     file = jvm.java.io.RandomAccessFile(str(lake / LOCK), "rw")
     try:

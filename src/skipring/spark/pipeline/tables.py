@@ -2,11 +2,13 @@
 
 Every table is a directory of Parquet files that any reader can read at any time: what is below it
 is whole, and nothing of it is there twice. All but gold are divided by the micro-batch that wrote
-them, gold by the day, which is replaced.
+them, gold by the day, which is replaced and is missing for a moment then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -72,6 +74,16 @@ def make_tables(lake: Path) -> None:
 def table(spark: SparkSession, lake: Path, name: Name) -> DataFrame:
     """A whole table."""
     return spark.read.schema(SCHEMAS[name]).parquet(str(lake / name))
+
+
+@contextmanager
+def kept(rows: DataFrame) -> Iterator[DataFrame]:
+    """Keep rows as long as they are needed more than once."""
+    rows.persist()
+    try:
+        yield rows
+    finally:
+        rows.unpersist()
 
 
 def batch_folder(lake: Path, name: Name, batch: int) -> Path:
