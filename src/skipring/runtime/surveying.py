@@ -1,11 +1,11 @@
-"""Reading a topic without joining it: what its members have stored, and pages of it."""
+"""Reading a topic without joining it: what its members have stored, and how it came to them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
@@ -15,8 +15,11 @@ from skipring.runtime.offering import ANOTHER_STORE
 from skipring.runtime.outsider import Outsider, nobody_in
 from skipring.wire.runtime_messages import (
     Address,
+    DeliveryPage,
+    ReadDeliveries,
     ReadStored,
     Refused,
+    RuntimeMessage,
     StoredPage,
     Survey,
     Surveyed,
@@ -26,6 +29,9 @@ from skipring.wire.values import LOCATED_MAX
 SURVEY_S: Final = 2.5  # Our guess: a member on a busy machine answers within.
 PAGE_S: Final = 10.0  # Our guess: a page may be read from a slow disk.
 ATTEMPTS: Final = 2  # an answer may be lost
+
+Question = Callable[[int], RuntimeMessage]  # by the number of the request
+Page = TypeVar("Page", StoredPage, DeliveryPage)
 
 
 class Holder(Struct, frozen=True, kw_only=True):
@@ -89,52 +95,91 @@ async def _ask(
     return Holder(node=node, address=address, survey=answer)
 
 
-async def pages(
+# -- pages -------------------------------------------------------------------------------------
+
+
+def pages(
     outsider: Outsider, topic: TopicId, node: NodeId, address: Address, wanted: Stretch
 ) -> AsyncGenerator[StoredPage, None]:
+    """What a member has stored; DataLossError if it has another store by now."""
+
+    def question(start: int) -> Question:
+        return partial(
+            ReadStored,
+            store=wanted.store,
+            epoch=wanted.epoch,
+            start=start,
+            end=wanted.end,
+            bits=wanted.bits,
+            prefix=wanted.prefix,
+            contents=wanted.has_contents,
+        )
+
+    return _in_pages(outsider, topic, (node, address), StoredPage, question, wanted.start)
+
+
+def delivery_pages(
+    outsider: Outsider, topic: TopicId, node: NodeId, address: Address, wanted: range
+) -> AsyncGenerator[DeliveryPage, None]:
+    """How what is at these offsets came to a member."""
+
+    def question(start: int) -> Question:
+        return partial(ReadDeliveries, start=start, end=wanted.stop)
+
+    return _in_pages(outsider, topic, (node, address), DeliveryPage, question, wanted.start)
+
+
+async def _in_pages(
+    outsider: Outsider,
+    topic: TopicId,
+    member: tuple[NodeId, Address],
+    kind: type[Page],
+    question: Callable[[int], Question],
+    first: int,
+) -> AsyncGenerator[Page, None]:
     """Read from a member page by page; while one is looked at, the next is on its way.
 
-    UnreachableError if the member does not answer, or is no member any more; DataLossError if it
-    has another store by now.
+    UnreachableError if the member does not answer, or is no member any more.
     """
-    outsider.book.hear({node: address})
-    start: int | None = wanted.start
-    coming = asyncio.ensure_future(_page(outsider, topic, node, wanted, wanted.start))
+    node, _ = member
+    outsider.book.hear(dict([member]))
+
+    def ask(start: int) -> asyncio.Future[Page]:
+        asked = _page(outsider, topic, node, kind, question(start), start)
+        return asyncio.ensure_future(asked)
+
+    start: int | None = first
+    coming = ask(first)
     try:
         while start is not None:
             page = await coming
             start = page.next
             if start is not None:
-                coming = asyncio.ensure_future(_page(outsider, topic, node, wanted, start))
+                coming = ask(start)
             yield page
     finally:
         coming.cancel()
 
 
 async def _page(
-    outsider: Outsider, topic: TopicId, node: NodeId, wanted: Stretch, start: int
-) -> StoredPage:
-    question = partial(
-        ReadStored,
-        store=wanted.store,
-        epoch=wanted.epoch,
-        start=start,
-        end=wanted.end,
-        bits=wanted.bits,
-        prefix=wanted.prefix,
-        contents=wanted.has_contents,
-    )
+    outsider: Outsider,
+    topic: TopicId,
+    node: NodeId,
+    kind: type[Page],
+    question: Question,
+    start: int,
+) -> Page:
     why = "no answer"
     for _ in range(ATTEMPTS):
-        answer = await outsider.ask(topic, node, question, StoredPage, PAGE_S)
-        if isinstance(answer, StoredPage) and (answer.next is None or answer.next > start):
+        answer = await outsider.ask(topic, node, question, kind, PAGE_S)
+        if isinstance(answer, kind) and (answer.next is None or answer.next > start):
             return answer
         if isinstance(answer, Refused):
-            if answer.reason == ANOTHER_STORE:
-                raise DataLossError(
-                    f"{node} has lost what it had stored of {topic!r} while it was read; run the "
-                    "query again"
-                )
             why = answer.reason
             break
+    if why == ANOTHER_STORE:
+        raise DataLossError(
+            f"{node} has lost what it had stored of {topic!r} while it was read; run the query "
+            "again"
+        )
     raise UnreachableError(f"{node} stopped serving {topic!r} at offset {start} ({why})")

@@ -8,7 +8,6 @@ removes duplicates by (topic, node, id). What a member that went away could not 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from logging import getLogger
 from typing import Any, Final
@@ -34,20 +33,17 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.errors import InputError, MessageError, UnreachableError
 from skipring.runtime.surveying import Holder
-from skipring.runtime.tracing import delivery_pages
-from skipring.spark.options import ACCESS_OPTIONS, EARLIEST, ReadOptions
+from skipring.spark.options import ACCESS_OPTIONS, EARLIEST, ReadOptions, check_names
 from skipring.spark.ranges import cut
 from skipring.spark.reach import Reach
 from skipring.spark.schemas import DELIVERY, spark_schema
 from skipring.wire.runtime_messages import Address, DeliveryPage
-from skipring.wire.values import shown
 
 NAME: Final = "skipring_deliveries"
 DELIVERY_OPTIONS: Final = (*ACCESS_OPTIONS, "subscribe", "startingOffsets", "maxOffsetsPerTrigger")
 STORES_MAX: Final = 1024  # Limit of ours: stores of a topic that a stream remembers.
 ROWS_PER_PARTITION: Final = 100_000  # Our guess: a second's work; a node reads its disk for it.
 _ORIGINS: Final = tuple(origin.value for origin in Origin)
-_OF_SPARK: Final = ("path", "checkpointlocation")  # which Spark hands on to us
 _LOG: Final = getLogger(__name__)
 
 Json = dict[str, Any]
@@ -83,7 +79,7 @@ class DeliveriesDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns of a read."""
-        check_names(self.options)
+        check_names(self.options, DELIVERY_OPTIONS)
         return spark_schema(DELIVERY)
 
     def reader(self, schema: StructType) -> TraceBatchReader:
@@ -95,18 +91,9 @@ class DeliveriesDataSource(DataSource):
         return TraceStreamReader(parse_options(self.options, is_stream=True))
 
 
-def check_names(options: Mapping[str, str]) -> None:
-    """Raise an InputError for an option that there is not."""
-    known = {name.lower() for name in (*DELIVERY_OPTIONS, *_OF_SPARK)}
-    for name in options:
-        if name.lower() not in known:
-            there_are = ", ".join(DELIVERY_OPTIONS)
-            raise InputError(f"{NAME} has no option {shown(name)}; there are {there_are}")
-
-
 def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     """Check the options of a read."""
-    check_names(options)
+    check_names(options, DELIVERY_OPTIONS)
     parsed = ReadOptions.parse(options, is_stream=is_stream)
     if not isinstance(parsed.starting, str):
         raise InputError(f'"startingOffsets" of {NAME} is "earliest" or "latest", nothing else')
@@ -114,21 +101,6 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
 
 
 # -- whom to ask -------------------------------------------------------------------------------
-
-
-class TraceReach(Reach):
-    """Talks to members about their deliveries."""
-
-    def deliveries(self, partition: TracePartition) -> Iterator[DeliveryPage]:
-        """What a member tells, page by page; UnreachableError when it stops answering."""
-        topic, node, address = partition.topic, partition.node, partition.address
-        coming = delivery_pages(self._outsider, topic, node, address, partition.offsets)
-        try:
-            with suppress(StopAsyncIteration):
-                while True:
-                    yield self._run(anext(coming))
-        finally:
-            self._run(coming.aclose())
 
 
 class Members:
@@ -269,11 +241,12 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     """What a member tells of some offsets; a member that went away is left out."""
     if not isinstance(partition, TracePartition):
         return
-    with TraceReach(options.access) as reach:
+    topic, node, address = partition.topic, partition.node, partition.address
+    with Reach(options.access) as reach:
         try:
-            for page in reach.deliveries(partition):
+            for page in reach.deliveries(topic, node, address, partition.offsets):
                 if page.offsets:
-                    yield to_arrow(partition.topic, partition.node, page)
+                    yield to_arrow(topic, node, page)
         except (UnreachableError, MessageError) as error:
             _LOG.warning("%s; the rest is skipped", error)
 

@@ -158,16 +158,21 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
         )
 
 
+def check_names(options: Iterable[str], known: Iterable[str]) -> None:
+    """InputError if there is an option that is none of those that are known, nor Spark's own."""
+    names = {name.lower(): name for name in known}
+    for name in {name.lower() for name in options} - names.keys() - _OF_SPARK:
+        near = get_close_matches(name, names, n=1)
+        hint = f'did you mean "{names[near[0]]}"?' if near else f"there are {', '.join(known)}"
+        raise InputError(f"unknown option {shown(name)}; {hint}")
+
+
 class _Given:
     """Options by their names in small letters; InputError for those that are none."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
+        check_names(options, known)
         self._texts = {name.lower(): text for name, text in options.items()}
-        names = {name.lower(): name for name in known}
-        for name in self._texts.keys() - names.keys() - _OF_SPARK:
-            near = get_close_matches(name, names, n=1)
-            hint = f'did you mean "{names[near[0]]}"?' if near else f"there are {', '.join(known)}"
-            raise InputError(f"unknown option {shown(name)}; {hint}")
 
     def text(self, name: str) -> str | None:
         """The value of an option; None if it was not given."""

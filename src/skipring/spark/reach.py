@@ -5,7 +5,7 @@ Planner, tasks and committer are different processes; each makes its own and clo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Self, TypeVar
@@ -14,9 +14,16 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.runtime.loops import new_loop
 from skipring.runtime.outsider import Outsider
-from skipring.runtime.surveying import Holder, Stretch, pages, survey, survey_of
+from skipring.runtime.surveying import (
+    Holder,
+    Stretch,
+    delivery_pages,
+    pages,
+    survey,
+    survey_of,
+)
 from skipring.spark.options import Access
-from skipring.wire.runtime_messages import Address, Published, StoredPage
+from skipring.wire.runtime_messages import Address, DeliveryPage, Published, StoredPage
 
 Result = TypeVar("Result")
 
@@ -59,17 +66,25 @@ class Reach:
         self, topic: TopicId, node: NodeId, address: Address, wanted: Stretch
     ) -> Iterator[StoredPage]:
         """What a member has stored, page by page; UnreachableError when it stops answering."""
-        coming = pages(self._outsider, topic, node, address, wanted)
+        return self._each(pages(self._outsider, topic, node, address, wanted))
+
+    def deliveries(
+        self, topic: TopicId, node: NodeId, address: Address, wanted: range
+    ) -> Iterator[DeliveryPage]:
+        """How publications came to a member, page by page; UnreachableError likewise."""
+        return self._each(delivery_pages(self._outsider, topic, node, address, wanted))
+
+    def publish(self, topic: TopicId, publications: Sequence[Publication]) -> list[Published]:
+        """Publish through a member; returns once all are durable there."""
+        return self._run(self._outsider.publish(topic, publications))
+
+    def _each(self, coming: AsyncGenerator[Result, None]) -> Iterator[Result]:
         try:
             with suppress(StopAsyncIteration):
                 while True:
                     yield self._run(anext(coming))
         finally:
             self._run(coming.aclose())
-
-    def publish(self, topic: TopicId, publications: Sequence[Publication]) -> list[Published]:
-        """Publish through a member; returns once all are durable there."""
-        return self._run(self._outsider.publish(topic, publications))
 
     def _run(self, work: Awaitable[Result]) -> Result:
         return self._loop.run_until_complete(work)
