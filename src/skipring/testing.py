@@ -198,7 +198,7 @@ class Cluster:
 
     def _on_delivered(self, name: NodeId, topic: TopicId, delivery: Deliver) -> None:
         if topic == self.topic:
-            self._delivered[name].append(delivery.publication.payload or b"")
+            self._delivered[name] += (each.payload or b"" for each in delivery.publications)
 
     def kill(self, name: NodeId) -> None:
         """Stop a node at once, as a crash would: nobody is told."""
@@ -222,7 +222,8 @@ class Cluster:
 
     async def publish(self, name: NodeId, payload: bytes) -> bytes:
         """Let a node publish; return the id."""
-        return await self.node(name).publish(self.topic, PublishRequested(payload=payload))
+        (made,) = await self.node(name).publish(self.topic, PublishRequested(payload=payload))
+        return made
 
     # -- supervisors come and go -------------------------------------------------------------
 

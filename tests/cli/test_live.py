@@ -25,6 +25,14 @@ from skipring.storage.supervisor import SupervisorStore
 DEADLINE_S = 60.0
 TICK = "0.05"
 
+# A command that wonders sooner than it does for a person why nothing comes.
+IMPATIENT = """
+from skipring.cli import main
+from skipring.runtime import following
+following.JOINING_S = 0.5
+main()
+"""
+
 
 @contextmanager
 def process(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
@@ -210,7 +218,14 @@ def test_an_address_of_a_supervisor_that_is_none_is_refused(command: str, addres
 
 @pytest.mark.heavy
 def test_a_reader_without_a_supervisor_says_so_and_gives_up_if_it_is_to_end() -> None:
-    result = ran("sub", "news", "--supervisor", "127.0.0.1:1", "--exit-when-synced")
+    words = ["sub", "news", "--supervisor", "127.0.0.1:1", "--exit-when-synced", "--tick", TICK]
+    result = subprocess.run(
+        [sys.executable, "-c", IMPATIENT, *words],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert result.returncode == 4
     waiting, error = result.stderr.splitlines()
     assert waiting == "waiting: there is no connection to the supervisor at 127.0.0.1:1"

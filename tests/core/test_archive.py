@@ -36,7 +36,7 @@ def test_an_empty_archive_holds_nothing() -> None:
     assert archive.read(0) is None
     assert list(archive.entries()) == []
     assert list(archive.publications()) == []
-    assert archive.next_seq("a") == 0
+    assert archive.newest() == {}
 
 
 @both_ways
@@ -82,9 +82,8 @@ def test_T10_entries_are_the_ids_as_they_were_stored_right_or_wrong() -> None:
     assert list(MemoryArchive([wrong]).entries()) == [(b"x" * 32, 0)]
 
 
-def test_the_next_number_of_a_publisher_is_one_that_it_has_not_used() -> None:
-    archive = MemoryArchive([A1, B5, A0])
-    assert [archive.next_seq(node) for node in ("a", "b", "c")] == [2, 6, 0]
+def test_the_newest_number_of_each_publisher_is_known() -> None:
+    assert MemoryArchive([A1, B5, A0]).newest() == {"a": 1, "b": 5}
 
 
 def test_a_list_given_to_an_archive_is_not_changed_by_it() -> None:

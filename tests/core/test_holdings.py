@@ -38,15 +38,15 @@ class Kept:
     def carry_out(self, out: Outbox) -> list[Effect]:
         for effect in out.effects:
             match effect:
-                case Store(offset=offset, publication=row):
-                    self.archive.write(offset, row)
+                case Store(offset=offset, publications=rows):
+                    self.archive.write(offset, *rows)
                 case Discard(offset=offset):
                     self.archive.discard(offset)
         return out.effects
 
     def take(self, one: Publication, *, hops: int = 0) -> list[Effect]:
         out = Outbox()
-        self.holdings.take(one, out, origin=Origin.SPREAD, hops=hops)
+        self.holdings.take([one], out, origin=Origin.SPREAD, hops=hops)
         return self.carry_out(out)
 
     def scrub(self, ids: int) -> list[Effect]:
@@ -61,7 +61,7 @@ class Kept:
 def test_a_publication_is_stored_and_then_delivered() -> None:
     kept = Kept()
     one = settled(0)
-    assert kept.take(one, hops=3) == [Store(0, one), Deliver(one, 0, Origin.SPREAD, 3)]
+    assert kept.take(one, hops=3) == [Store(0, (one,)), Deliver((one,), 0, Origin.SPREAD, 3)]
     assert kept.holdings.trie.offset_of(one.id) == 0
 
 
@@ -104,8 +104,8 @@ def test_offsets_grow_by_one() -> None:
 def test_take_returns_the_publication_as_it_is_kept() -> None:
     kept = Kept()
     out = Outbox()
-    assert kept.holdings.take(publication(0), out, origin=Origin.OWN) == settled(0)
-    assert kept.holdings.take(publication(0), out, origin=Origin.OWN) is None
+    assert kept.holdings.take([publication(0)], out, origin=Origin.OWN) == (settled(0),)
+    assert kept.holdings.take([publication(0)], out, origin=Origin.OWN) == ()
 
 
 @pytest.mark.parametrize("claimed", [b"", WRONG_ID, b"short", WRONG_ID * 2])
@@ -114,7 +114,7 @@ def test_T10_whatever_id_a_message_claims_the_fields_give_the_one_that_counts(
 ) -> None:
     kept = Kept()
     right = settled(0)
-    assert kept.take(publication(0, id=claimed))[0] == Store(0, right)
+    assert kept.take(publication(0, id=claimed))[0] == Store(0, (right,))
     assert list(kept.holdings.trie.keys()) == [right.id]
 
 
@@ -135,13 +135,13 @@ def test_T10_a_publication_under_the_id_of_another_is_neither_lost_nor_replaces_
 def test_the_same_fields_in_another_topic_are_another_publication() -> None:
     kept = Kept()
     elsewhere = publication(0).settled("elsewhere")
-    assert kept.take(elsewhere)[0] == Store(0, settled(0))
+    assert kept.take(elsewhere)[0] == Store(0, (settled(0),))
 
 
 def test_an_opaque_one_is_kept_under_its_own_id() -> None:
     kept = Kept()
     opaque = publication(0, payload=None, id=WRONG_ID)
-    assert kept.take(opaque)[0] == Store(0, opaque)
+    assert kept.take(opaque)[0] == Store(0, (opaque,))
     assert WRONG_ID in kept.holdings.trie
 
 
@@ -155,7 +155,7 @@ def test_T10_an_opaque_one_whose_id_is_none_does_no_harm(size: int) -> None:
 
 def test_two_subscribers_without_publications_do_not_share_what_they_take() -> None:
     one, other = Holdings(TOPIC, None), Holdings(TOPIC, None)
-    one.take(publication(0), Outbox(), origin=Origin.OWN)
+    one.take([publication(0)], Outbox(), origin=Origin.OWN)
     assert (len(one.trie), len(other.trie), len(Holdings(TOPIC, None).trie)) == (1, 0, 0)
 
 
@@ -241,7 +241,7 @@ def test_T12_what_was_put_aside_can_be_taken_in_again() -> None:
     out = Outbox()
     assert kept.holdings.find(settled(0).id, out) is None
     kept.carry_out(out)
-    assert kept.take(settled(0))[0] == Store(2, settled(0))
+    assert kept.take(settled(0))[0] == Store(2, (settled(0),))
     assert kept.holdings.find(settled(0).id, Outbox()) == settled(0)
 
 

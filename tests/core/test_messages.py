@@ -34,6 +34,7 @@ TAGS = {
     "Publications": 12,
     "TrieEqual": 13,
     "PublishNew": 14,
+    "PublishMany": 17,
     "IHave": 15,
     "Want": 16,
 }

@@ -22,6 +22,7 @@ from skipring.core.messages import (
     IntroduceShortcut,
     Message,
     Publications,
+    PublishMany,
     PublishNew,
     RemoveConnections,
     Want,
@@ -73,7 +74,7 @@ class Host:
         effects = self.machine.handle(event)
         for effect in effects:
             if isinstance(effect, Store):
-                self.archive.write(effect.offset, effect.publication)
+                self.archive.write(effect.offset, *effect.publications)
         return effects
 
     def hear(self, message: Message, sender: NodeId | None = None) -> Said:
@@ -147,7 +148,7 @@ def test_an_own_publication_is_delivered_as_such_after_no_hops() -> None:
     effects = Host().act(PublishRequested(payload=b"own"))
     delivered = next(effect for effect in effects if isinstance(effect, Deliver))
     assert (delivered.origin, delivered.hops) == (Origin.OWN, 0)
-    assert delivered.publication.publisher == ME
+    assert delivered.publications[0].publisher == ME
 
 
 def test_what_arrives_is_delivered_as_spread_after_one_hop_more() -> None:
@@ -769,7 +770,8 @@ def test_who_is_cut_off_from_the_tree_asks_and_passes_it_on_to_those_behind_it()
 @pytest.mark.parametrize("spread", list(Spread))
 def test_with_every_publish_new_lost_all_get_all_through_the_tries(spread: Spread) -> None:
     config = ProtocolConfig(spread=spread)
-    world = World(standing_ring(16), seed=0, config=config, faults=(Losing(PublishNew),))
+    faults = (Losing(PublishNew), Losing(PublishMany))
+    world = World(standing_ring(16), seed=0, config=config, faults=faults)
     for number in range(5):
         world.publish(f"n{3 * number:04d}", b"p")
     for _ in range(100):

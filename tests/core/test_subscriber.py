@@ -36,6 +36,7 @@ from skipring.core.messages import (
     IntroduceShortcut,
     Message,
     Publications,
+    PublishMany,
     PublishNew,
     RemoveConnections,
     SetConfiguration,
@@ -431,8 +432,8 @@ def bound_about_publications(message: Message, state: SubscriberState) -> int:
             # Without T7 each question goes alone; what is sent goes in one chunk, or is put off.
             return said + 1 + held
         case Publications(publications):
-            return 2 * len(publications)  # Store and Deliver
-        case PublishNew():
+            return 2 * bool(publications)  # Store and Deliver
+        case PublishNew() | PublishMany():
             return 2 + edges
         case Want():
             return len(message.hops)

@@ -142,8 +142,8 @@ class Pair:
     def _perform(self, name: str, out: Outbox) -> None:
         for effect in out.effects:
             match effect:
-                case Store(offset=offset, publication=stored):
-                    self._archives[name].write(offset, stored)
+                case Store(offset=offset, publications=stored):
+                    self._archives[name].write(offset, *stored)
                 case Send(to=to, message=message):
                     self._on_the_way.append((to, message))
                     if isinstance(message, Publications):

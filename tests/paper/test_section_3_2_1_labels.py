@@ -213,7 +213,7 @@ def test_measured_requests_of_the_paper_exceed_one() -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("mode", ["fixed", "fast"])
+@pytest.mark.parametrize("mode", [pytest.param("fixed", marks=pytest.mark.slow), "fast"])
 def test_measured_requests_stay_below_the_bound(mode: str) -> None:
     """The same for our exponent, and no rule adds a request in a legitimate state."""
     mean, margin = requests_per_interval(mode, 16, 12_000)

@@ -68,8 +68,7 @@ def test_every_adversary_is_healed_at_32(adversary: str) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("adversary", ["A05", "A13", "A15", "A37", "A41"])
 def test_a_thousand_heal_in_thirty_rounds(adversary: str) -> None:
-    for seed in range(2):
-        assert_heals(30, n=1024, adversary=adversary, seed=seed)
+    assert_heals(30, n=1024, adversary=adversary, seed=0)
 
 
 @pytest.mark.heavy
@@ -108,10 +107,10 @@ def test_fixed_heals_every_adversary_at_128(adversary: str) -> None:
 def test_the_papers_pseudocode_livelocks_at_32(adversary: str) -> None:
     """A displaced shortcut is filed under the slot's label: corrupted labels multiply."""
     stuck = [
-        not run(n=32, adversary=adversary, seed=seed, mode="paper", max_rounds=400).converged
-        for seed in range(6)
+        not run(n=32, adversary=adversary, seed=seed, mode="paper", max_rounds=200).converged
+        for seed in range(4)
     ]
-    assert sum(stuck) >= 4, replay(n=32, adversary=adversary, mode="paper")
+    assert sum(stuck) >= 3, replay(n=32, adversary=adversary, mode="paper")
 
 
 @pytest.mark.parametrize("adversary", ["A12", "A13"])

@@ -36,5 +36,4 @@ def test_a_run_does_not_depend_on_the_hash_seed(
 ) -> None:
     arguments = COMMAND.format(adversary, scheduler)
     first = output(arguments, "0", tmp_path / "a.json")
-    assert output(arguments, "1", tmp_path / "b.json") == first
-    assert output(arguments, "4242", tmp_path / "c.json") == first
+    assert output(arguments, "4242", tmp_path / "b.json") == first

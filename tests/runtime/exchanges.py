@@ -23,6 +23,7 @@ from skipring.runtime.credentials import Credentials
 from skipring.runtime.links import Links
 from skipring.runtime.logs import configure_logs
 from skipring.wire.codec import Envelope, encode
+from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role, encode_greeting
 from skipring.wire.runtime_messages import WireMessage
 from tests.runtime.rings import LOOPBACK, TOPIC, until
@@ -61,7 +62,7 @@ class Host:
         )
         self.address = ""
 
-    def _receive(self, sender: str, envelope: Envelope[WireMessage]) -> None:
+    def _receive(self, sender: str, envelope: Envelope[WireMessage], _: Frame) -> None:
         self.got.append((sender, envelope.message))
 
     async def start(self, port: int = 0) -> None:
@@ -217,7 +218,7 @@ def play(
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(watched())
-    assert crashes == []
+    assert crashes == [], crashes
 
 
 Lines = Callable[[], list[dict[str, Any]]]

@@ -59,8 +59,9 @@ class LiveRing:
 
         def deliver(topic: TopicId, delivery: Deliver) -> None:
             assert topic == TOPIC
-            assert delivery.publication.payload is not None
-            got.append(delivery.publication.payload)
+            for publication in delivery.publications:
+                assert publication.payload is not None
+                got.append(publication.payload)
 
         node = Node(name, self.settings, rng=Random(name), deliver=deliver, store=store)
         self.nodes[name] = await node.start(LOOPBACK, 0)
@@ -79,7 +80,8 @@ class LiveRing:
         await self.nodes.pop(name).close()
 
     async def publish(self, name: NodeId, payload: bytes) -> bytes:
-        return await self.nodes[name].publish(TOPIC, PublishRequested(payload=payload))
+        (made,) = await self.nodes[name].publish(TOPIC, PublishRequested(payload=payload))
+        return made
 
     def snapshot(self) -> Snapshot:
         """The state of the topic, without what is in flight."""

@@ -41,6 +41,7 @@ from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.testing import Cluster
 from skipring.wire.codec import Envelope, encode
+from skipring.wire.framing import CONTROL, Frame
 from skipring.wire.runtime_messages import (
     AskConsent,
     Crash,
@@ -347,7 +348,9 @@ def test_one_can_be_cut_off_from_the_supervisor_too() -> None:
 def test_whatever_the_address_of_a_supervisor_is_it_is_not_heard() -> None:
     async def scene(node: Node) -> None:
         assert damage_node(node, TOPIC, Isolate(1, (SUPERVISOR,), 5)) == Done(1)
-        node.links.receive(supervisor_at("127.0.0.1:1"), Envelope(Probe(1), TOPIC))
+        node.links.receive(
+            supervisor_at("127.0.0.1:1"), Envelope(Probe(1), TOPIC), Frame(CONTROL, b"")
+        )
         node.links.send(supervisor_at("127.0.0.1:1"), encode(TOPIC, ProbeReply(1)))
         assert node.links.counts["severed"] == 2
 

@@ -81,8 +81,8 @@ def host() -> Host:
 
 
 def test_effects_are_carried_out_in_the_order_given(host: Host) -> None:
-    store, left, discard = Store(3, PUBLICATION), Left(), Discard(9)
-    deliver = Deliver(PUBLICATION, 3, Origin.OWN, 0)
+    store, left, discard = Store(3, (PUBLICATION,)), Left(), Discard(9)
+    deliver = Deliver((PUBLICATION,), 3, Origin.OWN, 0)
     first, second = Digest("a", 1), Digest("a", 2)
     host.driver.perform(
         TOPIC,

@@ -220,7 +220,8 @@ def make_room(store: PublicationStore) -> None:
 
 async def publish(node: Node, number: int, size: int = 20_000) -> bytes:
     payload = number.to_bytes(4, "big") + bytes(size)
-    return await node.publish(TOPIC, PublishRequested(payload=payload))
+    (made,) = await node.publish(TOPIC, PublishRequested(payload=payload))
+    return made
 
 
 def held(ring: LiveRing, name: str) -> int:

@@ -26,6 +26,7 @@ from skipring.runtime.inspector import Contents, Inspection, Inspector, inspecto
 from skipring.runtime.outsider import Outsider
 from skipring.testing import Cluster
 from skipring.wire.codec import Envelope
+from skipring.wire.framing import DATA, Frame
 from skipring.wire.runtime_messages import (
     DatabasePage,
     InspectDatabase,
@@ -52,6 +53,8 @@ from tests.support.machines import peer
 
 TOPIC = "news"
 STILL_S = 36_000.0  # a tick that never comes: what is loaded stays
+
+NO_FRAME = Frame(DATA, b"")  # only of use to whoever passes something on
 
 
 def ran(scene: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -91,7 +94,10 @@ async def standing_still(
 
 
 def nothing_is_on_its_way(ring: LiveRing) -> bool:
+    """True if all that was said has come, also what waited for somebody to be dialled."""
     links = [ring.supervisor.links, *(node.links for node in ring.nodes.values())]
+    if any(peer.waiting_bytes for each in links for peer in each._peers.values()):
+        return False
     return sum(each.frames_sent for each in links) == sum(each.frames_received for each in links)
 
 
@@ -556,8 +562,10 @@ def test_an_answer_counts_only_from_the_one_who_was_asked() -> None:
             )
             await asyncio.sleep(0)
             for sender in ("a", "client/a", SUPERVISOR, supervisor_at("127.0.0.1:2")):
-                outsider._receive(sender, Envelope(status("forged"), TOPIC))
-            outsider._receive(supervisor_at("127.0.0.1:1"), Envelope(status("real"), TOPIC))
+                outsider._receive(sender, Envelope(status("forged"), TOPIC), NO_FRAME)
+            outsider._receive(
+                supervisor_at("127.0.0.1:1"), Envelope(status("real"), TOPIC), NO_FRAME
+            )
             answer = await asking
             assert isinstance(answer, NodeStatus)
             assert answer.right == peer("1", "real")
@@ -573,7 +581,7 @@ def test_an_answer_of_another_kind_is_none_and_a_refusal_is_one() -> None:
                     outsider.ask(TOPIC, "a", ReadJournal, JournalPage, timeout_s=30)
                 )
                 await asyncio.sleep(0)
-                outsider._receive("a", Envelope(answer, TOPIC))
+                outsider._receive("a", Envelope(answer, TOPIC), NO_FRAME)
                 assert await asking == expected
 
     ran(scene)

@@ -49,7 +49,7 @@ class Shelf:
 
     def __init__(self, start: Start, times: tuple[int, ...] = ()) -> None:
         self.archive = MemoryArchive([self.publication(at, when) for at, when in enumerate(times)])
-        self.reader = Reader(self.archive, start, NOW)
+        self.reader = Reader("news", self.archive, start, NOW)
 
     @staticmethod
     def publication(seq: int, when: int) -> StoredPublication:
@@ -59,7 +59,7 @@ class Shelf:
         offset = self.archive.end
         made = self.publication(offset, when)
         self.archive.write(offset, made)
-        self.reader.on_deliver(Deliver(made, offset, origin, hops=1))
+        self.reader.on_deliver(Deliver((made,), offset, origin, hops=1))
 
     def read(self) -> list[int]:
         return [publication.offset for publication in self.reader.take(READ_AT_ONCE)]
@@ -171,14 +171,14 @@ def test_history_ends_when_every_neighbour_has_confirmed() -> None:
             old = Shelf.publication(0, 1)
             topic._confirmations._neighbours = lambda: ["a", "b"]
             topic.on_confirmed(Confirmed("a", b"root"))
-            topic.on_deliver(Deliver(old, 0, Origin.REPAIR, hops=0))
+            topic.on_deliver(Deliver((old,), 0, Origin.REPAIR, hops=0))
             assert topic.reader.offset == 1  # skipped, and both have to confirm anew
             topic.on_confirmed(Confirmed("b", b"root"))
-            topic.on_deliver(Deliver(old, 1, Origin.REPAIR, hops=0))
+            topic.on_deliver(Deliver((old,), 1, Origin.REPAIR, hops=0))
             assert topic.reader.offset == 2
             topic.on_confirmed(Confirmed("b", b"root"))
             topic.on_confirmed(Confirmed("a", b"root"))
-            topic.on_deliver(Deliver(old, 2, Origin.REPAIR, hops=0))
+            topic.on_deliver(Deliver((old,), 2, Origin.REPAIR, hops=0))
             assert topic.reader.offset == 2  # not skipped
 
     asyncio.run(scene())

@@ -9,11 +9,21 @@ from pyspark.sql import SparkSession
 
 from skipring.spark import session
 
+# Java's second compiler and its threads that look for garbage are for programs that run longer.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+# Measured: with few rows most of the time goes into making plans and compiling them.
+FEW_ROWS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+}
+
 SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
-    # Java's second compiler takes seconds, for programs that run longer than these.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    **FEW_ROWS,
 }
 
 

@@ -22,6 +22,7 @@ import msgspec
 import pyspark
 
 from skipring.spark.java import find_java, make_java_home
+from tests.spark.conftest import QUICK_JVM
 from tests.spark.processes import ENDED_WITHIN_S, MARK
 
 STARTED_WITHIN_S = 60.0
@@ -67,6 +68,7 @@ def standalone(directory: Path, *, cores: int = 1, memory: str = "1g") -> Iterat
         "PATH": os.environ["PATH"],
         "HOME": str(directory),
         "JAVA_HOME": str(make_java_home(find_java(os.environ), directory)),
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",

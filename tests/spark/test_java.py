@@ -14,6 +14,7 @@ import pytest
 from skipring.errors import InputError
 from skipring.spark import java
 from skipring.spark.java import Java, find_java, make_java_home
+from tests.spark.conftest import QUICK_JVM
 from tests.spark.processes import MARK, left_of
 
 VECTOR = "--add-modules=jdk.incubator.vector"
@@ -24,7 +25,9 @@ import os, sys
 from pyspark.sql import functions as F
 from skipring.spark import session
 
-spark = session.start(conf={"spark.sql.shuffle.partitions": "3", "spark.driver.memory": "512m"})
+SMALL = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": sys.argv[2]}
+
+spark = session.start(conf={"spark.sql.shuffle.partitions": "3", **SMALL})
 assert "JAVA_HOME" not in os.environ
 print(spark.sparkContext.master, spark.conf.get("spark.sql.shuffle.partitions"))
 print(spark._jvm.System.getProperty("java.home"))
@@ -139,7 +142,7 @@ def test_without_a_java_of_the_user_all_works_on_the_one_from_pypi(tmp_path: Pat
             (tools / program.name).symlink_to(program)
     (tools / "java").unlink(missing_ok=True)
     ran = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", PROGRAM, str(tmp_path)],
+        [sys.executable, "-X", "dev", "-c", PROGRAM, str(tmp_path), QUICK_JVM],
         cwd=work,
         env={"PATH": str(tools), "TMPDIR": str(scratch), "MASTER": "local[2]", MARK: str(work)},
         stdin=subprocess.DEVNULL,

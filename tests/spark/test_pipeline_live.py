@@ -19,6 +19,7 @@ import pytest
 
 from skipring.core.events import PublishRequested
 from skipring.spark.pipeline.tables import Name
+from tests.spark.conftest import FEW_ROWS, QUICK_JVM
 from tests.spark.lakes import gold, ids, read, settle_on_disks
 from tests.spark.processes import MARK, left_of
 from tests.spark.rings import TOPIC, Ring, running_ring
@@ -26,12 +27,11 @@ from tests.spark.rings import TOPIC, Ring, running_ring
 WAIT_S = 240.0  # a machine may be busy
 PUBLISHED_MAX = 10_000  # within half an hour; every run needs something new
 BAD = b"\xff\xfe"
-# A JVM that soon ends needs no second compiler.
-CONF = (
-    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.adaptive.enabled=false",
-    "spark.sql.shuffle.partitions=1",
-)
+CONF = {
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    "spark.sql.shuffle.partitions": "1",
+    **FEW_ROWS,
+}
 
 Condition = Callable[["Run"], bool]
 
@@ -40,7 +40,7 @@ class Run:
     """A process of ``skipring pipeline run``, which ends with its block."""
 
     def __init__(self, ring: Ring, lake: Path, mark: str, *options: str) -> None:
-        settings = [word for setting in CONF for word in ("--conf", setting)]
+        settings = [f"--conf={name}={value}" for name, value in CONF.items()]
         words = ["--supervisor", ring.supervisor, "--subscribe", TOPIC, "--lake", str(lake)]
         self.lake = lake
         self._out = lake.parent / f"out-{time_ns()}"
@@ -149,13 +149,6 @@ def tell(ring: Ring, folder: Path, kills: int) -> Story:
     return Story(lake, published, interrupted, drained, left_of(mark))
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    folder = tmp_path_factory.mktemp("pipeline")
-    with running_ring(4, folder / "ring") as ring:
-        yield tell(ring, folder, kills=2)
-
-
 def check_once(story: Story) -> None:
     expected = sorted(story.published)
     good, bad = ids(story.lake, Name.SILVER), ids(story.lake, Name.REJECTED)
@@ -164,13 +157,7 @@ def check_once(story: Story) -> None:
     assert bad == sorted(story.published[9::10])
 
 
-@pytest.mark.heavy
-def test_killed_with_kill_9_again_and_again_every_publication_is_there_once(story: Story) -> None:
-    check_once(story)
-
-
-@pytest.mark.heavy
-def test_gold_counts_every_publication_and_every_delivery_once(story: Story) -> None:
+def check_gold_counts_everything_once(story: Story) -> None:
     figures = gold(story.lake).values()
     assert sum(row["publications"] for row in figures) == len(story.published)
     assert sum(row["deliveries"] for row in figures) == 3 * len(story.published)
@@ -178,23 +165,28 @@ def test_gold_counts_every_publication_and_every_delivery_once(story: Story) -> 
     assert set(told.values()) == {1}
 
 
-@pytest.mark.heavy
-def test_a_run_that_is_to_take_what_is_there_ends_by_itself(story: Story) -> None:
+def check_the_last_run_took_what_was_there_and_ended(story: Story) -> None:
     assert story.drained.process.returncode == 0, story.drained.text
     last = story.drained.lines[-1]
     assert last["behind"] == 0
     assert last["totals"]["bronze"] == len(story.published)
 
 
-@pytest.mark.heavy
-def test_an_interrupted_run_ends_in_order_and_no_process_is_left_of_any(story: Story) -> None:
+def check_the_interrupted_run_ended_in_order_and_nothing_is_left(story: Story) -> None:
     assert story.interrupted.process.returncode == 130
     lines = story.interrupted.text.splitlines()
     assert [line for line in lines if not line.startswith("{")] == []  # nothing of Java's
     assert story.left == []
 
 
-@pytest.mark.slow
-def test_killed_with_kill_9_ten_times_every_publication_is_there_once(tmp_path: Path) -> None:
-    with running_ring(4, tmp_path / "ring") as ring:
-        check_once(tell(ring, tmp_path, kills=10))
+@pytest.mark.heavy
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_with_kill_9_interrupted_and_drained_every_publication_is_there_once(
+    tmp_path: Path, kills: int
+) -> None:
+    with running_ring(4, tmp_path / "ring") as ring:  # told once: it takes several JVMs
+        story = tell(ring, tmp_path, kills)
+    check_once(story)
+    check_gold_counts_everything_once(story)
+    check_the_last_run_took_what_was_there_and_ended(story)
+    check_the_interrupted_run_ended_in_order_and_nothing_is_left(story)

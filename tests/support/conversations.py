@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from skipring.core.claims import Claim
 from skipring.core.labels import Label
@@ -17,6 +17,7 @@ from skipring.core.messages import (
     IntroduceShortcut,
     Message,
     Publications,
+    PublishMany,
     PublishNew,
     SetConfiguration,
     TrieEqual,
@@ -80,18 +81,24 @@ def _words(message: Message) -> str:
             return _words_about_publications(message)
 
 
-def _words_about_publications(message: Message) -> str:
+def _texts(publications: Iterable[Publication]) -> str:
+    return " ".join(publication_text(publication) for publication in publications)
+
+
+def _words_about_publications(message: Message) -> str:  # noqa: PLR0911  (one a type)
     match message:
         case CheckTrie() | CheckAndPublish():
             wanted = message.wanted if isinstance(message, CheckAndPublish) else ()
             wants = f" wants {_claims_text(wanted)}" if wanted else ""
             return f"{message.sender} {_claims_text(message.claims)}{wants}"
         case Publications(publications):
-            return " ".join(publication_text(publication) for publication in publications)
+            return _texts(publications)
         case TrieEqual(sender, root):
             return f"{sender} {_short(root)}"
         case PublishNew(publication, hops):
             return f"{publication_text(publication)} after {hops} hops"
+        case PublishMany(publications, hops):
+            return f"{_texts(publications)} after {hops} hops"
         case IHave() | Want():
             ids = [f"{_short(short)}+{hops}" for short, hops in message.short_ids()]
             return " ".join([message.sender, *ids])

@@ -79,8 +79,8 @@ def kept(machine: Subscriber, effects: list[Effect]) -> list[Effect]:
     assert isinstance(archive, MemoryArchive)
     for effect in effects:
         match effect:
-            case Store(offset=offset, publication=publication):
-                archive.write(offset, publication)
+            case Store(offset=offset, publications=publications):
+                archive.write(offset, *publications)
             case Discard(offset=offset):
                 archive.discard(offset)
     return effects

@@ -117,7 +117,7 @@ class Party:
     def take(self, publication: Publication) -> None:
         """Come by a publication in another way, such as a flood."""
         self._do(
-            lambda out: self.holdings.take(publication, out, origin=Origin.SPREAD),
+            lambda out: self.holdings.take([publication], out, origin=Origin.SPREAD),
         )
 
     def tick(self, *partners: NodeId, rng: Random | None = None) -> Sent:
@@ -149,12 +149,12 @@ class Party:
             match effect:
                 case Send(to=to, message=message):
                     sent.append((to, message))
-                case Store(offset=offset, publication=publication):
-                    self.archive.write(offset, publication)
+                case Store(offset=offset, publications=publications):
+                    self.archive.write(offset, *publications)
                 case Discard(offset=offset):
                     self.archive.discard(offset)
-                case Deliver(publication=publication):
-                    self.delivered.append(publication)
+                case Deliver(publications=publications):
+                    self.delivered += publications
                 case Confirmed(node=node):
                     self.confirmed.append(node)
         return sent

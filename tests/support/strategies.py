@@ -27,6 +27,7 @@ from skipring.core.messages import (
     IntroduceShortcut,
     Message,
     Publications,
+    PublishMany,
     PublishNew,
     RemoveConnections,
     SetConfiguration,
@@ -138,6 +139,9 @@ def _messages_by_type(nodes: Sequence[NodeId]) -> Mapping[type[Message], SearchS
         Publications: st.builds(Publications, several(publications()), sessions),
         TrieEqual: st.builds(TrieEqual, node, trie_digests),
         PublishNew: st.builds(PublishNew, publications(), sessions),
+        PublishMany: st.builds(
+            PublishMany, st.lists(publications(), max_size=3).map(tuple), sessions
+        ),
         IHave: _about_ids(IHave, node),
         Want: _about_ids(Want, node),
     }

@@ -15,6 +15,7 @@ from skipring.core.messages import (
     Introduce,
     IntroduceShortcut,
     Publications,
+    PublishMany,
     PublishNew,
     RemoveConnections,
     SetConfiguration,
@@ -109,6 +110,7 @@ SAMPLES: tuple[WireMessage, ...] = (
     Publications((PUBLICATION, PUBLICATION), 5),
     TrieEqual("a", bytes(16)),
     PublishNew(PUBLICATION, 3),
+    PublishMany((PUBLICATION, PUBLICATION), 3),
     IHave("a", b"12345678", b"\x03"),
     Want("a", b"", b""),
     Locate(1, 8),
@@ -202,6 +204,8 @@ def _allowed(message: WireMessage) -> WireMessage:
     match message:
         case PublishNew(publication=publication, hops=hops):
             return PublishNew(travelling(publication), hops % 256)
+        case PublishMany(publications=several, hops=hops):
+            return PublishMany(tuple(map(travelling, several)), hops % 256)
         case Publications(publications=carried, session=session):
             return Publications(tuple(map(travelling, carried)), session & SESSION_MAX)
         case CheckTrie(session=session) | CheckAndPublish(session=session):

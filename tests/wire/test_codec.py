@@ -16,6 +16,7 @@ from skipring.core.messages import (
     Digest,
     IHave,
     Publications,
+    PublishMany,
     PublishNew,
     RemoveConnections,
     SetConfiguration,
@@ -28,9 +29,8 @@ from skipring.wire.codec import (
     Envelope,
     decode,
     encode,
-    encode_publish_new,
     named_nodes,
-    publication_bytes,
+    passed_on,
 )
 from skipring.wire.formats import FORMATS
 from skipring.wire.framing import CONTROL, DATA, Frame, FrameKind
@@ -154,13 +154,18 @@ def test_what_a_later_revision_adds_to_an_envelope_is_ignored() -> None:
 
 
 @unhurried
-@given(publications(), st.integers(0, 255))
-def test_a_publication_is_passed_on_as_if_it_were_written_anew(
-    publication: Publication, hops: int
+@given(st.lists(publications(), min_size=1, max_size=3), st.integers(0, 255), st.integers(0, 255))
+def test_publications_are_passed_on_as_if_they_were_written_anew(
+    given_publications: list[Publication], came: int, hops: int
 ) -> None:
-    bare = travelling(publication)
-    raw = publication_bytes(the_frame(encode(TOPIC, PublishNew(bare, 3))))
-    assert encode_publish_new(TOPIC, raw, hops) == encode(TOPIC, PublishNew(bare, hops))
+    bare = tuple(map(travelling, given_publications))
+    for message, expected in (
+        (PublishNew(bare[0], came), PublishNew(bare[0], hops)),
+        (PublishMany(bare, came), PublishMany(bare, hops)),
+    ):
+        written = passed_on(the_frame(encode(TOPIC, message)), TOPIC, hops)
+        assert (written is None) is (came > 127 or hops > 127)  # numbers of two bytes
+        assert written in (None, encode(TOPIC, expected))
 
 
 def test_what_a_later_revision_adds_to_a_publication_is_passed_on() -> None:
@@ -169,22 +174,35 @@ def test_what_a_later_revision_adds_to_a_publication_is_passed_on() -> None:
     assert decode(given_frame).message == PublishNew(
         Publication(publisher="a", seq=7, payload=b"hello"), 3
     )
-    passed = the_frame(encode_publish_new(TOPIC, publication_bytes(given_frame), 4))
-    assert passed.body == msgspec.msgpack.encode([[14, fields, 4], TOPIC, {}])
-
-
-@pytest.mark.parametrize("body", [b"", b"\xff", msgspec.msgpack.encode([[1, "a"], TOPIC])])
-def test_only_publish_new_has_a_publication_to_pass_on(body: bytes) -> None:
-    with pytest.raises(MessageError):
-        publication_bytes(Frame(DATA, body))
+    passed = passed_on(given_frame, TOPIC, 4)
+    assert passed is not None
+    assert the_frame(passed).body == msgspec.msgpack.encode([[14, fields, 4], TOPIC, {}])
 
 
 @pytest.mark.parametrize(
-    ("topic", "raw", "hops"), [("", b"\xc0", 0), (TOPIC, b"\xc0", 256), (TOPIC, bytes(2**20), 0)]
+    "body",
+    [
+        [[14, ["a", 7, b"hello"], 3, "more"], TOPIC, {}],
+        [[14, ["a", 7, b"hello"], 3], TOPIC, {}, "more"],
+        [[14, ["a", 7, b"hello"], 3], TOPIC],
+        [[14, ["a", 7, b"hello"]], TOPIC, {}],
+    ],
 )
-def test_what_others_would_refuse_is_not_passed_on(topic: str, raw: bytes, hops: int) -> None:
-    with pytest.raises(MessageError):
-        encode_publish_new(topic, raw, hops)
+def test_what_is_not_put_as_we_put_it_is_written_anew(body: list[object]) -> None:
+    given_frame = Frame(DATA, msgspec.msgpack.encode(body))
+    assert isinstance(decode(given_frame).message, PublishNew)
+    assert passed_on(given_frame, TOPIC, 4) is None
+
+
+def test_a_number_in_more_bytes_than_it_needs_is_still_the_right_one() -> None:
+    body = msgspec.msgpack.encode([[14, ["a", 7, b"hello"], 3], TOPIC, {}])
+    end = msgspec.msgpack.encode(TOPIC) + b"\x80"
+    long_way = body[: -len(end) - 1] + b"\xcd\x00\x03" + end
+    passed = passed_on(Frame(DATA, long_way), TOPIC, 4)
+    assert passed is not None
+    assert decode(the_frame(passed)).message == PublishNew(
+        Publication(publisher="a", seq=7, payload=b"hello"), 4
+    )
 
 
 # -- what is refused -------------------------------------------------------------------------
@@ -439,6 +457,10 @@ GOLDEN = {
     "TrieEqual": "0000001e0093930da161c41000000000000000000000000000000000a46e65777380",
     "PublishNew": (
         "000000250193930e97a16107c40568656c6c6f01c4016b81a3737263a3776562c40003a46e65777380"
+    ),
+    "PublishMany": (
+        "00000040019393119297a16107c40568656c6c6f01c4016b81a3737263a3776562c400"
+        "97a16107c40568656c6c6f01c4016b81a3737263a3776562c40003a46e65777380"
     ),
     "IHave": "000000190093940fa161c4083132333435363738c40103a46e65777380",
     "Want": "0000001000939410a161c400c400a46e65777380",

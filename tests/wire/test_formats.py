@@ -5,7 +5,13 @@ from msgspec.structs import fields as struct_fields
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.labels import Label
-from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, PublishNew
+from skipring.core.messages import (
+    CheckAndPublish,
+    CheckTrie,
+    Publications,
+    PublishMany,
+    PublishNew,
+)
 from skipring.core.peers import Peer
 from skipring.core.state import SilenceState
 from skipring.wire.codec import encode, named_nodes
@@ -48,7 +54,7 @@ def test_data_frames_carry_publications_claims_what_is_seen_and_damage_and_nothi
     in_data = {kind for kind, form in FORMATS.items() if form.frame_kind is DATA}
     seen = {DatabasePage, NodeStatus, PublicationPage, JournalPage, StoredPage, DeliveryPage}
     damages = {Overwrite, OverwriteDatabase, Forge, Isolate}
-    carried = {PublishNew, Publications, CheckTrie, CheckAndPublish, Publish}
+    carried = {PublishNew, PublishMany, Publications, CheckTrie, CheckAndPublish, Publish}
     assert in_data == carried | seen | damages
 
 

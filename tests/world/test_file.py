@@ -792,8 +792,10 @@ def slots(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  (JSON is any
 @st.composite
 def tampered_worlds(draw: st.DrawFn) -> str:
     """World files in which a value is replaced or removed, or gets a new key."""
-    snapshot = draw(snapshots(nodes_max=3, parcels_max=4, publications_max=1))
-    tree = draw(st.sampled_from([json.loads(EXAMPLE), json.loads(render_world(snapshot))]))
+    text = EXAMPLE
+    if draw(st.booleans()):
+        text = render_world(draw(snapshots(nodes_max=3, parcels_max=4, publications_max=1)))
+    tree = json.loads(text)
     container, key = draw(st.sampled_from(list(slots(tree))))
     match draw(st.sampled_from(["replace", "replace", "remove", "rename"])):
         case "replace":
@@ -821,7 +823,7 @@ def assert_read_or_refused(text: str | bytes) -> None:
 
 
 @given(tampered_worlds())
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_a_tampered_world_is_read_or_refused_in_one_sentence(text: str) -> None:
     assert_read_or_refused(text)
 

@@ -16,6 +16,7 @@ from skipring.core.messages import (
     IntroduceShortcut,
     Message,
     Publications,
+    PublishMany,
     PublishNew,
     RemoveConnections,
     SetConfiguration,
@@ -51,6 +52,7 @@ PAIRS: list[tuple[Message, list[str]]] = [
     (Publications((NEWS,)), []),
     (TrieEqual("a", b"0" * 16), []),
     (PublishNew(NEWS), []),
+    (PublishMany((NEWS,)), []),
     (IHave("a", b"", b""), []),
     (Want("a", b"", b""), []),
 ]

@@ -20,6 +20,7 @@ from skipring.core.messages import (
     IHave,
     Message,
     Publications,
+    PublishMany,
     PublishNew,
     TrieEqual,
     Want,
@@ -36,7 +37,7 @@ from skipring.world.adversaries.building import made_publications, with_states
 from skipring.world.legitimacy import has_all_publications, is_strictly_legitimate
 from skipring.world.snapshot import Parcel, Snapshot
 
-SPREADING: Final[frozenset[type[Message]]] = frozenset({PublishNew, IHave, Want})
+SPREADING: Final[frozenset[type[Message]]] = frozenset({PublishNew, PublishMany, IHave, Want})
 REPAIRING: Final[frozenset[type[Message]]] = frozenset(
     {CheckTrie, CheckAndPublish, Publications, TrieEqual}
 )

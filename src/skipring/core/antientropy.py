@@ -205,13 +205,9 @@ class AntiEntropy:
 
     def on_publications(
         self, message: Publications, sender: NodeId | None, out: Outbox
-    ) -> list[bytes]:
-        """Publish(P): take in what we lacked; return the ids of it."""
-        taken = []
-        for publication in message.publications:
-            genuine = self._holdings.take(publication, out, origin=Origin.REPAIR)
-            if genuine is not None:
-                taken.append(genuine.id)
+    ) -> tuple[Publication, ...]:
+        """Publish(P): take in what we lacked; return it."""
+        taken = self._holdings.take(message.publications, out, origin=Origin.REPAIR)
         if taken:
             self.note_difference()
         self._histories.note_taken(sender, len(taken), is_last=message.session != NO_SESSION)

@@ -28,8 +28,17 @@ class Archive(Protocol):
     def publications(self) -> Iterator[Publication]:
         """All publications that can be read, in the order in which they came."""
 
-    def next_seq(self, publisher: NodeId) -> int:
-        """A number after all that stored publications of this publisher have."""
+    def newest(self) -> dict[NodeId, int]:
+        """The largest number that each publisher's stored publications have, as far as believed."""
+
+
+def newest_of(numbers: Iterable[tuple[NodeId, int]]) -> dict[NodeId, int]:
+    """The largest number of each publisher, of those that a publisher can have come to."""
+    newest: dict[NodeId, int] = {}
+    for publisher, seq in numbers:
+        if newest.get(publisher, -1) < seq < SEQ_BELIEVED_MAX:
+            newest[publisher] = seq
+    return newest
 
 
 class MemoryArchive:
@@ -61,17 +70,16 @@ class MemoryArchive:
             if publication is not None:
                 yield publication
 
-    def next_seq(self, publisher: NodeId) -> int:
-        """A number after all that stored publications of this publisher have."""
-        numbers = (p.seq for p in self.publications() if p.publisher == publisher)
-        return max((seq for seq in numbers if seq < SEQ_BELIEVED_MAX), default=-1) + 1
+    def newest(self) -> dict[NodeId, int]:
+        """The largest number that each publisher's stored publications have, as far as believed."""
+        return newest_of((each.publisher, each.seq) for each in self.publications())
 
-    def write(self, offset: int, publication: Publication) -> None:
+    def write(self, offset: int, *publications: Publication) -> None:
         """Carry out a Store: offsets come in order."""
         if self._rows is None:
             self._rows = []
         assert offset == len(self._rows), f"offset {offset} after {len(self._rows)} rows"
-        self._rows.append(publication)
+        self._rows += publications
 
     def discard(self, offset: int) -> None:
         """Carry out a Discard."""

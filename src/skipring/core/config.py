@@ -160,5 +160,17 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     calm_ticks: int = 4
     # Our guess: announcements are for what is new; the rest is left to the tries.
     announced_max: int = 1024
+    # What is new is passed on and delivered first, and kept later: on for live nodes. Off where the
+    # order of all effects is looked at, event by event.
+    settles_late: bool = False
+    # Limits of ours: what waits to be kept is gone after a crash, and to keep it takes 6
+    # microseconds each, for which nothing else happens.
+    late_max: int = 16384
+    late_bytes: int = 4 << 20
+    busy_arrivals: int = 256  # Our guess: so many between two Flushes, and they are put off.
+    flushes_put_off: int = 10  # Our guess: a second, at ten a second.
+    want_flushes: int = 1  # for which what was only announced may still come by itself
+    # T18: of so many ticks in a row with new publications tries are compared in one; 1: in all.
+    news_ticks: int = 1
     # Our guess: more than so many publications in one message of a repair are history, not news.
     rumours_max: int = 64

@@ -32,10 +32,10 @@ class Origin(StrEnum):
 
 
 class Store(Struct, frozen=True, gc=False):
-    """Keep a publication at an offset of the archive, before anything that follows is sent."""
+    """Keep publications in the archive, from an offset on, before anything that follows is sent."""
 
     offset: int
-    publication: Publication
+    publications: tuple[Publication, ...]
 
 
 class Discard(Struct, frozen=True, gc=False):
@@ -45,9 +45,9 @@ class Discard(Struct, frozen=True, gc=False):
 
 
 class Deliver(Struct, frozen=True, gc=False):
-    """Hand a publication, stored at an offset, to the application."""
+    """Hand publications to the application; they are stored from an offset on, or will be soon."""
 
-    publication: Publication
+    publications: tuple[Publication, ...]
     offset: int
     origin: Origin
     hops: int

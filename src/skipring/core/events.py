@@ -46,6 +46,12 @@ class PublishRequested(Struct, frozen=True, kw_only=True, gc=False):
     seq: int | None = None
 
 
+class PublishManyRequested(Struct, frozen=True, gc=False):
+    """The application publishes several at once."""
+
+    requests: tuple[PublishRequested, ...]
+
+
 class Flush(Struct, frozen=True, gc=False):
     """Say what was put off: the ids for lazy edges; more often than a tick, less than at once."""
 
@@ -61,6 +67,7 @@ Event: TypeAlias = (
     | UnsubscribeRequested
     | NodeSuspected
     | PublishRequested
+    | PublishManyRequested
     | Flush
     | ConfirmRequested
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
 from typing import Final
@@ -11,7 +11,7 @@ from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.effects import Deliver, Discard, Origin, Outbox, Store
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefixes import Prefix
-from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
+from skipring.core.publications import OVERHEAD_BYTES, SEQ_BELIEVED_MAX, Publication, settled
 from skipring.core.trie import PublicationTrie
 
 READ_AHEAD_MIN: Final = 16
@@ -19,6 +19,7 @@ READ_AHEAD_MAX: Final = 4096  # Our guess: 1 MiB of small publications, from eve
 
 # Most tries of a large simulated ring are empty: they share one, which nobody changes.
 _NO_PUBLICATIONS: Final = PublicationTrie()
+_NOTHING_KEPT: Final = (0, ())
 
 
 class Holdings:
@@ -27,8 +28,8 @@ class Holdings:
     __slots__ = (
         "_archive",
         "_end",
-        "_next_seq",
-        "_publisher",
+        "_kept",
+        "_newest",
         "_scrubbed",
         "_spent",
         "topic",
@@ -40,8 +41,9 @@ class Holdings:
         self._archive = archive
         self.trie = _NO_PUBLICATIONS
         self._end = 0
-        self._publisher: NodeId | None = None  # whose numbers have been looked up
-        self._next_seq = 0
+        self._newest: dict[NodeId, int] | None = None  # the last number of each publisher
+        # Indexed by this event already, and in the archive only when its effects are carried out.
+        self._kept: tuple[int, tuple[Publication, ...]] = _NOTHING_KEPT
         self._scrubbed = 0  # the offset where the scrub goes on
         self._spent: dict[NodeId, int] | None = None  # chunks sent since the last tick (T14)
 
@@ -56,7 +58,7 @@ class Holdings:
         """Index what is in the archive; digests are worked out again, save corrupted ones."""
         self.trie = _NO_PUBLICATIONS
         self._end = 0
-        self._publisher = None
+        self._newest = None
         if self._archive is not None or wrong_digests:
             self.trie = PublicationTrie()
             self.trie.add_many(self.archive.entries())
@@ -65,32 +67,97 @@ class Holdings:
 
     def next_seq(self, publisher: NodeId) -> int:
         """The number of the publisher's next publication."""
-        if self._publisher != publisher:
-            self._publisher, self._next_seq = publisher, self.archive.next_seq(publisher)
-        self._next_seq += 1
-        return self._next_seq - 1
+        newest = self._numbers()
+        newest[publisher] = newest.get(publisher, -1) + 1
+        return newest[publisher]
+
+    def _numbers(self) -> dict[NodeId, int]:
+        """The last number of each publisher, looked up when it is first needed."""
+        if self._newest is None:
+            self._newest = self.archive.newest()
+        return self._newest
 
     def take(
-        self, publication: Publication, out: Outbox, *, origin: Origin, hops: int = 0
-    ) -> Publication | None:
-        """Keep a publication, under the id that its fields give (T10); None if it is known."""
-        if publication.seq < 0 or publication.time < 0:
-            return None  # no publication: it can have no id
+        self, publications: Iterable[Publication], out: Outbox, *, origin: Origin, hops: int = 0
+    ) -> tuple[Publication, ...]:
+        """Keep publications, under the ids that their fields give (T10); return what was new."""
+        # One with a number below 0 is no publication: it can have no id.
+        some = settled((p for p in publications if p.seq >= 0 and p.time >= 0), self.topic)
+        unknown = {each.id: each for each in some if each.id not in self.trie}
+        new = tuple(unknown.values())
+        if new:
+            start = self._index(new)
+            self._note_numbers(new)
+            out.effects += (Store(start, new), Deliver(new, start, origin, hops))
+        return new
+
+    def _index(self, new: tuple[Publication, ...]) -> int:
+        """Put publications that nobody has into the trie; return the offset of the first."""
         if self.trie is _NO_PUBLICATIONS:
             self.trie = PublicationTrie()
-        genuine = publication.settled(self.topic)
-        if not self.trie.add(genuine.id, self._end):
-            return None
-        if genuine.publisher == self._publisher and genuine.seq < SEQ_BELIEVED_MAX:
-            self._next_seq = max(self._next_seq, genuine.seq + 1)  # one of ours that was lost here
-        out.effects.append(Store(self._end, genuine))
-        out.effects.append(Deliver(genuine, self._end, origin, hops))
-        self._end += 1
+        start = self._end
+        self._end += len(new)
+        self.trie.add_many((each.id, offset) for offset, each in enumerate(new, start))
+        return start
+
+    def _note_numbers(self, new: tuple[Publication, ...]) -> None:
+        """One of ours may come back that was lost here: its number is not used again."""
+        newest = self._newest
+        if newest is not None:
+            for each in new:
+                if newest.get(each.publisher, -1) < each.seq < SEQ_BELIEVED_MAX:
+                    newest[each.publisher] = each.seq
+
+    # -- what is indexed later ----------------------------------------------------------------
+
+    def unseen_bytes(self, publications: tuple[Publication, ...]) -> int:
+        """The size of publications none of which can be known: their publisher's numbers only rise.
+
+        So nobody has to work out an id to tell. 0 where it is not certain: then ids decide
+        (``take``).
+        """
+        newest, publisher = self._numbers(), publications[0].publisher
+        last, size = newest.get(publisher, -1), 0
+        for each in publications:  # for every publication that comes: one look at each
+            payload = each.payload
+            if payload is None or each.publisher != publisher or each.time < 0:
+                return 0
+            if not last < each.seq < SEQ_BELIEVED_MAX:
+                return 0
+            last = each.seq
+            size += each.size_bytes if each.key or each.headers else OVERHEAD_BYTES + len(payload)
+        return size
+
+    def hand_over(
+        self, publications: tuple[Publication, ...], after: int, out: Outbox, *, hops: int
+    ) -> None:
+        """Deliver unseen publications before they are stored, behind so many other such ones."""
+        last = publications[-1]
+        self._numbers()[last.publisher] = last.seq
+        out.effects.append(Deliver(publications, self._end + after, Origin.SPREAD, hops))
+
+    def keep(self, publications: tuple[Publication, ...], out: Outbox) -> tuple[Publication, ...]:
+        """Store and index publications that were handed over, in the same order."""
+        genuine = settled(publications, self.topic)
+        start = self._index(genuine)
+        self._kept = start, genuine
+        out.effects.append(Store(start, genuine))
         return genuine
+
+    def let_go(self) -> None:
+        """The event is over: what was kept is in the archive from now on."""
+        self._kept = _NOTHING_KEPT
+
+    def _row(self, offset: int) -> Publication | None:
+        """What is stored at an offset, or is about to be."""
+        start, kept = self._kept
+        if 0 <= offset - start < len(kept):
+            return kept[offset - start]
+        return self.archive.read(offset)
 
     def read(self, key: bytes, offset: int, out: Outbox) -> Publication | None:
         """The publication that was stored under an id; None if it is not there any more (T12)."""
-        publication = self.archive.read(offset)
+        publication = self._row(offset)
         is_genuine = publication is not None and publication.is_genuine(self.topic)
         if publication is not None and is_genuine and publication.id == key:
             return publication
@@ -135,7 +202,7 @@ class Holdings:
 
     def _check_row(self, offset: int, out: Outbox) -> None:
         """Put a stored publication into the trie if it is missing there, aside if it is spoilt."""
-        publication = self.archive.read(offset)
+        publication = self._row(offset)
         if publication is None:
             return
         if publication.is_genuine(self.topic):

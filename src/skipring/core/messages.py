@@ -140,6 +140,13 @@ class PublishNew(Struct, frozen=True, array_like=True, gc=False, tag=14):
     hops: int = 0
 
 
+class PublishMany(Struct, frozen=True, array_like=True, gc=False, tag=17):
+    """Several new publications on their way together, as one message: PublishNew in a hurry."""
+
+    publications: tuple[Publication, ...]
+    hops: int = 0
+
+
 HOPS_MAX: Final = 255  # are counted: one byte beside a short id
 
 
@@ -191,6 +198,7 @@ Message: TypeAlias = (
     | Publications
     | TrieEqual
     | PublishNew
+    | PublishMany
     | IHave
     | Want
 )
@@ -210,6 +218,7 @@ MESSAGE_TYPES: Final[tuple[type[Message], ...]] = (
     Publications,
     TrieEqual,
     PublishNew,
+    PublishMany,
     IHave,
     Want,
 )

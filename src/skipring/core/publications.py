@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Annotated, Final, Self
@@ -41,9 +42,17 @@ class Publication(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     def id_in(self, topic: TopicId) -> bytes:
         """The id that the fields give in a topic: 256 bits over all of them (section 4.2)."""
         state = _begun(topic, self.publisher).copy()
-        headers = _texts(*self.headers.items()) if self.headers else _NOTHING
-        numbers = _number(self.seq) + _number(self.time)
-        state.update(numbers + _optional(self.key) + headers + _optional(self.payload))
+        seq, time, payload = self.seq, self.time, self.payload
+        seq_size, time_size = (seq.bit_length() + 7) // 8, (time.bit_length() + 7) // 8
+        # As ``_number`` twice: this is done for every publication, so each step counts.
+        numbers = ((seq_size << (8 * seq_size)) | seq).to_bytes(seq_size + 4, "big") + (
+            (time_size << (8 * time_size)) | time
+        ).to_bytes(time_size + 4, "big")
+        if payload is None or self.key is not None or self.headers:
+            headers = _texts(*self.headers.items()) if self.headers else _NOTHING
+            state.update(numbers + _optional(self.key) + headers + _optional(payload))
+        else:
+            state.update(numbers + _plain(len(payload)) + payload)
         return state.digest()
 
     def is_genuine(self, topic: TopicId) -> bool:
@@ -61,11 +70,19 @@ class Publication(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     @property
     def size_bytes(self) -> int:
         """About how much room it takes in a message."""
-        texts = sum(len(text.encode()) for item in self.headers.items() for text in item)
-        return OVERHEAD_BYTES + len(self.payload or b"") + len(self.key or b"") + texts
+        size = OVERHEAD_BYTES + len(self.payload or b"") + len(self.key or b"")
+        if self.headers:
+            size += sum(len(text.encode()) for item in self.headers.items() for text in item)
+        return size
+
+
+def settled(publications: Iterable[Publication], topic: TopicId) -> tuple[Publication, ...]:
+    """Publications under the ids that their fields give (``Publication.settled``)."""
+    return tuple(publication.settled(topic) for publication in publications)
 
 
 _NOTHING: Final = b"\0\0\0\0"
+_PRESENT: Final = b"\0\0\0\1\1"
 
 # Each field is hashed behind its length: fields that are put together differently never look alike.
 
@@ -76,6 +93,12 @@ def _begun(topic: TopicId, publisher: NodeId) -> blake2b:
     state = _ID.copy()
     state.update(_text(topic) + _text(publisher))
     return state
+
+
+@lru_cache(maxsize=1024)  # as most payloads of a topic, these are of few lengths
+def _plain(payload_bytes: int) -> bytes:
+    """What stands between the numbers and the payload where there is neither key nor headers."""
+    return _NOTHING + _NOTHING + _PRESENT + payload_bytes.to_bytes(4, "big")
 
 
 def _text(value: str) -> bytes:
@@ -98,4 +121,4 @@ def _optional(value: bytes | None) -> bytes:
     """Nothing is not the same as no bytes."""
     if value is None:
         return _NOTHING
-    return b"\0\0\0\1\1" + len(value).to_bytes(4, "big") + value
+    return _PRESENT + len(value).to_bytes(4, "big") + value

@@ -4,9 +4,16 @@ The flood sends a publication over every edge. The labels also give a tree: one 
 member, but for calm weather only, since a lost edge cuts off all behind it. So all other edges
 carry the beginnings of ids, somewhat later, and whoever lacks one asks; and a node whose own view
 has changed lately floods. What still goes missing, the comparison of tries brings.
+
+Ids, the trie and the archive are not in the way of what is new: it is passed on and delivered
+first, and kept a little later, many publications at once (``settles_late``). That is safe where a
+publisher's numbers show that nothing of it can be known here.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -15,7 +22,7 @@ from skipring.core.config import ProtocolConfig, Spread
 from skipring.core.effects import Origin, Outbox
 from skipring.core.events import PublishRequested
 from skipring.core.holdings import Holdings
-from skipring.core.messages import HOPS_MAX, IHave, PublishNew, Want
+from skipring.core.messages import HOPS_MAX, IHave, PublishMany, PublishNew, Want
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.publications import Publication
 from skipring.core.ring import Ring
@@ -29,15 +36,38 @@ class News(Struct, frozen=True, gc=False):
     nodes: frozenset[NodeId | None]
 
 
+class _Missing(Struct, frozen=True, gc=False):
+    """What we only heard of: from whom, over how many hops, and how many Flushes it may take."""
+
+    node: NodeId
+    hops: int
+    flushes: int
+
+
+class _Arrival(Struct, frozen=True, gc=False):
+    """What was passed on and delivered, and is to be kept."""
+
+    publications: tuple[Publication, ...]
+    news: News
+
+
 class Spreading:
     """One subscriber's part in spreading new publications."""
 
     __slots__ = (
+        "_arrivals",
+        "_arrived",
+        "_arrived_bytes",
         "_calm_ticks",
         "_config",
+        "_edges",
+        "_flushed",
+        "_has_news",
         "_holdings",
         "_missing",
         "_news",
+        "_news_ticks",
+        "_put_off",
         "_ring",
         "_shortcuts",
         "_view",
@@ -52,15 +82,24 @@ class Spreading:
         self._config = config
         self._calm_ticks = 0
         self._view = 0
+        self._edges: list[NodeId | None] | None = None  # of the tree, in this view
         # Since the last Flush: what came, and what we only heard of, from whom, over how many hops.
         # None costs less memory than nothing in a dict.
         self._news: dict[bytes, News] | None = None
-        self._missing: dict[bytes, tuple[NodeId, int]] | None = None
+        self._missing: dict[bytes, _Missing] | None = None
+        self._arrivals: list[_Arrival] | None = None  # not kept yet
+        self._arrived = 0  # how many publications these are
+        self._arrived_bytes = 0
+        self._flushed = 0  # how many they were at the last Flush
+        self._put_off = 0  # Flushes in a row
+        self._has_news = False  # since the last tick
+        self._news_ticks = 0  # in a row with something new
 
     @property
     def has_to_flush(self) -> bool:
-        """True if something waits to be said."""
-        return self._news is not None or self._missing is not None
+        """True if something waits to be said, or to be kept."""
+        waiting = (self._news, self._missing, self._arrivals)
+        return any(each is not None for each in waiting)
 
     # -- whom we know ----------------------------------------------------------------------
 
@@ -73,6 +112,12 @@ class Spreading:
 
     def tree_edges(self) -> list[NodeId | None]:
         """Who is above and below us in the tree; None for an edge whose end is not known."""
+        self._look()
+        if self._edges is None:
+            self._edges = self._found_tree_edges()
+        return self._edges
+
+    def _found_tree_edges(self) -> list[NodeId | None]:
         ring, shortcuts, me = self._ring, self._shortcuts, self._ring.me
         if me is None:
             return [None]
@@ -83,16 +128,27 @@ class Spreading:
         return [node for node in nodes if node not in (ring.node, SUPERVISOR)]
 
     def on_tick(self) -> None:
-        """Count one more tick without a change of our view."""
+        """Count one more tick without a change of our view, and whether something was new."""
         self._look()
         self._calm_ticks += 1
+        self._news_ticks = self._news_ticks + 1 if self._has_news else 0
+        self._has_news = False
+
+    @property
+    def is_stirred(self) -> bool:
+        """True while tries differ anyway by what is on its way, so that nobody should compare them.
+
+        Where something is always on its way they are compared now and then all the same.
+        """
+        return self._news_ticks % self._config.news_ticks != 0
 
     def _look(self) -> None:
         """Notice whether our own view has changed."""
-        ring = self._ring
-        view = hash((ring.me, *ring.neighbours, ring.wrap, *self._shortcuts.slots.values()))
+        ring, slots = self._ring, self._shortcuts.slots
+        view = hash((ring.me, *ring.neighbours, ring.wrap, *slots, *slots.values()))
         if view != self._view:
             self._view, self._calm_ticks = view, 0
+            self._edges = None
 
     def _is_calm(self) -> bool:
         """True if our view has been the same for log n + 4 ticks, n seen from our place."""
@@ -103,32 +159,67 @@ class Spreading:
 
     # -- what is new -----------------------------------------------------------------------
 
-    def publish(self, event: PublishRequested, out: Outbox) -> None:
-        """Keep a publication of our own application and spread it (section 4.3)."""
+    def publish(self, events: Iterable[PublishRequested], out: Outbox) -> None:
+        """Keep publications of our own application and spread them (section 4.3)."""
+        self._has_news = True
+        made = [self._publication(event) for event in events]
+        taken = self._holdings.take(made, out, origin=Origin.OWN)
+        for part in self._parts(taken):
+            self._note_news(part, self._pass_on(part, 0, None, out))
+
+    def _parts(self, publications: tuple[Publication, ...]) -> Iterator[tuple[Publication, ...]]:
+        """As many together as one message takes."""
+        start = size = 0
+        for place, each in enumerate(publications):
+            if size and size + each.size_bytes > self._config.chunk_bytes:
+                yield publications[start:place]
+                start, size = place, 0
+            size += each.size_bytes
+        if size:
+            yield publications[start:]
+
+    def _publication(self, event: PublishRequested) -> Publication:
         publisher = event.publisher if event.publisher is not None else self._ring.node
-        seq = event.seq if event.seq is not None else self._holdings.next_seq(publisher)
-        publication = Publication(
+        return Publication(
             publisher=publisher,
-            seq=seq,
+            seq=event.seq if event.seq is not None else self._holdings.next_seq(publisher),
             payload=event.payload,
             time=event.time,
             key=event.key,
             headers=event.headers,
         )
-        taken = self._holdings.take(publication, out, origin=Origin.OWN)
-        if taken is not None:
-            self._pass_on(taken, 0, None, out)
 
-    def on_publish_new(self, message: PublishNew, sender: NodeId | None, out: Outbox) -> None:
+    def on_new(
+        self,
+        publications: tuple[Publication, ...],
+        hops: int,
+        sender: NodeId | None,
+        out: Outbox,
+    ) -> None:
         """PublishNew: keep what is new and pass it on, drop what is known (Algorithm 5)."""
-        hops = min(max(message.hops, 0) + 1, HOPS_MAX)
-        taken = self._holdings.take(message.publication, out, origin=Origin.SPREAD, hops=hops)
-        if taken is not None:
-            self._pass_on(taken, hops, sender, out)
+        hops = min(max(hops, 0) + 1, HOPS_MAX)
+        if not publications:
+            return
+        self._has_news = True
+        size = self._holdings.unseen_bytes(publications) if self._config.settles_late else 0
+        if size:
+            self._holdings.hand_over(publications, self._arrived, out, hops=hops)
+            news = self._pass_on(publications, hops, sender, out)
+            self._keep_later(_Arrival(publications, news), size, out)
+            return
+        self.settle(out)
+        taken = self._holdings.take(publications, out, origin=Origin.SPREAD, hops=hops)
+        if taken:
+            self._note_news(taken, self._pass_on(taken, hops, sender, out))
 
     def _pass_on(
-        self, publication: Publication, hops: int, sender: NodeId | None, out: Outbox
-    ) -> None:
+        self,
+        publications: tuple[Publication, ...],
+        hops: int,
+        sender: NodeId | None,
+        out: Outbox,
+    ) -> News:
+        """Send publications to those below and above us in the tree, or to everybody we know."""
         spread = self._config.spread
         if spread is Spread.FLOOD:
             nodes = self.neighbours()  # to the sender too, as the paper does
@@ -137,29 +228,66 @@ class Spreading:
             if spread is Spread.ADAPTIVE and (None in edges or not self._is_calm()):
                 edges = [*self.neighbours()]
             nodes = [node for node in edges if node is not None and node != sender]
-        message = PublishNew(publication, hops)  # one for all: a host encodes it once
+        # One for all: a host encodes it once, or never if it is what has come.
+        message = _new(publications, hops)
         for node in nodes:
             out.send(node, message)
-        self._note_news(publication.id, News(hops, frozenset((*nodes, sender))))
+        return News(hops, frozenset((*nodes, sender)))
+
+    # -- what is kept later ------------------------------------------------------------------
+
+    def _keep_later(self, arrival: _Arrival, size_bytes: int, out: Outbox) -> None:
+        if self._arrivals is None:
+            self._arrivals = []
+        self._arrivals.append(arrival)
+        self._arrived += len(arrival.publications)
+        self._arrived_bytes += size_bytes
+        if self._arrived > self._config.late_max or self._arrived_bytes > self._config.late_bytes:
+            self.settle(out)
+
+    def settle(self, out: Outbox) -> None:
+        """Store and index what was delivered already; whoever looks at the trie needs it."""
+        arrivals = self._arrivals
+        if arrivals is None:
+            return
+        self._arrivals = None
+        self._arrived = self._arrived_bytes = self._flushed = 0
+        every = tuple(each for arrival in arrivals for each in arrival.publications)
+        kept, start = self._holdings.keep(every, out), 0
+        for arrival in arrivals:
+            end = start + len(arrival.publications)
+            self._note_news(kept[start:end], arrival.news)
+            start = end
 
     # -- lazy edges --------------------------------------------------------------------------
 
-    def _note_news(self, key: bytes, news: News) -> None:
+    def _note_news(self, publications: Iterable[Publication], news: News) -> None:
         if self._config.spread is not Spread.ADAPTIVE:
             return
         if self._news is None:
             self._news = {}
-        if len(self._news) < self._config.announced_max:
-            self._news[key[:SHORT_BYTES]] = news
+        for each in publications:
+            if len(self._news) >= self._config.announced_max:
+                return
+            self._news[each.id[:SHORT_BYTES]] = news
 
-    def announce(self, repaired: list[bytes], sender: NodeId | None) -> None:
+    def announce(self, repaired: tuple[Publication, ...], sender: NodeId | None) -> None:
         """R17: what has come by repair may be missing beside us too, unless it is history."""
-        if self._config.rules.rumours and len(repaired) <= self._config.rumours_max:
-            for key in repaired:
-                self._note_news(key, News(0, frozenset((sender,))))
+        if self._config.rules.rumours and 0 < len(repaired) <= self._config.rumours_max:
+            self._note_news(repaired, News(0, frozenset((sender,))))
 
     def on_flush(self, out: Outbox) -> None:
-        """Tell the lazy edges what has come, and ask for what has not come by itself."""
+        """Tell the lazy edges what has come, and ask for what has not come by itself.
+
+        While much comes that is put off for some time: to keep and to announce many at once costs
+        less, and meanwhile the processor is there for what comes.
+        """
+        came, self._flushed = self._arrived - self._flushed, self._arrived
+        self._put_off += 1
+        if came >= self._config.busy_arrivals and self._put_off < self._config.flushes_put_off:
+            return
+        self._put_off = 0
+        self.settle(out)
         news, missing = self._news or {}, self._missing or {}
         self._news = self._missing = None
         for node in self.neighbours() if news else ():
@@ -167,22 +295,33 @@ class Spreading:
             if told:
                 out.send(node, IHave(self._ring.node, b"".join(told), bytes(told.values())))
         asked: dict[NodeId, dict[bytes, int]] = {}
-        for short, (node, hops) in missing.items():
+        for short, item in missing.items():
             if self._holdings.trie.find(short) is None:
-                asked.setdefault(node, {})[short] = hops
+                self._want(short, item, asked)
         for node, wanted in asked.items():
             out.send(node, Want(self._ring.node, b"".join(wanted), bytes(wanted.values())))
+
+    def _want(self, short: bytes, item: _Missing, asked: dict[NodeId, dict[bytes, int]]) -> None:
+        """Ask for what has not come, unless it may still be on its way."""
+        if item.flushes <= 1:
+            asked.setdefault(item.node, {})[short] = item.hops
+            return
+        if self._missing is None:
+            self._missing = {}
+        self._missing[short] = _Missing(item.node, item.hops, item.flushes - 1)
 
     def on_ihave(self, message: IHave) -> None:
         """Remember what we lack until the next Flush: it may come by the tree meanwhile."""
         if message.sender in (self._ring.node, SUPERVISOR):
             return
+        flushes = self._config.want_flushes
         for short, hops in message.short_ids():
-            if self._holdings.trie.find(short) is None:
+            # What has arrived and is not indexed yet cannot be looked for: at the Flush it can.
+            if self._arrivals is not None or self._holdings.trie.find(short) is None:
                 if self._missing is None:
                     self._missing = {}
                 if len(self._missing) < self._config.announced_max:
-                    self._missing.setdefault(short, (message.sender, hops))
+                    self._missing.setdefault(short, _Missing(message.sender, hops, flushes))
 
     def on_want(self, message: Want, out: Outbox) -> None:
         """Send what somebody lacks, as new: its own tree edges may lack it too."""
@@ -191,10 +330,24 @@ class Spreading:
         # T14: a few short ids must not draw a long answer, nor many of them many.
         has_credit = self._holdings.chunks_spent(message.sender) < self._config.credit_chunks
         room = self._config.chunk_bytes if has_credit else 0
+        sent: dict[int, list[Publication]] = {}  # by their hops
         for short, hops in message.short_ids():
             found = self._holdings.find(short, out) if room > 0 else None
             if found is not None:
                 room -= found.size_bytes
-                out.send(message.sender, PublishNew(found, hops))
-        if room < self._config.chunk_bytes:
+                sent.setdefault(hops, []).append(found)
+        for hops, publications in sent.items():
+            for part in self._parts(tuple(sorted(publications, key=_number_of))):
+                out.send(message.sender, _new(part, hops))
+        if sent:
             self._holdings.charge(message.sender, 1)
+
+
+def _new(publications: tuple[Publication, ...], hops: int) -> PublishNew | PublishMany:
+    """The message that brings publications as new."""
+    if len(publications) == 1:
+        return PublishNew(publications[0], hops)
+    return PublishMany(publications, hops)
+
+
+_number_of = attrgetter("publisher", "seq")

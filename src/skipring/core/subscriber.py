@@ -17,6 +17,7 @@ from skipring.core.events import (
     Event,
     Flush,
     NodeSuspected,
+    PublishManyRequested,
     PublishRequested,
     Received,
     SubscribeRequested,
@@ -35,6 +36,7 @@ from skipring.core.messages import (
     Introduce,
     IntroduceShortcut,
     Publications,
+    PublishMany,
     PublishNew,
     RemoveConnections,
     SetConfiguration,
@@ -95,6 +97,7 @@ class Subscriber:
     def handle(self, event: Event) -> list[Effect]:
         """React to one event."""
         out = Outbox()
+        self._settle_before(event, out)
         match event:
             case Received():
                 self._on_received(event, out)
@@ -105,8 +108,9 @@ class Subscriber:
             case UnsubscribeRequested():
                 self._on_unsubscribe_requested(out)
             case PublishRequested():
-                self._spreading.publish(event, out)
-                self._repair.note_difference()
+                self._publish((event,), out)
+            case PublishManyRequested(requests=requests):
+                self._publish(requests, out)
             case Flush():
                 self._spreading.on_flush(out)
             case ConfirmRequested():
@@ -115,7 +119,14 @@ class Subscriber:
                 pass  # section 3.3: one failure detector, at the supervisor, is enough
             case _:
                 assert_never(event)
+        self._holdings.let_go()
         return out.effects
+
+    def _settle_before(self, event: Event, out: Outbox) -> None:
+        """Keep what has arrived, for whatever looks at it; new publications can wait in a row."""
+        is_unconcerned = type(event) is Received and type(event.message) in self._UNCONCERNED
+        if not is_unconcerned and type(event) not in (Flush, Tick):
+            self._spreading.settle(out)
 
     def _on_received(self, event: Received, out: Outbox) -> None:
         kind = type(event.message)
@@ -149,12 +160,16 @@ class Subscriber:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
         self._spreading.on_tick()
         if self._config.repairs:
-            partners = (
-                self._spreading.neighbours()
-                if rules.repair_over_shortcuts
-                else self.ring_neighbours()
-            )
-            self._repair.on_tick(partners, self._rng, out)  # R16
+            self._repair.on_tick(self._partners(out), self._rng, out)
+
+    def _partners(self, out: Outbox) -> list[NodeId]:
+        """With whom to compare tries in this tick (R16); nobody, while much is on its way."""
+        if self._spreading.is_stirred:
+            return []
+        self._spreading.settle(out)
+        if self._config.rules.repair_over_shortcuts:
+            return self._spreading.neighbours()
+        return self.ring_neighbours()
 
     def ring_neighbours(self) -> list[NodeId]:
         """The distinct ring neighbours (T16)."""
@@ -266,9 +281,26 @@ class Subscriber:
     def _on_trie_equal(self, message: TrieEqual, out: Outbox) -> None:
         self._repair.on_trie_equal(message, out)
 
+    def _publish(self, requests: tuple[PublishRequested, ...], out: Outbox) -> None:
+        self._spreading.publish(requests, out)
+        self._repair.note_difference()
+
     def _on_publish_new(self, message: PublishNew, sender: NodeId | None, out: Outbox) -> None:
-        if self._is_believed(message.publication):
-            self._spreading.on_publish_new(message, sender, out)
+        self._on_new((message.publication,), message.hops, sender, out)
+
+    def _on_publish_many(self, message: PublishMany, sender: NodeId | None, out: Outbox) -> None:
+        self._on_new(message.publications, message.hops, sender, out)
+
+    def _on_new(
+        self,
+        publications: tuple[Publication, ...],
+        hops: int,
+        sender: NodeId | None,
+        out: Outbox,
+    ) -> None:
+        if not self._config.takes_opaque and any(each.payload is None for each in publications):
+            publications = tuple(filter(self._is_believed, publications))
+        self._spreading.on_new(publications, hops, sender, out)
         if out.effects:
             self._repair.note_difference()
 
@@ -302,7 +334,27 @@ class Subscriber:
 
     # Of what brings publications it matters from whom it came.
     _CARRIERS: ClassVar[Mapping[type, Callable[[Subscriber, Any, NodeId | None, Outbox], None]]] = (
-        MappingProxyType({PublishNew: _on_publish_new, Publications: _on_publications})
+        MappingProxyType(
+            {
+                PublishNew: _on_publish_new,
+                PublishMany: _on_publish_many,
+                Publications: _on_publications,
+            }
+        )
+    )
+
+    # These do not look at what is kept, so what has arrived before them can wait.
+    _UNCONCERNED: ClassVar = frozenset(
+        {
+            PublishNew,
+            PublishMany,
+            IHave,
+            CheckLabel,
+            Introduce,
+            IntroduceShortcut,
+            RemoveConnections,
+            Digest,
+        }
     )
 
     def _forget_all(self) -> None:
@@ -370,6 +422,13 @@ class Subscriber:
     def has_to_flush(self) -> bool:
         """True if a Flush would do something."""
         return self._spreading.has_to_flush
+
+    def settle(self) -> list[Effect]:
+        """Store and index what was delivered already."""
+        out = Outbox()
+        self._spreading.settle(out)
+        self._holdings.let_go()
+        return out.effects
 
     def recover(self) -> None:
         """Index what lies in the archive."""

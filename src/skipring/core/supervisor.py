@@ -14,6 +14,7 @@ from skipring.core.events import (
     Event,
     Flush,
     NodeSuspected,
+    PublishManyRequested,
     PublishRequested,
     Received,
     SubscribeRequested,
@@ -82,6 +83,7 @@ class Supervisor:
                 SubscribeRequested()
                 | UnsubscribeRequested()
                 | PublishRequested()
+                | PublishManyRequested()
                 | Flush()
                 | ConfirmRequested()
             ):

@@ -11,6 +11,7 @@ from skipring.core.effects import Effect, Left
 from skipring.core.events import (
     Event,
     Flush,
+    PublishManyRequested,
     PublishRequested,
     Received,
     SubscribeRequested,
@@ -48,7 +49,8 @@ class SubscriberTopics:
         if machine is None:
             # Whoever is not in a topic answers like one that wants nothing of it: references to
             # it are removed, and a configuration is given back.
-            assert not isinstance(event, PublishRequested), f"not subscribed to {topic}"
+            is_publishing = isinstance(event, PublishRequested | PublishManyRequested)
+            assert not is_publishing, f"not subscribed to {topic}"
             machine = self._make(topic, joins=isinstance(event, SubscribeRequested))
         effects = machine.handle(event)
         if Left() in effects:
@@ -105,6 +107,10 @@ class SubscriberTopics:
             for topic, machine in list(self._machines.items())
             if machine.has_to_flush
         ]
+
+    def settle(self) -> list[tuple[TopicId, list[Effect]]]:
+        """Keep all that has arrived, in every topic."""
+        return [(topic, machine.settle()) for topic, machine in self._machines.items()]
 
 
 class SupervisorTopics:

@@ -23,7 +23,7 @@ from skipring.runtime.inspection import NOT_A_MEMBER
 from skipring.runtime.links import Links
 from skipring.runtime.logs import logger
 from skipring.wire.codec import Envelope, decode
-from skipring.wire.framing import FrameReader
+from skipring.wire.framing import Frame, FrameReader
 from skipring.wire.runtime_messages import (
     Address,
     AskConsent,
@@ -237,11 +237,11 @@ class SeverableLinks(Links):
         if not self._is_severed(SUPERVISOR):
             super().send_to_supervisor(address, frame)
 
-    def receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
+    def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
         """Hand a message on, unless we are cut off from whom it is."""
         if not self._is_severed(sender):
             self.book.hear(envelope.hints)  # also a client's: it may make us refer to anybody
-            super().receive(sender, envelope)
+            super().receive(sender, envelope, frame)
 
     def sweep(self) -> None:
         """One more tick has passed: it may be over."""

@@ -7,16 +7,17 @@ queued for everybody it goes to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, cast
+from typing import Final, Protocol, TypeGuard, cast
 
 from skipring.core.effects import Effect, Send
 from skipring.core.events import Event, Received
-from skipring.core.messages import Message
+from skipring.core.messages import Message, PublishMany, PublishNew
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import WireError
 from skipring.runtime.addresses import AddressBook, supervisor_of
 from skipring.runtime.links import Links
-from skipring.wire.codec import Envelope, encode, named_nodes
+from skipring.wire.codec import Envelope, encode, named_nodes, passed_on
+from skipring.wire.framing import Frame
 from skipring.wire.runtime_messages import (
     RUNTIME_TYPES,
     Address,
@@ -33,6 +34,22 @@ class Machines(Protocol):
 
     def tick(self) -> list[tuple[TopicId, list[Effect]]]:
         """Run the periodic actions of every topic."""
+
+
+_NOTHING: Final = (None, None)
+
+
+def _is_the_same(
+    message: WireMessage, came: WireMessage | None
+) -> TypeGuard[PublishNew | PublishMany]:
+    """True if a message carries exactly the publications that another has brought."""
+    match message, came:
+        case PublishNew(publication=sent), PublishNew(publication=brought):
+            return sent is brought
+        case PublishMany(publications=all_sent), PublishMany(publications=all_brought):
+            return all_sent is all_brought
+        case _:
+            return False
 
 
 class Driver:
@@ -55,14 +72,22 @@ class Driver:
         self._keep = keep
         self._answer = answer
         self.links: Links | None = None
+        # What we react to at this moment: if it is passed on, its bytes are.
+        self._came: tuple[WireMessage | None, Frame | None] = _NOTHING
 
-    def receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
-        """A message has come over a link."""
-        message = envelope.message
+    def receive(
+        self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame | None = None
+    ) -> None:
+        """A message has come over a link, in a frame."""
+        message, topic = envelope.message, envelope.topic
         if isinstance(message, RUNTIME_TYPES):
-            self._answer(sender, envelope.topic, message)
-        else:
-            self.give(envelope.topic, Received(cast("Message", message), sender))
+            self._answer(sender, topic, message)
+            return
+        effects = self._machines.handle(topic, Received(cast("Message", message), sender))
+        if effects:
+            self._came = message, frame
+            self.perform(topic, effects)
+            self._came = _NOTHING
 
     def tick(self) -> None:
         """Run the periodic actions of every topic."""
@@ -101,6 +126,11 @@ class Driver:
         return supervisor_of(topic, self.supervisors)
 
     def _frame(self, topic: TopicId, message: WireMessage) -> bytes | None:
+        message_came, frame_came = self._came
+        if frame_came is not None and _is_the_same(message, message_came):
+            raw = passed_on(frame_came, topic, message.hops)
+            if raw is not None:
+                return raw
         hints = self._book.hints(node for node in named_nodes(message) if node != self._node)
         try:
             return encode(topic, message, hints)

@@ -16,6 +16,8 @@ from skipring.storage.trace import DeliveryTrace
 # Limit of ours: what may be only in memory. Repair brings again what was not taken.
 WAITING_BYTES_MAX: Final = 32 << 20
 
+WORTH_IT_BYTES: Final = 1 << 20  # Our guess: a few packs, for one turn of the disk.
+
 _LOG: Final = logger("durability")
 
 Store = TypeVar("Store", PublicationStore, SupervisorStore)
@@ -58,6 +60,11 @@ class Durability:
     def unwritten(self) -> int:
         """How many publications are only in memory, though there is a disk."""
         return self._store.unwritten if self._store is not None else 0
+
+    @property
+    def is_worth_it(self) -> bool:
+        """True if so much is only in memory that it should not wait for the next tick."""
+        return self._waiting_bytes > WORTH_IT_BYTES
 
     @property
     def is_overfull(self) -> bool:

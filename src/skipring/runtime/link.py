@@ -83,8 +83,8 @@ class Switchboard(Protocol):
     def on_bytes(self, size: int) -> None:
         """Something has come."""
 
-    def receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
-        """A message has come."""
+    def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
+        """A message has come, in a frame."""
 
     def refuse(self, reason: str, link: Link, detail: str = "") -> None:
         """A connection is dropped; count it and say so."""
@@ -176,7 +176,7 @@ class Link(asyncio.Protocol):
         if self.role is Role.CLIENT and not isinstance(envelope.message, RUNTIME_TYPES):
             self._refuse("not for clients", type(envelope.message).__name__)
             return
-        self._board.receive(self.sender, envelope)
+        self._board.receive(self.sender, envelope, frame)
 
     def _on_greeting(self, greeting: Greeting) -> None:
         if self._deadline is not None:

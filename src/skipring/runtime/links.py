@@ -19,6 +19,7 @@ from skipring.runtime.link import HANDSHAKE_REASONS, Link, trouble
 from skipring.runtime.logs import Rarely, logger
 from skipring.runtime.securing import TROUBLES, Doors, dial
 from skipring.wire.codec import Envelope
+from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role, encode_greeting
 from skipring.wire.runtime_messages import Address, WireMessage
 
@@ -39,7 +40,7 @@ SPARE_S: Final = 10.0  # Our guess: a second link to somebody that is not used s
 IDLE_S: Final = 60.0  # Our guess: neighbours talk once a tick, so these are none any more.
 GRUDGE_S: Final = 60.0  # Our guess: then we forget that somebody could not be reached.
 
-Receiver = Callable[[NodeId, Envelope[WireMessage]], None]
+Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
 
 _LOG: Final = logger("links")
 
@@ -192,12 +193,12 @@ class Links:
         self.book.greet(greeting.node, greeting.address)
         return self.peer(greeting.node)
 
-    def receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
-        """A message has come."""
+    def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
+        """A message has come, in a frame."""
         self.frames_received += 1
         if envelope.hints and not sender.startswith(CLIENTS):
             self.book.hear(envelope.hints)
-        self._receive(sender, envelope)
+        self._receive(sender, envelope, frame)
 
     def on_bytes(self, size: int) -> None:
         """Something has come."""

@@ -23,6 +23,7 @@ from skipring.core.effects import (
 )
 from skipring.core.events import (
     ConfirmRequested,
+    PublishManyRequested,
     PublishRequested,
     Received,
     SubscribeRequested,
@@ -33,6 +34,7 @@ from skipring.core.messages import (
     CheckTrie,
     Message,
     Publications,
+    PublishMany,
     PublishNew,
     SetConfiguration,
 )
@@ -57,6 +59,7 @@ from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
 from skipring.storage.trace import DeliveryTrace
 from skipring.wire.codec import Envelope
+from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
     Address,
@@ -169,8 +172,8 @@ class Node:
             self._left.pop(topic, None)
         return True
 
-    async def publish(self, topic: TopicId, event: PublishRequested) -> bytes:
-        """Publish in a topic we are in; return the id once it is durable here, then spread it.
+    async def publish(self, topic: TopicId, *requests: PublishRequested) -> list[bytes]:
+        """Publish in a topic we are in; return the ids once they are durable here and spread.
 
         StorageError if it cannot be made durable now. It is then kept in memory, written once there
         is room, and others may get it by repair; who publishes after that is told before anything
@@ -179,12 +182,12 @@ class Node:
         await self.durability.recovered()
         if topic not in self._topics:
             raise SkipringError(f"not subscribed to {shown(topic)}: it was left meanwhile")
-        effects = self._topics.handle(topic, event)
-        stored = [effect.publication for effect in effects if isinstance(effect, Store)]
+        effects = self._topics.handle(topic, PublishManyRequested(requests))
+        made = [e.publications for e in effects if isinstance(e, Deliver)]
         self._driver.perform(topic, [e for e in effects if not isinstance(e, Send)])
         await self.durability.reached()
         self._driver.perform(topic, [e for e in effects if isinstance(e, Send)])
-        return stored[0].id if stored else b""
+        return [publication.id for publications in made for publication in publications]
 
     def confirm(self, topic: TopicId) -> None:
         """Ask the ring neighbours in a topic whether they have all that we have (T19)."""
@@ -194,6 +197,7 @@ class Node:
         """Stop at once, as a crash would, but leave the store in order."""
         for ticker in (self.ticker, self._flusher):
             ticker.stop()
+        self._driver.perform_all(self._topics.settle())
         await self.links.close()
         with suppress(StorageError):  # what is not durable comes again from others
             await self.durability.reached()
@@ -201,7 +205,7 @@ class Node:
 
     # -- time and messages ---------------------------------------------------------------------
 
-    def _receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
+    def _receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
         topic, message = envelope.topic, envelope.message
         if self.membership.is_supervisor(sender):
             if not self.membership.is_obeyed(sender, topic, message):
@@ -212,7 +216,7 @@ class Node:
             return
         if topic in self._topics:
             self._watch.hear(topic, sender)
-        self._driver.receive(sender, envelope)
+        self._driver.receive(sender, envelope, frame)
         if sender == SUPERVISOR:
             self.membership.on_heard(topic, message)
 
@@ -221,7 +225,7 @@ class Node:
         match message:
             case SetConfiguration():
                 return "not the supervisor"
-            case PublishNew() | Publications() if self.durability.is_overfull:
+            case PublishNew() | PublishMany() | Publications() if self.durability.is_overfull:
                 return "store full"
             case CheckTrie() | CheckAndPublish() | Survey() | ReadStored() | ReadDeliveries() if (
                 self.links.is_behind(sender)
@@ -316,15 +320,16 @@ class Node:
 
     def _keep(self, topic: TopicId, effect: Effect) -> None:
         match effect:
-            case Store(offset=offset, publication=publication):
-                self._archives[topic].write(offset, publication)
-                self.durability.note(publication.size_bytes)
+            case Store(offset=offset, publications=publications):
+                self._archives[topic].write(offset, *publications)
+                self.durability.note(sum(each.size_bytes for each in publications))
             case Discard(offset=offset):
                 self.put_aside += 1
                 self._archives[topic].discard(offset)
-            case Deliver(offset=offset, origin=origin, hops=hops):
-                self.deliveries[topic, origin] += 1
-                self._trace.note(topic, offset, time_ns() // 1000, hops, origin)
+            case Deliver(publications=publications, offset=offset, origin=origin, hops=hops):
+                count = len(publications)
+                self.deliveries[topic, origin] += count
+                self._trace.note(topic, offset, time_ns() // 1000, hops, origin, count)
                 self._deliver(topic, effect)
             case Left():
                 self._on_left(topic)
@@ -344,9 +349,12 @@ class Node:
             self._left[topic].set()
 
     def _flush(self) -> None:
-        """Say what was put off, and make durable what has come meanwhile."""
+        """Say what was put off, and make durable what has come meanwhile, if it is much.
+
+        Whoever has published it has it on its disk: a commit a tick is enough for the rest.
+        """
         self._driver.perform_all(self._topics.flush())
-        if self.durability.error is None:
+        if self.durability.error is None and self.durability.is_worth_it:
             self.durability.nudge()
 
     # -- damage on purpose -------------------------------------------------------------------

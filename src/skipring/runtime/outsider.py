@@ -17,6 +17,7 @@ from skipring.runtime.addresses import AddressBook, supervisor_at, supervisor_of
 from skipring.runtime.links import Links
 from skipring.runtime.node import NO_DISK
 from skipring.wire.codec import Envelope, encode, named_nodes
+from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
     Address,
@@ -201,7 +202,7 @@ class Outsider:
             if asked == node and not future.done():
                 future.set_result(None)
 
-    def _receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
+    def _receive(self, sender: NodeId, envelope: Envelope[WireMessage], _: Frame) -> None:
         message = envelope.message
         if isinstance(message, _ANSWERS):
             asked, future = self._waiting.get(message.request, (None, None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import OrderedDict, deque
+from collections import deque
 from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
@@ -18,8 +18,10 @@ from skipring.errors import CursorError, InputError
 from skipring.storage.publications import PublicationStore
 from skipring.wire.values import shown
 
-HOPS_KEPT: Final = 1024  # Our guess: of so many unread publications we know how they came.
 READ_AT_ONCE: Final = 64  # Our guess: then a reader lets the others of its loop go on.
+# Our guesses: what is not read yet stays at hand; what is older than that lies in the archive.
+FRESH_MAX: Final = 4096
+FRESH_BYTES_MAX: Final = 1 << 20
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -29,10 +31,9 @@ _CURSOR: Final = re.compile(
 _INSTEAD: Final = 'use start="all" and skip by id what you have'
 
 
-class Publication(Struct, frozen=True, kw_only=True):
+class Publication(Struct, frozen=True, gc=False):
     """What somebody has published, as a reader gets it."""
 
-    id: bytes
     publisher: NodeId
     seq: int
     time: int  # microseconds since the epoch at the publisher
@@ -42,6 +43,22 @@ class Publication(Struct, frozen=True, kw_only=True):
     replayed: bool  # it was stored here before we subscribed
     hops: int | None  # over how many nodes it has come; None if it was stored, or came by repair
     offset: int  # its place in the order in which this node has stored the topic
+    _topic: TopicId
+    _id: bytes  # empty for what is so new that nobody has needed its id yet
+
+    @property
+    def id(self) -> bytes:
+        """256 bits that tell this publication from all others, and follow from what is in it."""
+        if self._id:
+            return self._id
+        return StoredPublication(
+            publisher=self.publisher,
+            seq=self.seq,
+            payload=self.payload,
+            time=self.time,
+            key=self.key,
+            headers=self.headers,
+        ).id_in(self._topic)
 
 
 # -- where to begin --------------------------------------------------------------------------
@@ -121,14 +138,27 @@ def checked_start(start: object) -> Start:
 # -- reading ---------------------------------------------------------------------------------
 
 
+class _Fresh(Struct, frozen=True, gc=False):
+    """Publications that came together."""
+
+    start: int  # the offset of the first
+    end: int
+    publications: tuple[StoredPublication, ...]
+    hops: int | None
+    size_bytes: int  # of their payloads
+
+
 class Reader:
     """A place in an archive, which moves on as publications are handed out.
 
-    It keeps no publications. Of what was skipped when it came only the offsets are known.
+    Of what has just come it keeps the publications, which are not in the archive yet, or would have
+    to be read there. Of what was skipped when it came only the offsets are known.
     """
 
-    def __init__(self, archive: Archive, start: Start, now: int) -> None:
+    def __init__(self, topic: TopicId, archive: Archive, start: Start, now: int) -> None:
+        self._topic = topic
         self._archive = archive
+        self._end = archive.end  # behind the last publication that has come
         self._first = archive.end  # where what comes while we are subscribed begins
         self._since = 0  # what has an earlier time is not wanted
         self._history_before = 0  # nor is what has an earlier time and comes by repair
@@ -144,7 +174,9 @@ class Reader:
         self._skipped: deque[range] = deque()  # offsets ahead that are not wanted
         self._skipped_count = 0
         self._steps = 0  # without letting others of the loop go on
-        self._hops: OrderedDict[int, int] = OrderedDict()  # of the newest, by offset
+        self._fresh: deque[_Fresh] = deque()  # in the order of their offsets, without a gap
+        self._fresh_count = 0
+        self._fresh_bytes = 0
         self._arrived = asyncio.Event()
         self._is_open = True
 
@@ -156,12 +188,12 @@ class Reader:
     @property
     def end(self) -> int:
         """The offset behind the last publication that has come."""
-        return self._archive.end
+        return self._end
 
     @property
     def lag(self) -> int:
         """How many publications are ahead."""
-        return self._archive.end - self._next - self._skipped_count
+        return self._end - self._next - self._skipped_count
 
     @property
     def is_open(self) -> bool:
@@ -190,7 +222,7 @@ class Reader:
         if self._steps >= READ_AT_ONCE:
             self._steps = 0
             await asyncio.sleep(0)
-        if self._next >= self._archive.end and self._is_open:
+        if self._next >= self._end and self._is_open:
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._more()
@@ -199,50 +231,118 @@ class Reader:
         return self._is_open
 
     async def _more(self) -> None:
-        while self._next >= self._archive.end and self._is_open:
+        while self._next >= self._end and self._is_open:
             self._arrived.clear()
             await self._arrived.wait()
 
     def take(self, limit: int, end: int | None = None) -> list[Publication]:
         """At most so many publications that are there, before an offset; none if few are wanted."""
         found: list[Publication] = []
-        end = self._archive.end if end is None else end
+        end = self._end if end is None else end
         for _ in range(READ_AT_ONCE):
-            if len(found) == limit or self._next >= end or not self._is_open:
+            if len(found) >= limit or self._next >= end or not self._is_open:
                 break
-            publication = self._step()
-            if publication is not None:
-                found.append(publication)
+            found += self._step(min(end, self._next + limit - len(found)))
         return found
 
-    def _step(self) -> Publication | None:
-        """Go on by one; what is there, unless it is not wanted or cannot be read."""
+    def _step(self, end: int) -> list[Publication]:
+        """Go on, at most to an offset: what is there, unless it is not wanted or cannot be read."""
         offset = self._next
         self._steps += 1
         if self._skipped and self._skipped[0].start == offset:
             self._next = self._skipped[0].stop
             self._skipped_count -= len(self._skipped.popleft())
-            return None
+            return []
+        fresh = self._fresh_at(offset)
+        if fresh is not None:
+            return self._read_fresh(fresh, end)
         self._next += 1
-        hops = self._hops.pop(offset, None)
         stored = self._archive.read(offset)
         if stored is None or stored.time < self._since:  # None: it is spoilt, and will come again
-            return None
-        return _as_read(offset, stored, hops, replayed=offset < self._first)
+            return []
+        return [self._as_read(offset, stored, None, replayed=offset < self._first)]
+
+    def _fresh_at(self, offset: int) -> _Fresh | None:
+        """What came together with the publication at an offset, if it is at hand."""
+        fresh = self._fresh
+        while fresh and fresh[0].end <= offset:
+            self._drop_oldest()
+        return fresh[0] if fresh and fresh[0].start <= offset else None
+
+    def _read_fresh(self, fresh: _Fresh, end: int) -> list[Publication]:
+        """What is at hand from where we are, up to what is to be skipped."""
+        if self._skipped:
+            end = min(end, self._skipped[0].start)
+        offset, topic, hops = self._next, self._topic, fresh.hops
+        some = fresh.publications[offset - fresh.start : end - fresh.start]
+        self._next += len(some)
+        # In one go: this is done for every publication that comes to an application.
+        return [
+            Publication(
+                p.publisher,
+                p.seq,
+                p.time,
+                p.key,
+                p.headers,
+                p.payload or b"",
+                False,  # replayed
+                hops,
+                place,
+                topic,
+                p.id,
+            )
+            for place, p in enumerate(some, offset)
+        ]
+
+    def _as_read(
+        self, offset: int, stored: StoredPublication, hops: int | None, *, replayed: bool
+    ) -> Publication:
+        return Publication(
+            publisher=stored.publisher,
+            seq=stored.seq,
+            time=stored.time,
+            key=stored.key,
+            headers=stored.headers,
+            payload=stored.payload or b"",
+            replayed=replayed,
+            hops=hops,
+            offset=offset,
+            _topic=self._topic,
+            _id=stored.id,
+        )
 
     # -- what comes --------------------------------------------------------------------------
 
     def on_deliver(self, delivery: Deliver) -> None:
-        """A publication has been stored."""
-        is_repaired, sent = delivery.origin is Origin.REPAIR, delivery.publication.time
-        if sent < self._since or (is_repaired and sent < self._history_before):
-            self._skip(delivery.offset)
-            return
-        if not is_repaired:
-            self._hops[delivery.offset] = delivery.hops
-            if len(self._hops) > HOPS_KEPT:
-                self._hops.popitem(last=False)
-        self._arrived.set()
+        """Publications have come."""
+        is_repaired = delivery.origin is Origin.REPAIR
+        publications, start = delivery.publications, delivery.offset
+        self._end = start + len(publications)
+        hops = None if is_repaired else delivery.hops
+        size_bytes = sum([len(each.payload or b"") for each in publications])
+        self._keep(_Fresh(start, self._end, publications, hops, size_bytes))
+        wanted_since = max(self._since, self._history_before if is_repaired else 0)
+        if wanted_since:
+            for offset, publication in enumerate(publications, start):
+                if publication.time < wanted_since:
+                    self._skip(offset)
+        if self._next < self._end:
+            self._arrived.set()
+
+    def _keep(self, fresh: _Fresh) -> None:
+        """Have it at hand; what was longer at hand goes, once it is in the archive."""
+        self._fresh.append(fresh)
+        self._fresh_count += len(fresh.publications)
+        self._fresh_bytes += fresh.size_bytes
+        while (
+            self._fresh_count > FRESH_MAX or self._fresh_bytes > FRESH_BYTES_MAX
+        ) and self._fresh[0].end <= self._archive.end:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        gone = self._fresh.popleft()
+        self._fresh_count -= len(gone.publications)
+        self._fresh_bytes -= gone.size_bytes
 
     def end_history(self) -> None:
         """We have had what the neighbours had: whatever comes from now on is new."""
@@ -257,20 +357,3 @@ class Reader:
             self._skipped[-1] = range(self._skipped[-1].start, offset + 1)
         else:
             self._skipped.append(range(offset, offset + 1))
-
-
-def _as_read(
-    offset: int, stored: StoredPublication, hops: int | None, *, replayed: bool
-) -> Publication:
-    return Publication(
-        id=stored.id,
-        publisher=stored.publisher,
-        seq=stored.seq,
-        time=stored.time,
-        key=stored.key,
-        headers=stored.headers,
-        payload=stored.payload or b"",
-        replayed=replayed,
-        hops=hops,
-        offset=offset,
-    )

@@ -23,5 +23,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     advertised: Address | None = None  # where others find us, if not where we listen
     credentials: Credentials | None = None  # without them everything stays on this machine
     is_chaotic: bool = False  # others may damage this process, to see it heal
-    # T18: a live ring is mostly in order, so tries are compared ever more rarely.
-    config: ProtocolConfig = ProtocolConfig(quiet_ticks_max=64)
+    # T18: a live ring is mostly in order, so tries are compared ever more rarely, and only now and
+    # then while something is on its way.
+    config: ProtocolConfig = ProtocolConfig(
+        quiet_ticks_max=64, news_ticks=8, want_flushes=2, announced_max=64, settles_late=True
+    )

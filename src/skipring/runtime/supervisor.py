@@ -26,6 +26,7 @@ from skipring.runtime.settings import Settings
 from skipring.runtime.ticker import Ticker
 from skipring.storage.supervisor import SupervisorStore
 from skipring.wire.codec import Envelope
+from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
     Address,
@@ -87,7 +88,7 @@ class SupervisorServer:
         self.ticker.start()
         return self
 
-    def _receive(self, sender: NodeId, envelope: Envelope[WireMessage]) -> None:
+    def _receive(self, sender: NodeId, envelope: Envelope[WireMessage], _: Frame) -> None:
         self._detector.hear(sender)
         message = envelope.message
         self.counts[type(message).__name__] += 1

@@ -44,10 +44,11 @@ class Deliveries:
         return sum(hops * count for hops, count in self.hops.items()) / total if total else 0.0
 
     def note(self, delivery: Deliver) -> None:
-        """A publication was handed to an application."""
-        self.by_origin[delivery.origin] += 1
+        """Publications were handed to an application."""
+        count = len(delivery.publications)
+        self.by_origin[delivery.origin] += count
         if delivery.origin is Origin.SPREAD:
-            self.hops[delivery.hops] += 1
+            self.hops[delivery.hops] += count
 
     def note_receipt(self, message: Message) -> None:
         """A message with publications has arrived."""

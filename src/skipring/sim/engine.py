@@ -183,8 +183,8 @@ class World:
     def _keep(self, node: NodeId, effect: Effect) -> None:
         """Carry out what concerns a subscriber's own publications."""
         match effect:
-            case Store(offset=offset, publication=publication):
-                self._archive_of(node).write(offset, publication)
+            case Store(offset=offset, publications=publications):
+                self._archive_of(node).write(offset, *publications)
             case Discard(offset=offset):
                 self._archive_of(node).discard(offset)
             case Deliver():

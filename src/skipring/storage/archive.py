@@ -7,8 +7,9 @@ from itertools import chain
 from threading import Lock
 from typing import Final, NamedTuple
 
+from skipring.core.archive import newest_of
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
+from skipring.core.publications import Publication
 from skipring.storage.database import Mark
 from skipring.storage.packs import Draft, Pack, Segment, encoded
 from skipring.storage.places import Places
@@ -101,17 +102,12 @@ class StoredArchive:
         """All publications that can be read, in the order in which they came."""
         return (publication for _, publication in self.read_range(0, self.end))
 
-    def next_seq(self, publisher: NodeId) -> int:
-        """A number after all that stored publications of this publisher have.
+    def newest(self) -> dict[NodeId, int]:
+        """The largest number that each publisher's stored publications have, as far as believed.
 
         Those that were put aside count, if they can be read: their numbers have been used.
         """
-        last = -1
-        for segment in self._segments(0):
-            for node, seq in segment.numbers():
-                if node == publisher and last < seq < SEQ_BELIEVED_MAX:
-                    last = seq
-        return last + 1
+        return newest_of(number for segment in self._segments(0) for number in segment.numbers())
 
     # -- besides ---------------------------------------------------------------------------
 
@@ -141,15 +137,16 @@ class StoredArchive:
                 rows = (row for row in rows if row[0] not in aside)
             yield Stored(segment.end, segment.size_bytes, rows)
 
-    def write(self, offset: int, publication: Publication) -> None:
+    def write(self, offset: int, *publications: Publication) -> None:
         """Carry out a Store: offsets come in order."""
         assert offset == self._end, f"offset {offset} after {self._end}"
-        data = encoded(publication)
+        rows = [(publication.id, encoded(publication)) for publication in publications]
         with self._lock:
-            if not self._drafts or self._drafts[-1].is_full:
-                self._drafts.append(Draft(self.topic, offset))
-            self._drafts[-1].append(publication.id, data)
-        self._end = offset + 1
+            for place, (key, data) in enumerate(rows, offset):
+                if not self._drafts or self._drafts[-1].is_full:
+                    self._drafts.append(Draft(self.topic, place))
+                self._drafts[-1].append(key, data)
+        self._end = offset + len(rows)
 
     def discard(self, offset: int, reason: str = SPOILT) -> None:
         """Carry out a Discard: put aside what is at an offset, never to be served again."""

@@ -90,6 +90,7 @@ class TraceFile:
         self._db: sqlite3.Connection | None = None
         self._reading: sqlite3.Connection | None = None  # its own: it does not wait for a write
         self._lock = Lock()  # of reading, while another thread closes
+        self._writing = Lock()  # of writing, likewise
 
     def rows(self) -> Iterator[tuple[int, object]]:
         """All chunks, the oldest first; at the end an error if the file is damaged."""
@@ -110,8 +111,7 @@ class TraceFile:
         self, bodies: Iterable[tuple[int | None, bytes]], obsolete: Iterable[int]
     ) -> list[int]:
         """Add or replace chunks and remove some, all or nothing; return the rows of the former."""
-        db = self._connected()
-        with transaction(db):
+        with self._writing, transaction(db := self._connected()):
             db.executemany("DELETE FROM chunks WHERE chunk = ?", ((row,) for row in obsolete))
             return [_replaced(db, row, body) for row, body in bodies]
 
@@ -129,7 +129,7 @@ class TraceFile:
 
     def close(self) -> None:
         """Close the file until it is used again."""
-        with self._lock:
+        with self._writing, self._lock:
             for db in (self._reading, self._db):
                 if db is not None:
                     db.close()

@@ -7,6 +7,7 @@ import sqlite3
 from collections import OrderedDict
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Lock as ThreadLock
 from typing import Final, Self
 
 from skipring.core.peers import TopicId
@@ -36,11 +37,14 @@ CACHE_BYTES: Final = 1 << 23  # Our guess: a scrub and a repair read many public
 class PublicationStore:
     """The publications of a node, of all its topics, in one file.
 
-    ``commit`` may run in a thread of its own, one at a time; reading and writing go on meanwhile.
+    ``commit`` may run in a thread of its own, one at a time; reading and writing go on meanwhile,
+    and closing waits for it.
     """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
+        # SQLite crashes if a connection is closed while another thread uses it.
+        self._committing = ThreadLock()
         with ExitStack() as resources:
             resources.callback(Lock(directory / LOCK_FILE).release)
             self._promise_file = PromiseFile(directory)
@@ -70,7 +74,7 @@ class PublicationStore:
 
     def close(self) -> None:
         """Close the files; what is not committed is dropped. A second time does nothing."""
-        with failures_told(self._path):
+        with self._committing, failures_told(self._path):
             self._resources.close()
 
     def __enter__(self) -> Self:
@@ -103,12 +107,12 @@ class PublicationStore:
         If it fails, StoreFullError or StorageError, everything is still in memory and can be read;
         the next commit tries again.
         """
-        prepared = [
-            (archive, batch)
-            for archive in list(self._archives.values())
-            if (batch := archive.prepare()) is not None
-        ]
-        with failures_told(self._path):
+        with self._committing, failures_told(self._path):
+            prepared = [
+                (archive, batch)
+                for archive in list(self._archives.values())
+                if (batch := archive.prepare()) is not None
+            ]
             if prepared:
                 try:
                     rows = self._write(prepared)

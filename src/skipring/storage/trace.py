@@ -74,15 +74,21 @@ class DeliveryTrace:
             self._file.close()
             self._file = None
 
-    def note(self, topic: TopicId, offset: int, time_us: int, hops: int, origin: Origin) -> None:
-        """A publication has come; what was known of its offset and of later ones is obsolete."""
-        chunk = self._latest.get(topic)
-        if chunk is None or chunk.end != offset or offset - chunk.start >= CHUNK_MAX:
-            chunk = self._begun(topic, offset)
-        chunk.times.append(time_us)
-        chunk.hops.append(hops)
-        chunk.origins.append(_PLACES[origin])
-        chunk.end = offset + 1  # last: a write in another thread takes what is before the end
+    def note(
+        self, topic: TopicId, offset: int, time_us: int, hops: int, origin: Origin, count: int = 1
+    ) -> None:
+        """Publications have come; what was known of their offsets and of later ones is obsolete."""
+        end = offset + count
+        while offset < end:
+            chunk = self._latest.get(topic)
+            if chunk is None or chunk.end != offset or offset - chunk.start >= CHUNK_MAX:
+                chunk = self._begun(topic, offset)
+            part = min(end - offset, chunk.start + CHUNK_MAX - offset)
+            chunk.times.extend((time_us,) * part)
+            chunk.hops.extend((hops,) * part)
+            chunk.origins.extend((_PLACES[origin],) * part)
+            offset += part
+            chunk.end = offset  # last: a write in another thread takes what is before the end
 
     def forget(self, topic: TopicId) -> None:
         """Nothing is known of a topic any more."""

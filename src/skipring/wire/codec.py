@@ -9,23 +9,26 @@ before anything else is: also what it costs to read a message has a limit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 
-from msgspec import MsgspecError, Raw, Struct
+from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import replace
 
-from skipring.core.messages import Publications, PublishNew
+from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.peers import NodeId, TopicId
-from skipring.errors import FramingError, MessageError
+from skipring.errors import MessageError
 from skipring.wire.formats import FORMATS, Format, tag_of
 from skipring.wire.framing import DATA, Frame, frame
 from skipring.wire.runtime_messages import WIRE_TYPES, Address, Publish, WireMessage
-from skipring.wire.values import SHOWN_CHARACTERS_MAX, check_address, check_hops, check_topic
+from skipring.wire.values import SHOWN_CHARACTERS_MAX, check_address, check_topic
 
 AnyMessage = TypeVar("AnyMessage")
 
 _TAG_AT: Final = 2  # behind the first bytes of two short arrays: the envelope and the message
+_SHORT_ARRAYS: Final = b"\x93\x93"  # of three: what we write of an envelope and of new publications
+_SHORT_MAX: Final = 127  # the largest number that is one byte
 _REASON_CHARACTERS_MAX: Final = 3 * SHOWN_CHARACTERS_MAX
 
 
@@ -39,13 +42,6 @@ class Envelope(Struct, Generic[AnyMessage], frozen=True, array_like=True, gc=Fal
     message: AnyMessage
     topic: TopicId
     hints: dict[NodeId, Address] = {}
-
-
-class _RawPublishNew(Struct, frozen=True, array_like=True, gc=False, tag=tag_of(PublishNew)):
-    """PublishNew with its publication as bytes."""
-
-    publication: Raw
-    hops: int
 
 
 class _Reader(Struct, frozen=True):
@@ -64,7 +60,6 @@ _READERS: Final[Mapping[int, _Reader]] = {
     )
     for kind in WIRE_TYPES
 }
-_RAW_DECODER: Final = Decoder(Envelope[_RawPublishNew])
 _ENCODER: Final = Encoder()
 
 
@@ -87,17 +82,6 @@ def decode(given: Frame) -> Envelope[WireMessage]:
         raise MessageError(f"{reader.name}: {_on_one_line(error)}") from None
     _check(envelope, reader.format)
     return envelope
-
-
-def publication_bytes(given: Frame) -> bytes:
-    """The publication of a frame that was read and holds PublishNew, as it came.
-
-    So it can be passed on with all that a later revision may have added to it.
-    """
-    try:
-        return bytes(_RAW_DECODER.decode(given.body).message.publication)
-    except (MsgspecError, ValueError, RecursionError) as error:
-        raise MessageError(f"PublishNew: {_on_one_line(error)}") from None
 
 
 def _check(envelope: Envelope[Any], form: Format) -> None:
@@ -144,22 +128,29 @@ def encode(
     return frame(body, form.frame_kind)
 
 
-def encode_publish_new(topic: TopicId, publication: bytes, hops: int) -> bytes:
-    """Write a PublishNew whose publication is passed on as it came (``publication_bytes``)."""
-    check_topic(topic)
-    check_hops(hops)
-    body = _ENCODER.encode(Envelope(_RawPublishNew(Raw(publication), hops), topic))
-    try:
-        return frame(body, DATA)
-    except FramingError as error:
-        raise MessageError(f"PublishNew: {error}") from None
+def passed_on(given: Frame, topic: TopicId, hops: int) -> bytes | None:
+    """A frame with publications as it came, but for its hops; None if it has to be written anew.
+
+    So nothing is encoded again, and what a later revision has added to a publication goes on.
+    """
+    body, end = given.body, _end_of(topic)
+    at = len(body) - len(end) - 1  # of the hops: one byte, as nearly always
+    if hops > _SHORT_MAX or body[:_TAG_AT] != _SHORT_ARRAYS or body[at] > _SHORT_MAX:
+        return None
+    return frame(b"%b%c%b" % (body[:at], hops, end), DATA) if body.endswith(end) else None
+
+
+@lru_cache(maxsize=256)
+def _end_of(topic: TopicId) -> bytes:
+    """What follows a message in an envelope without hints."""
+    return _ENCODER.encode(topic) + _ENCODER.encode({})
 
 
 def _one_without_id(message: PublishNew | Publish) -> PublishNew | Publish:
     return replace(message, publication=replace(message.publication, id=b""))
 
 
-def _all_without_ids(message: Publications) -> Publications:
+def _all_without_ids(message: Publications | PublishMany) -> Publications | PublishMany:
     nameless = tuple(replace(publication, id=b"") for publication in message.publications)
     return replace(message, publications=nameless)
 
@@ -168,5 +159,6 @@ def _all_without_ids(message: Publications) -> Publications:
 _WITHOUT_IDS: Final[Mapping[type[WireMessage], Callable[[Any], WireMessage]]] = {
     PublishNew: _one_without_id,
     Publish: _one_without_id,
+    PublishMany: _all_without_ids,
     Publications: _all_without_ids,
 }

@@ -14,6 +14,7 @@ from skipring.core.messages import (
     IntroduceShortcut,
     Message,
     Publications,
+    PublishMany,
     PublishNew,
     SetConfiguration,
 )
@@ -125,7 +126,8 @@ def peers_in(message: Message) -> tuple[Peer, ...]:
             return ()
 
 
-CARRIERS: Final = frozenset({PublishNew, Publications})  # messages that bring publications
+# Messages that bring publications.
+CARRIERS: Final = frozenset({PublishNew, PublishMany, Publications})
 
 
 def publications_in(message: Message) -> tuple[Publication, ...]:
@@ -133,7 +135,7 @@ def publications_in(message: Message) -> tuple[Publication, ...]:
     match message:
         case PublishNew(publication=publication):
             return (publication,)
-        case Publications(publications=publications):
+        case PublishMany(publications=publications) | Publications(publications=publications):
             return publications
         case _:
             return ()

@@ -23,6 +23,7 @@ from skipring.core.messages import (
     IHave,
     Introduce,
     Message,
+    PublishMany,
     PublishNew,
     RemoveConnections,
     SetConfiguration,
@@ -48,7 +49,7 @@ ERROR_MAX: Final = 300  # characters; our guess of what still says what went wro
 # What a legitimate ring does not send (section 4.1): an operation has caused it.
 CAUSED: Final[tuple[type[Message], ...]] = (Introduce, RemoveConnections, Subscribe, Unsubscribe)
 REQUESTS: Final[tuple[type[Message], ...]] = (Subscribe, Unsubscribe, GetConfiguration)
-SPREADING: Final[tuple[type[Message], ...]] = (PublishNew, IHave, Want)
+SPREADING: Final[tuple[type[Message], ...]] = (PublishNew, PublishMany, IHave, Want)
 # R15 puts answers off until the next Timeout; the one after it shows that this was all.
 ANSWERING_TICKS: Final = 2
 

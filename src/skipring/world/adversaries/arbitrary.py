@@ -27,6 +27,7 @@ from skipring.core.messages import (
     IntroduceShortcut,
     Message,
     Publications,
+    PublishMany,
     PublishNew,
     RemoveConnections,
     SetConfiguration,
@@ -247,6 +248,10 @@ MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], Message]]] = Mappin
         TrieEqual: lambda draw: TrieEqual(draw.node(), draw.rng.randbytes(DIGEST_BYTES)),
         PublishNew: lambda draw: PublishNew(
             draw.rng.choice(draw.publications), draw.rng.getrandbits(10)
+        ),
+        PublishMany: lambda draw: PublishMany(
+            tuple(draw.rng.sample(draw.publications, len(draw.publications) // 2)),
+            draw.rng.getrandbits(10),
         ),
         IHave: lambda draw: IHave(draw.node(), *draw.short_ids()),
         Want: lambda draw: Want(draw.node(), *draw.short_ids()),

@@ -19,6 +19,7 @@ from skipring.core.messages import (
     IntroduceShortcut,
     Message,
     Publications,
+    PublishMany,
     PublishNew,
     RemoveConnections,
     SetConfiguration,
@@ -101,6 +102,7 @@ MESSAGE_FIELDS: Final[Mapping[type[Message], Mapping[str, Kind]]] = {
     Publications: {"publications": Kind.PUBLICATIONS, "session": Kind.WORD},
     TrieEqual: {"sender": Kind.NODE, "root": Kind.TRIE_DIGEST},
     PublishNew: {"publication": Kind.PUBLICATION, "hops": Kind.WORD},
+    PublishMany: {"publications": Kind.PUBLICATIONS, "hops": Kind.WORD},
     IHave: {"sender": Kind.NODE, "ids": Kind.SHORT_IDS, "hops": Kind.HOPS_OF_EACH},
     Want: {"sender": Kind.NODE, "ids": Kind.SHORT_IDS, "hops": Kind.HOPS_OF_EACH},
 }
