@@ -5,16 +5,42 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
 _SIZE: Final = click.IntRange(1, 100_000_000)
+_DIRECTORY: Final = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
 
 
 def _sizes(context: click.Context, option: click.Parameter, text: str) -> list[int]:
     """Numbers with commas between them."""
     return [_SIZE(size, option, context) for size in text.split(",")]
+
+
+def _chosen(names: Iterable[str], option: click.Parameter, text: str | None) -> list[str]:
+    """Some of these names, with commas between them; all if nothing is given."""
+    known = click.Choice(list(names))
+    return [known(name, option) for name in text.split(",")] if text else list(names)
+
+
+def _systems(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
+    from skipring.bench.peers.catalogue import SYSTEMS
+
+    return _chosen(SYSTEMS, option, text)
+
+
+def _jobs(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
+    from skipring.bench.fanout import JOBS
+
+    return _chosen(JOBS, option, text)
+
+
+def _stored(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
+    from skipring.bench.peers.catalogue import STORED
+
+    return _chosen(STORED, option, text)
 
 
 @click.group()
@@ -82,6 +108,45 @@ def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
     from skipring.bench.spark import measure
 
     _print_rows(measure(rows, runs, repeats=repeats), as_json=as_json)
+
+
+@bench.command()
+@click.option("--n", "sizes", metavar="N,...", callback=_sizes, default="64,256", show_default=True)
+@click.option("--size", type=click.IntRange(16, 65536), default=128, show_default=True)
+@click.option("--count", type=_SIZE, help="Publications of a run.  [default: a second or two]")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Publications per second.  [default: as many as go]",
+)
+@click.option("--repeats", type=click.IntRange(1, 100), default=5, show_default=True)
+@click.option("--systems", metavar="NAME,...", callback=_systems, help="[default: all]")
+@click.option("--job", "jobs", metavar="NAME,...", callback=_jobs, help="[default: all]")
+@click.option("--profile", "profiles", type=_DIRECTORY, help="Write profiles here; all is slower.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
+def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Cost of a delivery to N subscribers, beside brokers and other peers, in turns.
+
+    Jobs are throughput, latency (64 subscribers, 200 publications per second) and loss (frames are
+    dropped and nodes killed, and still everybody has to end with everything).
+    """
+    from skipring.bench.fanout import measure
+
+    _print_rows(measure(sizes, **options), as_json=as_json)
+
+
+@bench.command()
+@click.option("--count", type=_SIZE, default=100_000, show_default=True)
+@click.option("--size", type=click.IntRange(16, 65536), default=128, show_default=True)
+@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--systems", metavar="NAME,...", callback=_stored, help="[default: all]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
+def history(as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Cost of COUNT stored publications to a newcomer, beside JetStream and Redis Streams."""
+    from skipring.bench.history import measure
+
+    _print_rows(measure(**options), as_json=as_json)
 
 
 def _print_lines(lines: Iterable[str]) -> None:

@@ -168,7 +168,7 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     late_max: int = 16384
     late_bytes: int = 4 << 20
     busy_arrivals: int = 256  # Our guess: so many between two Flushes, and they are put off.
-    flushes_put_off: int = 10  # Our guess: a second, at ten a second.
+    flushes_put_off: int = 30  # Our guess: three seconds, at ten a second.
     want_flushes: int = 1  # for which what was only announced may still come by itself
     # T18: of so many ticks in a row with new publications tries are compared in one; 1: in all.
     news_ticks: int = 1

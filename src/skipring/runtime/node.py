@@ -53,6 +53,7 @@ from skipring.runtime.journal import Journals
 from skipring.runtime.links import Links
 from skipring.runtime.membership import Membership
 from skipring.runtime.offering import offer, offer_deliveries
+from skipring.runtime.outgoing import Outgoing
 from skipring.runtime.settings import Settings
 from skipring.runtime.ticker import Ticker
 from skipring.storage.archive import StoredArchive
@@ -132,6 +133,7 @@ class Node:
             greeting, book, self._receive, rng, credentials=settings.credentials
         )
         self._driver.links = self.links
+        self._outgoing = Outgoing(self._driver.perform)
         self.membership = Membership(name, self._topics, self._driver, self.links)
         self.ticker = Ticker(self._tick, settings.tick_s, rng)
         self._flusher = Ticker(self._flush, settings.flush_s, rng)
@@ -185,8 +187,13 @@ class Node:
         effects = self._topics.handle(topic, PublishManyRequested(requests))
         made = [e.publications for e in effects if isinstance(e, Deliver)]
         self._driver.perform(topic, [e for e in effects if not isinstance(e, Send)])
-        await self.durability.reached()
-        self._driver.perform(topic, [e for e in effects if isinstance(e, Send)])
+        number = self._outgoing.add(topic, [e for e in effects if isinstance(e, Send)])
+        try:
+            await self.durability.reached()
+        except StorageError:
+            self._outgoing.drop(number)
+            raise
+        self._outgoing.release(number)
         return [publication.id for publications in made for publication in publications]
 
     def confirm(self, topic: TopicId) -> None:

@@ -1,0 +1,103 @@
+"""Our own publications on their way out: they are sent once they are durable, in their order.
+
+Many may wait for one commit. What then goes to the same nodes goes together, as one message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.core.effects import Effect, Send
+from skipring.core.messages import Message, PublishMany, PublishNew
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import Publication
+
+TOGETHER_MAX: Final = 256  # Our guess: enough to share the cost of a message.
+TOGETHER_BYTES_MAX: Final = 256 * 1024  # as a chunk of the core's
+
+Perform = Callable[[TopicId, list[Effect]], None]
+
+
+class _Parcel(Struct):
+    """What goes to some nodes in one message; more may be put to it."""
+
+    topic: TopicId
+    nodes: tuple[NodeId, ...]
+    message: Message
+    publications: list[Publication]  # none if it is another message
+    size_bytes: int = 0
+
+    def take(self, other: _Parcel) -> bool:
+        """Put another one's publications to ours; False if they do not belong together."""
+        if (self.topic, self.nodes) != (other.topic, other.nodes):
+            return False
+        if not self.publications or not other.publications:
+            return False
+        if len(self.publications) + len(other.publications) > TOGETHER_MAX:
+            return False
+        if self.size_bytes + other.size_bytes > TOGETHER_BYTES_MAX:
+            return False
+        self.publications += other.publications
+        self.size_bytes += other.size_bytes
+        self.message = PublishMany(tuple(self.publications), 0)
+        return True
+
+    def sends(self) -> list[Effect]:
+        """What is to be done."""
+        return [Send(node, self.message) for node in self.nodes]
+
+
+class Outgoing:
+    """What one node has published and not sent yet."""
+
+    def __init__(self, perform: Perform) -> None:
+        self._perform = perform
+        self._waiting: deque[tuple[int, TopicId, list[Send]]] = deque()
+        self._added = 0
+
+    def add(self, topic: TopicId, sends: list[Send]) -> int:
+        """Keep messages until they may be sent; return the number to ``release`` them by."""
+        self._added += 1
+        self._waiting.append((self._added, topic, sends))
+        return self._added
+
+    def release(self, number: int) -> None:
+        """Send what was added up to a number: a commit covers all that was written before it."""
+        parcels: list[_Parcel] = []
+        while self._waiting and self._waiting[0][0] <= number:
+            _, topic, sends = self._waiting.popleft()
+            for parcel in _parcels(topic, sends):
+                if not (parcels and parcels[-1].take(parcel)):
+                    parcels.append(parcel)
+        for parcel in parcels:
+            self._perform(parcel.topic, parcel.sends())
+
+    def drop(self, number: int) -> None:
+        """What was added under a number could not be made durable: others get it by repair."""
+        self._waiting = deque(each for each in self._waiting if each[0] != number)
+
+
+def _parcels(topic: TopicId, sends: Iterable[Send]) -> list[_Parcel]:
+    """Messages with those whom they go to."""
+    nodes: dict[int, list[NodeId]] = {}  # by the message: one for all of them is the same object
+    messages: dict[int, Message] = {}
+    for send in sends:
+        messages[id(send.message)] = send.message
+        nodes.setdefault(id(send.message), []).append(send.to)
+    return [_parcel(topic, tuple(nodes[key]), message) for key, message in messages.items()]
+
+
+def _parcel(topic: TopicId, nodes: tuple[NodeId, ...], message: Message) -> _Parcel:
+    match message:
+        case PublishNew(publication=publication, hops=0):
+            publications = [publication]
+        case PublishMany(publications=several, hops=0):
+            publications = list(several)
+        case _:
+            publications = []
+    size_bytes = sum(publication.size_bytes for publication in publications)
+    return _Parcel(topic, nodes, message, publications, size_bytes)
