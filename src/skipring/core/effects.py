@@ -51,6 +51,7 @@ class Deliver(Struct, frozen=True, gc=False):
     offset: int
     origin: Origin
     hops: int
+    size_bytes: int = 0  # about what they take in a message, if somebody has counted
 
 
 class Confirmed(Struct, frozen=True, gc=False):

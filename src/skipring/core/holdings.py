@@ -129,12 +129,19 @@ class Holdings:
         return size
 
     def hand_over(
-        self, publications: tuple[Publication, ...], after: int, out: Outbox, *, hops: int
+        self,
+        publications: tuple[Publication, ...],
+        after: int,
+        out: Outbox,
+        *,
+        hops: int,
+        size_bytes: int,
     ) -> None:
         """Deliver unseen publications before they are stored, behind so many other such ones."""
         last = publications[-1]
         self._numbers()[last.publisher] = last.seq
-        out.effects.append(Deliver(publications, self._end + after, Origin.SPREAD, hops))
+        offset = self._end + after
+        out.effects.append(Deliver(publications, offset, Origin.SPREAD, hops, size_bytes))
 
     def keep(self, publications: tuple[Publication, ...], out: Outbox) -> tuple[Publication, ...]:
         """Store and index publications that were handed over, in the same order."""

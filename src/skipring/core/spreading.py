@@ -61,7 +61,6 @@ class Spreading:
         "_calm_ticks",
         "_config",
         "_edges",
-        "_flushed",
         "_has_news",
         "_holdings",
         "_missing",
@@ -90,7 +89,6 @@ class Spreading:
         self._arrivals: list[_Arrival] | None = None  # not kept yet
         self._arrived = 0  # how many publications these are
         self._arrived_bytes = 0
-        self._flushed = 0  # how many they were at the last Flush
         self._put_off = 0  # Flushes in a row
         self._has_news = False  # since the last tick
         self._news_ticks = 0  # in a row with something new
@@ -203,12 +201,13 @@ class Spreading:
         self._has_news = True
         size = self._holdings.unseen_bytes(publications) if self._config.settles_late else 0
         if size:
-            self._holdings.hand_over(publications, self._arrived, out, hops=hops)
+            self._holdings.hand_over(publications, self._arrived, out, hops=hops, size_bytes=size)
             news = self._pass_on(publications, hops, sender, out)
             self._keep_later(_Arrival(publications, news), size, out)
             return
         self.settle(out)
-        taken = self._holdings.take(publications, out, origin=Origin.SPREAD, hops=hops)
+        believed = self._config.believed(publications)
+        taken = self._holdings.take(believed, out, origin=Origin.SPREAD, hops=hops)
         if taken:
             self._note_news(taken, self._pass_on(taken, hops, sender, out))
 
@@ -251,7 +250,7 @@ class Spreading:
         if arrivals is None:
             return
         self._arrivals = None
-        self._arrived = self._arrived_bytes = self._flushed = 0
+        self._arrived = self._arrived_bytes = 0
         every = tuple(each for arrival in arrivals for each in arrival.publications)
         kept, start = self._holdings.keep(every, out), 0
         for arrival in arrivals:
@@ -282,9 +281,9 @@ class Spreading:
         While much comes that is put off for some time: to keep and to announce many at once costs
         less, and meanwhile the processor is there for what comes.
         """
-        came, self._flushed = self._arrived - self._flushed, self._arrived
         self._put_off += 1
-        if came >= self._config.busy_arrivals and self._put_off < self._config.flushes_put_off:
+        is_much = self._arrived >= self._config.busy_arrivals * self._put_off
+        if is_much and self._put_off < self._config.flushes_put_off:
             return
         self._put_off = 0
         self.settle(out)

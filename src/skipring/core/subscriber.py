@@ -222,6 +222,7 @@ class Subscriber:
         self._ring.me = None
         if not self.wants:
             self._forget_all()
+            self._spreading.settle(out)
             out.effects.append(Left())
             return
         if was_labelled and self._config.rules.wake:
@@ -268,15 +269,8 @@ class Subscriber:
             out.send(message.sender, RemoveConnections(self.node))  # as B7
 
     def _on_publications(self, message: Publications, sender: NodeId | None, out: Outbox) -> None:
-        believed = Publications(
-            tuple(each for each in message.publications if self._is_believed(each)),
-            message.session,
-        )
+        believed = Publications(self._config.believed(message.publications), message.session)
         self._spreading.announce(self._repair.on_publications(believed, sender, out), sender)
-
-    def _is_believed(self, publication: Publication) -> bool:
-        """False for one of which only the id is said, unless that is all there is here."""
-        return publication.payload is not None or self._config.takes_opaque
 
     def _on_trie_equal(self, message: TrieEqual, out: Outbox) -> None:
         self._repair.on_trie_equal(message, out)
@@ -298,8 +292,6 @@ class Subscriber:
         sender: NodeId | None,
         out: Outbox,
     ) -> None:
-        if not self._config.takes_opaque and any(each.payload is None for each in publications):
-            publications = tuple(filter(self._is_believed, publications))
         self._spreading.on_new(publications, hops, sender, out)
         if out.effects:
             self._repair.note_difference()
@@ -349,6 +341,7 @@ class Subscriber:
             PublishNew,
             PublishMany,
             IHave,
+            SetConfiguration,
             CheckLabel,
             Introduce,
             IntroduceShortcut,

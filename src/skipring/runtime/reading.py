@@ -145,7 +145,7 @@ class _Fresh(Struct, frozen=True, gc=False):
     end: int
     publications: tuple[StoredPublication, ...]
     hops: int | None
-    size_bytes: int  # of their payloads
+    size_bytes: int
 
 
 class Reader:
@@ -319,7 +319,7 @@ class Reader:
         publications, start = delivery.publications, delivery.offset
         self._end = start + len(publications)
         hops = None if is_repaired else delivery.hops
-        size_bytes = sum([len(each.payload or b"") for each in publications])
+        size_bytes = delivery.size_bytes or sum(each.size_bytes for each in publications)
         self._keep(_Fresh(start, self._end, publications, hops, size_bytes))
         wanted_since = max(self._since, self._history_before if is_repaired else 0)
         if wanted_since:
