@@ -693,7 +693,8 @@ def test_sets_that_look_alike_in_one_session_are_told_apart_in_another(
     twin = base[:at] + bytes(byte ^ 0xFF for byte in base[at : at + 8]) + base[at + 8 :]
     assert any(Lens(n).short_id(base) == Lens(n).short_id(twin) for n in range(3))
     talk = Talk(opaque([base]), opaque([base, twin]))
-    assert sessions_until_equal(talk, 30, rng) <= 30
+    # One session in four looks at what differs: in 100 that none does happens to nobody.
+    assert sessions_until_equal(talk, 100, rng) <= 100
     assert talk.u.ids == {base, twin}
 
 

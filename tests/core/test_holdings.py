@@ -27,6 +27,11 @@ def settled(seq: int) -> Publication:
     return publication(seq).settled(TOPIC)
 
 
+def store(offset: int, *rows: Publication) -> Store:
+    """That rows are kept, with what they take."""
+    return Store(offset, rows, sum(row.size_bytes for row in rows))
+
+
 class Kept:
     """Holdings whose effects are carried out as a host would."""
 
@@ -61,7 +66,8 @@ class Kept:
 def test_a_publication_is_stored_and_then_delivered() -> None:
     kept = Kept()
     one = settled(0)
-    assert kept.take(one, hops=3) == [Store(0, (one,)), Deliver((one,), 0, Origin.SPREAD, 3)]
+    delivered = Deliver((one,), 0, Origin.SPREAD, 3, one.size_bytes)
+    assert kept.take(one, hops=3) == [store(0, one), delivered]
     assert kept.holdings.trie.offset_of(one.id) == 0
 
 
@@ -114,7 +120,7 @@ def test_T10_whatever_id_a_message_claims_the_fields_give_the_one_that_counts(
 ) -> None:
     kept = Kept()
     right = settled(0)
-    assert kept.take(publication(0, id=claimed))[0] == Store(0, (right,))
+    assert kept.take(publication(0, id=claimed))[0] == store(0, right)
     assert list(kept.holdings.trie.keys()) == [right.id]
 
 
@@ -135,13 +141,13 @@ def test_T10_a_publication_under_the_id_of_another_is_neither_lost_nor_replaces_
 def test_the_same_fields_in_another_topic_are_another_publication() -> None:
     kept = Kept()
     elsewhere = publication(0).settled("elsewhere")
-    assert kept.take(elsewhere)[0] == Store(0, (settled(0),))
+    assert kept.take(elsewhere)[0] == store(0, settled(0))
 
 
 def test_an_opaque_one_is_kept_under_its_own_id() -> None:
     kept = Kept()
     opaque = publication(0, payload=None, id=WRONG_ID)
-    assert kept.take(opaque)[0] == Store(0, (opaque,))
+    assert kept.take(opaque)[0] == store(0, opaque)
     assert WRONG_ID in kept.holdings.trie
 
 
@@ -241,7 +247,7 @@ def test_T12_what_was_put_aside_can_be_taken_in_again() -> None:
     out = Outbox()
     assert kept.holdings.find(settled(0).id, out) is None
     kept.carry_out(out)
-    assert kept.take(settled(0))[0] == Store(2, (settled(0),))
+    assert kept.take(settled(0))[0] == store(2, settled(0))
     assert kept.holdings.find(settled(0).id, Outbox()) == settled(0)
 
 

@@ -17,11 +17,13 @@ from skipring.core.events import PublishRequested
 from skipring.core.messages import (
     Introduce,
     Publications,
+    PublishMany,
     PublishNew,
     SetConfiguration,
     Subscribe,
 )
 from skipring.core.peers import SUPERVISOR, Link, NodeId, TopicId
+from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.trie import EMPTY_ROOT
@@ -176,6 +178,37 @@ def test_variables_are_overwritten_all_at_once_but_not_what_is_wanted_or_stored(
         assert len(state.publications) == len(machine_of(node).trie) == 3
 
     with_a_member(scene)
+
+
+def test_what_has_arrived_is_kept_before_anything_is_overwritten_and_delivered_once() -> None:
+    delivered: list[int] = []
+
+    def deliver(topic: TopicId, delivery: Deliver) -> None:
+        del topic
+        delivered.extend(each.seq for each in delivery.publications)
+
+    async def scene() -> None:
+        settings = Settings(tick_s=STILL_S, flush_s=STILL_S, is_chaotic=True)
+        assert settings.config.settles_late
+        node = Node("a", settings, rng=Random(0), deliver=deliver)
+        try:
+            node.subscribe(TOPIC)
+            made = [Publication(publisher="z", seq=seq, payload=b"x") for seq in range(3)]
+            node.forge(TOPIC, PublishMany((made[0], made[1])))
+            assert machine_of(node).archive.end == 0  # they have arrived, and are not kept
+            damage = Overwrite(1, None, None, None, None, (), {}, {})
+            assert damage_node(node, TOPIC, damage) == Done(1)
+            assert machine_of(node).archive.end == 2
+            for each in (made[1], made[0], made[2]):
+                node.forge(TOPIC, PublishNew(each))
+            node.settle(TOPIC)
+            assert delivered == [0, 1, 2]
+            stored = machine_of(node).archive.publications()
+            assert [each.seq for each in stored] == [0, 1, 2]
+        finally:
+            await node.close()
+
+    asyncio.run(scene())
 
 
 def test_a_database_is_overwritten_with_whatever_it_is() -> None:

@@ -490,3 +490,68 @@ def test_closing_twice_does_nothing_and_noting_goes_on(tmp_path: Path) -> None:
         trace.write()
         assert not trace.is_behind
         assert read(trace) == deliveries(range(10))
+
+
+# -- several at once -------------------------------------------------------------------------------
+
+
+def same(offsets: range, hops: int = 3, time_us: int = 10**15) -> dict[int, Delivery]:
+    """How publications came that came together."""
+    return dict.fromkeys(offsets, (time_us, hops, Origin.SPREAD.value))
+
+
+def note_pack(trace: DeliveryTrace, offsets: range, hops: int = 3) -> None:
+    trace.note(NEWS, offsets.start, 10**15, hops, Origin.SPREAD, len(offsets))
+
+
+@pytest.mark.parametrize("start", [0, 7])
+@pytest.mark.parametrize("count", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5])
+def test_a_pack_of_any_size_is_noted_as_if_it_came_one_by_one(start: int, count: int) -> None:
+    trace, one_by_one = DeliveryTrace(), DeliveryTrace()
+    note_pack(trace, range(start, start + count))
+    for offset in range(start, start + count):
+        note_pack(one_by_one, range(offset, offset + 1))
+    assert read(trace) == read(one_by_one) == same(range(start, start + count))
+    assert trace.end(NEWS) == start + count
+    chunks = [len(known.times) for known in trace.read(NEWS, 0, ALL, ALL)]
+    assert chunks == [len(known.times) for known in one_by_one.read(NEWS, 0, ALL, ALL)]
+    assert max(chunks) <= CHUNK
+
+
+def test_packs_fill_up_the_chunk_that_was_begun() -> None:
+    trace = DeliveryTrace()
+    for start in range(0, 240, 40):
+        note_pack(trace, range(start, start + 40), hops=start // 40)
+    chunks = [len(known.times) for known in trace.read(NEWS, 0, ALL, ALL)]
+    assert chunks == [CHUNK, CHUNK, CHUNK, 240 - 3 * CHUNK]
+    assert [hops for _, hops, _ in read(trace).values()] == [at // 40 for at in range(240)]
+
+
+def test_a_pack_of_none_is_nothing() -> None:
+    trace = DeliveryTrace()
+    trace.note(NEWS, 0, 10**15, 3, Origin.SPREAD, 0)
+    assert read(trace) == {}
+    assert trace.end(NEWS) == 0
+
+
+def test_a_pack_makes_obsolete_what_was_known_from_its_first_offset_on() -> None:
+    trace = DeliveryTrace()
+    note_pack(trace, range(SEVERAL))
+    note_pack(trace, range(CHUNK + 5, CHUNK + 9), hops=9)
+    assert read(trace) == same(range(CHUNK + 5)) | same(range(CHUNK + 5, CHUNK + 9), hops=9)
+
+
+def test_a_pack_over_several_chunks_is_there_after_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path, SEVERAL) as (_, trace):
+        note_pack(trace, range(SEVERAL))
+    with opened(tmp_path) as (_, trace):
+        assert read(trace) == same(range(SEVERAL))
+
+
+def test_of_a_pack_that_is_durable_in_part_only_that_part_is_there_after_a_crash(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, CHUNK + 5) as (_, trace):
+        note_pack(trace, range(SEVERAL))
+    with opened(tmp_path) as (_, trace):
+        assert read(trace) == same(range(CHUNK + 5))

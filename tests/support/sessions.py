@@ -98,7 +98,7 @@ class Party:
         twin.node, twin.config = self.node, self.config
         twin.archive = MemoryArchive(self.archive.publications())
         twin.holdings = Holdings(TOPIC, twin.archive)
-        twin.holdings.trie = self.holdings.trie.snapshot()
+        twin.holdings.adopt(self.holdings.trie.snapshot())
         twin.holdings._end = self.holdings._end
         twin.repair = AntiEntropy(twin.node, twin.holdings, twin.config)
         twin.delivered, twin.confirmed = [], []

@@ -168,7 +168,7 @@ class _Party:
     ) -> None:
         self.holdings = Holdings(_TOPIC, archive)
         self.holdings.recover({})
-        self.holdings.trie = _fresh(trie)
+        self.holdings.adopt(_fresh(trie))
         self.part = AntiEntropy(node, self.holdings, config)
         self.seconds = 0.0
         self.taken = 0

@@ -71,7 +71,7 @@ class AntiEntropy:
         """PublishTimeout: tell a random neighbour the root (T16: if there is one)."""
         config, holdings = self._config, self._holdings
         holdings.renew_credits()
-        if config.rules.scrub:
+        if config.rules.scrub and not self._histories.is_reading:
             holdings.scrub(config.scrubbed_ids, out)
         # Memory may be corrupted: no counter is believed beyond what it can have been set to.
         self._patience = min(max(self._patience, config.session_ticks), config.session_ticks_max)
@@ -117,6 +117,15 @@ class AntiEntropy:
             for partner in partners:
                 out.send(partner, CheckTrie(self._node, claims, self._session, confirm=True))
 
+    @property
+    def is_behind(self) -> bool:
+        """True if there is something to be worked off before tries are compared."""
+        return self._holdings.is_behind and not self._histories.is_reading
+
+    def work_off(self) -> None:
+        """Index and hash a slice of what has come."""
+        self._holdings.work_off(self._config.hashed_ids)
+
     def note_difference(self) -> None:
         """Something is new here or there: compare again soon (T18)."""
         self._period = 1
@@ -139,9 +148,9 @@ class AntiEntropy:
 
     def on_check(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
         """CheckTrie and CheckAndPublish: compare, ask for more, send what is lacking there."""
-        if not self._can_answer(message):
-            return
         rules = self._config.rules
+        if not self._can_answer(message) or self._histories.is_reading:
+            return
         is_fresh = self._holdings.trie.freshen(self._config.hashed_ids)
         if is_fresh and type(message) is CheckTrie and message.claims == self._root_claims():
             self._on_equal(message, out)
@@ -214,6 +223,12 @@ class AntiEntropy:
         if self._is_own(message.session):
             self._end()
         return taken
+
+    def on_history(self, publications: tuple[Publication, ...], out: Outbox) -> None:
+        """Take in a part of a history that was read from neighbours; nothing if it was the last."""
+        self._holdings.take(publications, out, origin=Origin.REPAIR)
+        self.note_difference()
+        self._histories.note_read(is_last=not publications)
 
     def _end(self) -> None:
         """A session of ours is over; the next one may be quicker."""

@@ -13,8 +13,6 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-from skipring.core.publications import Publication
-
 
 class Rule(StrEnum):
     """A departure from the paper's pseudocode that can be switched off."""
@@ -169,16 +167,12 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     # microseconds each, for which nothing else happens.
     late_max: int = 16384
     late_bytes: int = 4 << 20
-    busy_arrivals: int = 32  # Our guess: so many from Flush to Flush, and they are put off.
+    # Our guess: the k-th Flush is put off if so many times k squared have arrived; so at 200
+    # publications a second for half a second, at some thousand for all of three.
+    busy_arrivals: int = 4
     flushes_put_off: int = 30  # Our guess: three seconds, at ten a second.
     want_flushes: int = 1  # for which what was only announced may still come by itself
     # T18: of so many ticks in a row with new publications tries are compared in one; 1: in all.
     news_ticks: int = 1
     # Our guess: more than so many publications in one message of a repair are history, not news.
     rumours_max: int = 64
-
-    def believed(self, publications: tuple[Publication, ...]) -> tuple[Publication, ...]:
-        """Those of which more than the id is said, unless that is all there is here."""
-        if self.takes_opaque:
-            return publications
-        return tuple(each for each in publications if each.payload is not None)

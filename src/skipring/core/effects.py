@@ -36,6 +36,7 @@ class Store(Struct, frozen=True, gc=False):
 
     offset: int
     publications: tuple[Publication, ...]
+    size_bytes: int = 0  # about what they take in a message, if somebody has counted
 
 
 class Discard(Struct, frozen=True, gc=False):

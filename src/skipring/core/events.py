@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from skipring.core.messages import Message
 from skipring.core.peers import NodeId
+from skipring.core.publications import Publication
 
 
 class Tick(Struct, frozen=True, gc=False):
@@ -52,6 +53,12 @@ class PublishManyRequested(Struct, frozen=True, gc=False):
     requests: tuple[PublishRequested, ...]
 
 
+class HistoryRead(Struct, frozen=True, gc=False):
+    """The host has read publications from a neighbour's store; none: it has read all there are."""
+
+    publications: tuple[Publication, ...]
+
+
 class Flush(Struct, frozen=True, gc=False):
     """Say what was put off: the ids for lazy edges; more often than a tick, less than at once."""
 
@@ -68,6 +75,7 @@ Event: TypeAlias = (
     | NodeSuspected
     | PublishRequested
     | PublishManyRequested
+    | HistoryRead
     | Flush
     | ConfirmRequested
 )

@@ -36,6 +36,11 @@ class Histories:
         """True while somebody sends us so much that all others have to wait."""
         return self._source_ticks > 0
 
+    @property
+    def is_reading(self) -> bool:
+        """True while we read one from several: what others say to compare has to wait."""
+        return self.is_receiving and self._source is None
+
     def on_tick(self) -> None:
         """One more tick without another part."""
         # Memory may be corrupted: no counter is believed beyond what it can have been set to.
@@ -58,6 +63,12 @@ class Histories:
             self._source, self._source_ticks = sender, self._config.history_ticks
         if is_last and sender == self._source:
             self._source_ticks = 0
+
+    def note_read(self, *, is_last: bool) -> None:
+        """A part of a history has come that was read from several at once."""
+        self._source = None
+        # To the next tick: the host has its hands full, and what follows can wait for it.
+        self._source_ticks = 1 if is_last else self._config.history_ticks
 
     def is_other(self, sender: NodeId, session: int) -> bool:
         """True if a session would bring what a history brings that is under way."""

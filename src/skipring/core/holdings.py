@@ -17,6 +17,8 @@ from skipring.core.trie import PublicationTrie
 READ_AHEAD_MIN: Final = 16
 READ_AHEAD_MAX: Final = 4096  # Our guess: 1 MiB of small publications, from every pack of a store.
 
+UNINDEXED_MAX: Final = 1 << 18  # Limit of ours: thirty megabytes, for a moment.
+
 # Most tries of a large simulated ring are empty: they share one, which nobody changes.
 _NO_PUBLICATIONS: Final = PublicationTrie()
 _NOTHING_KEPT: Final = (0, ())
@@ -32,14 +34,17 @@ class Holdings:
         "_newest",
         "_scrubbed",
         "_spent",
+        "_trie",
+        "_unindexed",
         "topic",
-        "trie",
     )
 
     def __init__(self, topic: TopicId, archive: Archive | None) -> None:
         self.topic = topic
         self._archive = archive
-        self.trie = _NO_PUBLICATIONS
+        self._trie = _NO_PUBLICATIONS
+        # What belongs into the trie, with its offsets: many at once cost less, and nobody waits.
+        self._unindexed: dict[bytes, int] | None = None
         self._end = 0
         self._newest: dict[NodeId, int] | None = None  # the last number of each publisher
         # Indexed by this event already, and in the archive only when its effects are carried out.
@@ -54,16 +59,45 @@ class Holdings:
             self._archive = MemoryArchive()
         return self._archive
 
+    @property
+    def trie(self) -> PublicationTrie:
+        """The index over all that is kept."""
+        if self._unindexed is not None:
+            self._index(len(self._unindexed))
+        return self._trie
+
+    @property
+    def count(self) -> int:
+        """How many publications are kept."""
+        return len(self._trie) + len(self._unindexed or ())
+
     def recover(self, wrong_digests: Mapping[Prefix, bytes]) -> None:
         """Index what is in the archive; digests are worked out again, save corrupted ones."""
-        self.trie = _NO_PUBLICATIONS
+        self._trie = _NO_PUBLICATIONS
+        self._unindexed = None
         self._end = 0
         self._newest = None
         if self._archive is not None or wrong_digests:
-            self.trie = PublicationTrie()
-            self.trie.add_many(self.archive.entries())
+            self._trie = PublicationTrie()
+            self._trie.add_many(self.archive.entries())
             self._end = self.archive.end
-            self.trie.corrupt(wrong_digests)
+            self._trie.corrupt(wrong_digests)
+
+    @property
+    def is_behind(self) -> bool:
+        """True if there is something to be indexed, or digests are not known."""
+        return self._unindexed is not None or not self._trie.is_fresh
+
+    def work_off(self, ids: int) -> None:
+        """Index, and work out digests, for about so many ids: so nobody has to wait for it."""
+        if self._unindexed is not None:
+            self._index(ids)
+        else:
+            self._trie.freshen(ids)
+
+    def adopt(self, trie: PublicationTrie) -> None:
+        """Take over an index that somebody else has made of what is in the archive."""
+        self._trie, self._unindexed = trie, None
 
     def next_seq(self, publisher: NodeId) -> int:
         """The number of the publisher's next publication."""
@@ -83,22 +117,45 @@ class Holdings:
         """Keep publications, under the ids that their fields give (T10); return what was new."""
         # One with a number below 0 is no publication: it can have no id.
         some = settled((p for p in publications if p.seq >= 0 and p.time >= 0), self.topic)
-        unknown = {each.id: each for each in some if each.id not in self.trie}
+        unknown = {each.id: each for each in some}
+        for known in [key for key in unknown if self._has(key)] if self.count else ():
+            del unknown[known]
         new = tuple(unknown.values())
         if new:
-            start = self._index(new)
+            start = self._add(new)
             self._note_numbers(new)
-            out.effects += (Store(start, new), Deliver(new, start, origin, hops))
+            size = sum([each.size_bytes for each in new])
+            out.effects += (Store(start, new, size), Deliver(new, start, origin, hops, size))
         return new
 
-    def _index(self, new: tuple[Publication, ...]) -> int:
-        """Put publications that nobody has into the trie; return the offset of the first."""
-        if self.trie is _NO_PUBLICATIONS:
-            self.trie = PublicationTrie()
+    def _has(self, key: bytes) -> bool:
+        if self._unindexed is not None and key in self._unindexed:
+            return True
+        return len(self._trie) > 0 and key in self._trie
+
+    def _add(self, new: tuple[Publication, ...]) -> int:
+        """Give publications that are not here yet their offsets; return the first."""
         start = self._end
         self._end += len(new)
-        self.trie.add_many((each.id, offset) for offset, each in enumerate(new, start))
+        if self._unindexed is None:
+            self._unindexed = {}
+        self._unindexed.update((each.id, offset) for offset, each in enumerate(new, start))
+        if len(self._unindexed) > UNINDEXED_MAX:
+            self._index(2 * len(new))  # so nothing takes long at once
         return start
+
+    def _index(self, count: int) -> None:
+        """Put so many into the trie."""
+        assert self._unindexed is not None
+        if self._trie is _NO_PUBLICATIONS:
+            self._trie = PublicationTrie()
+        some = list(islice(self._unindexed.items(), count))
+        self._trie.add_many(some)
+        if len(some) == len(self._unindexed):
+            self._unindexed = None
+            return
+        for key, _ in some:
+            del self._unindexed[key]
 
     def _note_numbers(self, new: tuple[Publication, ...]) -> None:
         """One of ours may come back that was lost here: its number is not used again."""
@@ -146,9 +203,9 @@ class Holdings:
     def keep(self, publications: tuple[Publication, ...], out: Outbox) -> tuple[Publication, ...]:
         """Store and index publications that were handed over, in the same order."""
         genuine = settled(publications, self.topic)
-        start = self._index(genuine)
+        start = self._add(genuine)
         self._kept = start, genuine
-        out.effects.append(Store(start, genuine))
+        out.effects.append(Store(start, genuine, sum([each.size_bytes for each in genuine])))
         return genuine
 
     def let_go(self) -> None:

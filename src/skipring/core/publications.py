@@ -76,9 +76,16 @@ class Publication(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
         return size
 
 
+def believed(publications: tuple[Publication, ...], *, opaque: bool) -> tuple[Publication, ...]:
+    """Those of which more than the id is said; all, if opaque ones are taken too."""
+    if opaque:
+        return publications
+    return tuple([each for each in publications if each.payload is not None])
+
+
 def settled(publications: Iterable[Publication], topic: TopicId) -> tuple[Publication, ...]:
     """Publications under the ids that their fields give (``Publication.settled``)."""
-    return tuple(publication.settled(topic) for publication in publications)
+    return tuple([publication.settled(topic) for publication in publications])
 
 
 _NOTHING: Final = b"\0\0\0\0"

@@ -24,7 +24,7 @@ from skipring.core.events import PublishRequested
 from skipring.core.holdings import Holdings
 from skipring.core.messages import HOPS_MAX, IHave, PublishMany, PublishNew, Want
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.publications import Publication
+from skipring.core.publications import Publication, believed
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
 
@@ -63,6 +63,7 @@ class Spreading:
         "_edges",
         "_has_news",
         "_holdings",
+        "_levels",
         "_missing",
         "_news",
         "_news_ticks",
@@ -82,6 +83,7 @@ class Spreading:
         self._calm_ticks = 0
         self._view = 0
         self._edges: list[NodeId | None] | None = None  # of the tree, in this view
+        self._levels = 0  # of the ring, as far as it can be seen in this view
         # Since the last Flush: what came, and what we only heard of, from whom, over how many hops.
         # None costs less memory than nothing in a dict.
         self._news: dict[bytes, News] | None = None
@@ -147,13 +149,13 @@ class Spreading:
         if view != self._view:
             self._view, self._calm_ticks = view, 0
             self._edges = None
+            known = (ring.me, *ring.neighbours, ring.wrap)
+            self._levels = max((each.label.length for each in known if each is not None), default=0)
 
     def _is_calm(self) -> bool:
         """True if our view has been the same for log n + 4 ticks, n seen from our place."""
         self._look()
-        known = (self._ring.me, *self._ring.neighbours, self._ring.wrap)
-        levels = max((peer.label.length for peer in known if peer is not None), default=0)
-        return self._calm_ticks >= levels + self._config.calm_ticks
+        return self._calm_ticks >= self._levels + self._config.calm_ticks
 
     # -- what is new -----------------------------------------------------------------------
 
@@ -206,8 +208,8 @@ class Spreading:
             self._keep_later(_Arrival(publications, news), size, out)
             return
         self.settle(out)
-        believed = self._config.believed(publications)
-        taken = self._holdings.take(believed, out, origin=Origin.SPREAD, hops=hops)
+        shown = believed(publications, opaque=self._config.takes_opaque)
+        taken = self._holdings.take(shown, out, origin=Origin.SPREAD, hops=hops)
         if taken:
             self._note_news(taken, self._pass_on(taken, hops, sender, out))
 
@@ -282,7 +284,7 @@ class Spreading:
         less, and meanwhile the processor is there for what comes.
         """
         self._put_off += 1
-        is_much = self._arrived >= self._config.busy_arrivals * self._put_off
+        is_much = self._arrived >= self._config.busy_arrivals * self._put_off**2
         if is_much and self._put_off < self._config.flushes_put_off:
             return
         self._put_off = 0

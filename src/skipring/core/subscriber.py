@@ -16,6 +16,7 @@ from skipring.core.events import (
     ConfirmRequested,
     Event,
     Flush,
+    HistoryRead,
     NodeSuspected,
     PublishManyRequested,
     PublishRequested,
@@ -46,7 +47,7 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, NodeId, Peer, TopicId
-from skipring.core.publications import Publication
+from skipring.core.publications import Publication, believed
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.silence import Silence
@@ -107,12 +108,13 @@ class Subscriber:
                 self._on_subscribe_requested(out)
             case UnsubscribeRequested():
                 self._on_unsubscribe_requested(out)
-            case PublishRequested():
-                self._publish((event,), out)
-            case PublishManyRequested(requests=requests):
-                self._publish(requests, out)
+            case PublishRequested() | PublishManyRequested():
+                self._publish(event, out)
+            case HistoryRead(publications=publications):
+                shown = believed(publications, opaque=self._config.takes_opaque)
+                self._repair.on_history(shown, out)
             case Flush():
-                self._spreading.on_flush(out)
+                self._on_flush(out)
             case ConfirmRequested():
                 self._repair.ask_to_confirm(self.ring_neighbours(), out)
             case NodeSuspected():
@@ -170,6 +172,10 @@ class Subscriber:
         if self._config.rules.repair_over_shortcuts:
             return self._spreading.neighbours()
         return self.ring_neighbours()
+
+    def neighbours(self) -> list[NodeId]:
+        """Everybody we have an edge to, the ring neighbours first."""
+        return self._spreading.neighbours()
 
     def ring_neighbours(self) -> list[NodeId]:
         """The distinct ring neighbours (T16)."""
@@ -269,13 +275,15 @@ class Subscriber:
             out.send(message.sender, RemoveConnections(self.node))  # as B7
 
     def _on_publications(self, message: Publications, sender: NodeId | None, out: Outbox) -> None:
-        believed = Publications(self._config.believed(message.publications), message.session)
-        self._spreading.announce(self._repair.on_publications(believed, sender, out), sender)
+        shown = believed(message.publications, opaque=self._config.takes_opaque)
+        taken = self._repair.on_publications(Publications(shown, message.session), sender, out)
+        self._spreading.announce(taken, sender)
 
     def _on_trie_equal(self, message: TrieEqual, out: Outbox) -> None:
         self._repair.on_trie_equal(message, out)
 
-    def _publish(self, requests: tuple[PublishRequested, ...], out: Outbox) -> None:
+    def _publish(self, event: PublishRequested | PublishManyRequested, out: Outbox) -> None:
+        requests = event.requests if isinstance(event, PublishManyRequested) else (event,)
         self._spreading.publish(requests, out)
         self._repair.note_difference()
 
@@ -402,6 +410,11 @@ class Subscriber:
         return self._holdings.trie
 
     @property
+    def count(self) -> int:
+        """How many publications are kept; less is done for it than for the trie's length."""
+        return self._holdings.count
+
+    @property
     def publications(self) -> tuple[Publication, ...]:
         """What is stored, in the order in which it came."""
         return tuple(self.archive.publications())
@@ -414,7 +427,19 @@ class Subscriber:
     @property
     def has_to_flush(self) -> bool:
         """True if a Flush would do something."""
-        return self._spreading.has_to_flush
+        return self._spreading.has_to_flush or self._has_to_work_off
+
+    @property
+    def _has_to_work_off(self) -> bool:
+        """True if we are to index and hash, now that nothing more urgent is there."""
+        return (
+            self._config.settles_late and self._repair.is_behind and not self._spreading.is_stirred
+        )
+
+    def _on_flush(self, out: Outbox) -> None:
+        self._spreading.on_flush(out)
+        if self._has_to_work_off:
+            self._repair.work_off()
 
     def settle(self) -> list[Effect]:
         """Store and index what was delivered already."""

@@ -13,6 +13,7 @@ from skipring.core.events import (
     ConfirmRequested,
     Event,
     Flush,
+    HistoryRead,
     NodeSuspected,
     PublishManyRequested,
     PublishRequested,
@@ -84,6 +85,7 @@ class Supervisor:
                 | UnsubscribeRequested()
                 | PublishRequested()
                 | PublishManyRequested()
+                | HistoryRead()
                 | Flush()
                 | ConfirmRequested()
             ):

@@ -53,8 +53,9 @@ class SubscriberTopics:
             assert not is_publishing, f"not subscribed to {topic}"
             machine = self._make(topic, joins=isinstance(event, SubscribeRequested))
         effects = machine.handle(event)
-        if Left() in effects:
-            self._machines.pop(topic, None)
+        for effect in effects:
+            if type(effect) is Left:
+                self._machines.pop(topic, None)
         return effects
 
     def _make(self, topic: TopicId, *, joins: bool) -> Subscriber:

@@ -78,6 +78,9 @@ class NodeVictim(Victim, Protocol):
 
     name: NodeId
 
+    def settle(self, topic: TopicId) -> None:
+        """Keep what has arrived in a topic."""
+
     def machine(self, topic: TopicId) -> Subscriber | None:
         """The machine of a topic that it is in."""
 
@@ -108,6 +111,7 @@ def damage_node(node: NodeVictim, topic: TopicId, damage: Damage) -> Done | Refu
     if not node.is_chaotic:
         return _refused(node, damage)
     _log(damage, topic, node.name)
+    node.settle(topic)  # what was handed over is kept, whatever happens now
     machine = node.machine(topic)
     match damage:
         case Isolate(nodes=nodes, ticks=ticks):

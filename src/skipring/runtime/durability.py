@@ -71,6 +71,16 @@ class Durability:
         """True if so much is only in memory that nothing more should be taken from others."""
         return self._waiting_bytes > WAITING_BYTES_MAX
 
+    @property
+    def coming(self) -> int:
+        """The number of the commit that will cover what is written now; 0 without a disk."""
+        return self._begun + 1 if self._store is not None else 0
+
+    @property
+    def ended(self) -> int:
+        """The number of the last commit that has ended."""
+        return self._ended
+
     async def reached(self) -> None:
         """Wait until all that was written up to now is durable; StorageError if it cannot be."""
         if self._store is None or (self._running is None and not self._store.unwritten):

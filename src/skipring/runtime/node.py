@@ -23,6 +23,7 @@ from skipring.core.effects import (
 )
 from skipring.core.events import (
     ConfirmRequested,
+    HistoryRead,
     PublishManyRequested,
     PublishRequested,
     Received,
@@ -44,6 +45,7 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import SkipringError, StorageError
 from skipring.runtime.addresses import AddressBook
+from skipring.runtime.catching_up import CatchingUp
 from skipring.runtime.chaos import DAMAGES, SeverableLinks, damage_node, kill_process
 from skipring.runtime.detector import Watch
 from skipring.runtime.driver import Driver
@@ -76,7 +78,9 @@ from skipring.wire.runtime_messages import (
     Refused,
     ReportSilent,
     RuntimeMessage,
+    StoredPage,
     Survey,
+    Surveyed,
     WireMessage,
 )
 from skipring.wire.values import shown
@@ -134,6 +138,7 @@ class Node:
         )
         self._driver.links = self.links
         self._outgoing = Outgoing(self._driver.perform)
+        self._catching_up = CatchingUp(self._driver.say, self._on_history)
         self.membership = Membership(name, self._topics, self._driver, self.links)
         self.ticker = Ticker(self._tick, settings.tick_s, rng)
         self._flusher = Ticker(self._flush, settings.flush_s, rng)
@@ -158,6 +163,7 @@ class Node:
     def subscribe(self, topic: TopicId) -> None:
         """Become a member of a topic."""
         self._driver.give(topic, SubscribeRequested())
+        self._catching_up.expect(topic)
 
     async def unsubscribe(self, topic: TopicId, timeout_s: float) -> bool:
         """Leave a topic; True if the supervisor has let us go in time."""
@@ -187,13 +193,14 @@ class Node:
         effects = self._topics.handle(topic, PublishManyRequested(requests))
         made = [e.publications for e in effects if isinstance(e, Deliver)]
         self._driver.perform(topic, [e for e in effects if not isinstance(e, Send)])
-        number = self._outgoing.add(topic, [e for e in effects if isinstance(e, Send)])
+        sends = [e for e in effects if isinstance(e, Send)]
+        number = self._outgoing.add(topic, sends, self.durability.coming)
         try:
             await self.durability.reached()
         except StorageError:
             self._outgoing.drop(number)
             raise
-        self._outgoing.release(number)
+        self._outgoing.release(self.durability.ended)
         return [publication.id for publications in made for publication in publications]
 
     def confirm(self, topic: TopicId) -> None:
@@ -226,6 +233,7 @@ class Node:
         self._driver.receive(sender, envelope, frame)
         if sender == SUPERVISOR:
             self.membership.on_heard(topic, message)
+            self._catching_up.look(topic, self._topics.machine(topic))
 
     def _why_dropped(self, sender: NodeId, message: WireMessage) -> str | None:
         """Why we take nothing of this kind from a node now, or None."""
@@ -262,6 +270,8 @@ class Node:
                 self._driver.say(topic, sender, page)
             case Refused(reason=reason) if sender == SUPERVISOR:
                 self.membership.on_refused(topic, reason)
+            case Surveyed() | StoredPage() | Refused():
+                self._catching_up.on_answer(sender, topic, message, self._topics.machine(topic))
             case _ if isinstance(message, DAMAGES):
                 self._driver.say(topic, sender, damage_node(self, topic, message))
             case _:
@@ -291,6 +301,12 @@ class Node:
         offset = self._topics.offset_of(topic, key)
         self._driver.say(topic, sender, Published(message.request, key, offset or 0))
 
+    def _on_history(self, topic: TopicId, part: HistoryRead) -> None:
+        """A part of a history has come; all of it, if there is nothing in it."""
+        self._driver.give(topic, part)
+        if not part.publications:
+            self.durability.nudge()
+
     def _why_not(self, topic: TopicId, message: Publish) -> str | None:
         """Why we do not publish for somebody, or None."""
         if topic not in self._topics:
@@ -307,9 +323,13 @@ class Node:
         is_late = self._last_tick is None or now - self._last_tick > LATE * self._tick_s
         self._last_tick = now
         self._driver.tick()
+        for topic, machine in self._topics.machines():
+            self._catching_up.on_tick(topic, machine)
         self.membership.on_tick()
         self.links.sweep()
-        self.durability.nudge()  # also what a full disk did not take
+        # Whoever has published what came has it on its disk: once a tick is enough. Also what a
+        # full disk did not take.
+        self.durability.nudge()
         self._tracing.nudge()
         for topic, node in self._watch.tick(self._topics.ring_neighbours(), is_late=is_late):
             self._driver.say(topic, SUPERVISOR, ReportSilent(node))
@@ -327,9 +347,11 @@ class Node:
 
     def _keep(self, topic: TopicId, effect: Effect) -> None:
         match effect:
-            case Store(offset=offset, publications=publications):
+            case Store(offset=offset, publications=publications, size_bytes=size_bytes):
                 self._archives[topic].write(offset, *publications)
-                self.durability.note(sum(each.size_bytes for each in publications))
+                self.durability.note(size_bytes)
+                if self.durability.is_worth_it and self.durability.error is None:
+                    self.durability.nudge()
             case Discard(offset=offset):
                 self.put_aside += 1
                 self._archives[topic].discard(offset)
@@ -347,6 +369,7 @@ class Node:
                 pass
 
     def _on_left(self, topic: TopicId) -> None:
+        self._catching_up.forget(topic)
         if self._store is None:
             self._archives.pop(topic, None)
             self._trace.forget(topic)
@@ -356,19 +379,20 @@ class Node:
             self._left[topic].set()
 
     def _flush(self) -> None:
-        """Say what was put off, and make durable what has come meanwhile, if it is much.
-
-        Whoever has published it has it on its disk: a commit a tick is enough for the rest.
-        """
+        """Say what was put off, and keep what has come meanwhile."""
         self._driver.perform_all(self._topics.flush())
-        if self.durability.error is None and self.durability.is_worth_it:
-            self.durability.nudge()
 
     # -- damage on purpose -------------------------------------------------------------------
 
     def forge(self, topic: TopicId, message: Message) -> None:
         """Take a message for one that has come."""
         self._driver.give(topic, Received(message))
+
+    def settle(self, topic: TopicId) -> None:
+        """Keep what has arrived in a topic."""
+        machine = self._topics.machine(topic)
+        if machine is not None:
+            self._driver.perform(topic, machine.settle())
 
     def lose(self, topic: TopicId, offsets: Iterable[int]) -> None:
         """Forget what is stored at these offsets, and notice nothing."""

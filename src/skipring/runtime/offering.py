@@ -98,7 +98,12 @@ def stored_page(archive: Archive, question: ReadStored) -> StoredPage:
     is_checked = question.bits == 0 or not question.contents
     firsts = _firsts(question)
     for segment in _segments(archive, question.start, end, firsts, is_checked=is_checked):
-        for offset, key, data in segment.rows:
+        found = list(segment.rows)
+        total = size + sum([len(row[2]) for row in found])
+        if question.contents and len(rows) + len(found) < rows_max and total < bytes_max:
+            rows += found  # mostly: all of a segment fits
+            found, size = [], total
+        for offset, key, data in found:
             rows.append((offset, key, data if question.contents else b""))
             size += len(data)
             if len(rows) >= rows_max or size >= bytes_max:
@@ -115,9 +120,9 @@ def _page(question: ReadStored, rows: list[Row], reached: int, end: int) -> Stor
     return StoredPage(
         request=question.request,
         next=reached if reached < end else None,
-        offsets=tuple(offset for offset, _, _ in rows),
-        ids=b"".join(key for _, key, _ in rows),
-        publications=head + b"".join(data for _, _, data in rows) if contents else b"",
+        offsets=tuple([row[0] for row in rows]),
+        ids=b"".join([row[1] for row in rows]),
+        publications=head + b"".join([row[2] for row in rows]) if contents else b"",
     )
 
 

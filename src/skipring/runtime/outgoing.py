@@ -56,20 +56,21 @@ class Outgoing:
 
     def __init__(self, perform: Perform) -> None:
         self._perform = perform
-        self._waiting: deque[tuple[int, TopicId, list[Send]]] = deque()
+        self._waiting: deque[tuple[int, int, TopicId, list[Send]]] = deque()
         self._added = 0
 
-    def add(self, topic: TopicId, sends: list[Send]) -> int:
-        """Keep messages until they may be sent; return the number to ``release`` them by."""
+    def add(self, topic: TopicId, sends: list[Send], commit: int) -> int:
+        """Keep messages until a commit has ended; return the number to ``drop`` them by."""
         self._added += 1
-        self._waiting.append((self._added, topic, sends))
+        if sends:
+            self._waiting.append((commit, self._added, topic, sends))
         return self._added
 
-    def release(self, number: int) -> None:
-        """Send what was added up to a number: a commit covers all that was written before it."""
+    def release(self, commit: int) -> None:
+        """Send all that waits for a commit, or for one before it."""
         parcels: list[_Parcel] = []
-        while self._waiting and self._waiting[0][0] <= number:
-            _, topic, sends = self._waiting.popleft()
+        while self._waiting and self._waiting[0][0] <= commit:
+            _, _, topic, sends = self._waiting.popleft()
             for parcel in _parcels(topic, sends):
                 if not (parcels and parcels[-1].take(parcel)):
                     parcels.append(parcel)
@@ -78,7 +79,7 @@ class Outgoing:
 
     def drop(self, number: int) -> None:
         """What was added under a number could not be made durable: others get it by repair."""
-        self._waiting = deque(each for each in self._waiting if each[0] != number)
+        self._waiting = deque(each for each in self._waiting if each[1] != number)
 
 
 def _parcels(topic: TopicId, sends: Iterable[Send]) -> list[_Parcel]:

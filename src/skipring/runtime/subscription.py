@@ -238,6 +238,8 @@ class Subscription:
 
         An empty list if none comes in time, or the topic was left.
         """
+        if limit < 1:
+            raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
         reader, now = self.reader, asyncio.get_running_loop().time()
         deadline = None if timeout is None else now + timeout
         while await reader.arrival(deadline):

@@ -11,7 +11,7 @@ from skipring.core.archive import newest_of
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.storage.database import Mark
-from skipring.storage.packs import Draft, Pack, Segment, encoded
+from skipring.storage.packs import Draft, Pack, Segment
 from skipring.storage.places import Places
 
 SPOILT: Final = "not what was stored there (T12)"
@@ -140,13 +140,15 @@ class StoredArchive:
     def write(self, offset: int, *publications: Publication) -> None:
         """Carry out a Store: offsets come in order."""
         assert offset == self._end, f"offset {offset} after {self._end}"
-        rows = [(publication.id, encoded(publication)) for publication in publications]
+        coming = iter(publications)
+        end = offset + len(publications)
         with self._lock:
-            for place, (key, data) in enumerate(rows, offset):
+            while offset < end:
                 if not self._drafts or self._drafts[-1].is_full:
-                    self._drafts.append(Draft(self.topic, place))
-                self._drafts[-1].append(key, data)
-        self._end = offset + len(rows)
+                    self._drafts.append(Draft(self.topic, offset))
+                self._drafts[-1].fill(coming)
+                offset = self._drafts[-1].end
+        self._end = end
 
     def discard(self, offset: int, reason: str = SPOILT) -> None:
         """Carry out a Discard: put aside what is at an offset, never to be served again."""

@@ -112,6 +112,20 @@ class Draft:
         self._encoded.append(data)
         self.size_bytes += ID_BYTES + _SPAN.size + len(data)
 
+    def fill(self, publications: Iterator[Publication]) -> None:
+        """Take publications until there are no more, or no more belong here."""
+        ids, rows, size, encode = self._ids, self._encoded, self.size_bytes, _ENCODER.encode
+        for p in publications:  # as ``encoded``: this is done for every one that comes
+            data = encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers))
+            key = p.id
+            assert len(key) == ID_BYTES, f"an id of {len(key)} bytes"
+            ids.append(key)
+            rows.append(data)
+            size += ID_BYTES + _SPAN.size + len(data)
+            if size >= PACK_BYTES:
+                break
+        self.size_bytes = size
+
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Ids and their offsets."""
         return ((key, self.start + place) for place, key in enumerate(self._ids))

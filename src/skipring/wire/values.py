@@ -161,7 +161,8 @@ def _check_all_listed(publications: tuple[Publication, ...]) -> None:
         check_listed(publication)
 
 
-def _check_publications(publications: tuple[Publication, ...]) -> None:
+def check_publications(publications: tuple[Publication, ...]) -> None:
+    """Several, as they travel together."""
     if len(publications) > PUBLICATIONS_MAX:
         count = len(publications)
         raise MessageError(f"{count} publications, and {PUBLICATIONS_MAX} is the limit")
@@ -372,7 +373,7 @@ SHORT_IDS: Final = FieldKind("8 bytes each")
 HOPS_OF_EACH: Final = FieldKind("1 byte each")
 ID: Final = FieldKind(f"{ID_BYTES} bytes", _check_id)
 PUBLICATION: Final = FieldKind("publication", _check_nameless)
-PUBLICATIONS: Final = FieldKind("publications", _check_publications)
+PUBLICATIONS: Final = FieldKind("publications", check_publications)
 MEMBERS: Final = FieldKind("map of node to address", _check_members)
 REASON: Final = FieldKind("text", _check_reason)
 ENTRIES: Final = FieldKind(

@@ -108,10 +108,11 @@ class Member:
 
     @property
     def is_durable(self) -> bool:
-        """True if all that we have is indexed and on the disk."""
+        """True if all that we have been handed is on the disk."""
         machine = self.node.machine(TOPIC)
         assert machine is not None, "a member has a machine"
-        return not machine.has_to_flush and self.node.durability.unwritten == 0
+        end = machine.archive.end
+        return self.subscription.reader.end == end and self.node.durability.unwritten == 0
 
 
 def forming_tick_s(n: int) -> float:

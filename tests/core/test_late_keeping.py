@@ -1,0 +1,725 @@
+"""What is new is delivered and passed on first and kept a little later; and how packs travel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from msgspec.structs import replace
+
+from skipring.core.archive import Archive, MemoryArchive
+from skipring.core.claims import Claim
+from skipring.core.config import ProtocolConfig, Spread
+from skipring.core.effects import Deliver, Discard, Effect, Left, Origin, Send, Store
+from skipring.core.events import (
+    ConfirmRequested,
+    Event,
+    Flush,
+    PublishManyRequested,
+    PublishRequested,
+    Received,
+    SubscribeRequested,
+    Tick,
+    UnsubscribeRequested,
+)
+from skipring.core.messages import (
+    MESSAGE_TYPES,
+    UNRECORDED,
+    CheckLabel,
+    CheckTrie,
+    Digest,
+    IHave,
+    Introduce,
+    IntroduceShortcut,
+    Message,
+    Publications,
+    PublishMany,
+    PublishNew,
+    RemoveConnections,
+    SetConfiguration,
+    Want,
+)
+from skipring.core.peers import NodeId
+from skipring.core.prefixes import ALL
+from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
+from skipring.core.state import SubscriberState
+from skipring.core.subscriber import Subscriber
+from skipring.core.topology import legitimate_state
+from skipring.runtime.settings import Settings
+from skipring.sim.engine import World
+from skipring.sim.faults import DELIVERED, LOST, Verdict
+from skipring.sim.schedulers import RandomOrder, run_rounds
+from skipring.storage.publications import PublicationStore
+from skipring.world.adversaries.building import node_names
+from skipring.world.legitimacy import has_all_publications
+from skipring.world.snapshot import Parcel
+from tests.support.conversations import standing_ring
+from tests.support.machines import ME, TOPIC, Scripted, sent, unhurried
+from tests.wire.samples import SAMPLES
+
+# In a ring of 16, m has the label 01: a, j and k are beside it in the tree, b, e and f are not.
+QUARTER = legitimate_state(2, ["a", "b", ME, *"defghijklnopq"])
+LEAVING = replace(QUARTER, member=False)
+
+Said: TypeAlias = list[tuple[NodeId, Any]]
+
+
+def made(seq: int, publisher: NodeId = "z", payload: bytes = b"news") -> Publication:
+    """A publication as it comes over a link: without an id."""
+    return Publication(publisher=publisher, seq=seq, payload=payload)
+
+
+def genuine(*publications: Publication) -> list[Publication]:
+    """Publications under their ids."""
+    return [publication.settled(TOPIC) for publication in publications]
+
+
+def store(offset: int, *publications: Publication) -> Store:
+    """That publications are kept under their ids, with what they take."""
+    kept = tuple(genuine(*publications))
+    return Store(offset, kept, sum(each.size_bytes for each in kept))
+
+
+class Host:
+    """A machine that keeps late, the archive of its host, and what its application was given."""
+
+    def __init__(
+        self,
+        state: SubscriberState = QUARTER,
+        archive: Archive | None = None,
+        **constants: object,
+    ) -> None:
+        self.archive = archive if archive is not None else MemoryArchive(state.publications)
+        config = replace(ProtocolConfig(repairs=False, settles_late=True), **constants)
+        self.machine = Subscriber(
+            ME, topic=TOPIC, rng=Scripted(1), config=config, archive=self.archive
+        )
+        self.machine.load(state)
+        self.delivered: list[tuple[int, Publication]] = []
+
+    def act(self, event: Event) -> list[Effect]:
+        """Let the machine react, and carry out its effects."""
+        return self.carry_out(self.machine.handle(event))
+
+    def carry_out(self, effects: list[Effect]) -> list[Effect]:
+        for effect in effects:
+            match effect:
+                case Store(offset=offset, publications=publications):
+                    assert isinstance(self.archive, MemoryArchive)
+                    self.archive.write(offset, *publications)
+                case Deliver(publications=publications, offset=offset):
+                    self.delivered += enumerate(publications, offset)
+                case Discard():
+                    pytest.fail(f"something that is in order was put aside: {effect}")
+        return effects
+
+    def hear(self, message: Message, sender: NodeId | None = "a") -> list[Effect]:
+        return self.act(Received(message, sender))
+
+    def settle(self) -> None:
+        self.carry_out(self.machine.settle())
+
+    @property
+    def stored(self) -> list[Publication]:
+        return list(self.archive.publications())
+
+
+def kinds(effects: Iterable[Effect]) -> list[type]:
+    """Of which types effects are, in order; many messages in a row count as one."""
+    found: list[type] = []
+    for effect in effects:
+        if not (found and found[-1] is type(effect) is Send):
+            found.append(type(effect))
+    return found
+
+
+def to_all(effects: list[Effect], kind: type[Message]) -> list[Any]:
+    """The messages of a type that are sent, whoever gets them, each once."""
+    found: list[Any] = []
+    for _, message in sent(effects):
+        if type(message) is kind and message not in found:
+            found.append(message)
+    return found
+
+
+# -- first delivered and passed on, then kept ----------------------------------------------------
+
+
+@pytest.mark.parametrize("spread", list(Spread))
+@pytest.mark.parametrize(
+    "message", [PublishNew(made(0), 2), PublishMany((made(0), made(1), made(4)), 2)]
+)
+def test_what_is_new_is_delivered_and_sent_before_it_is_stored(
+    spread: Spread, message: PublishNew | PublishMany
+) -> None:
+    host = Host(spread=spread)
+    effects = host.hear(message)
+    assert kinds(effects) == [Deliver, Send]
+    delivered = effects[0]
+    assert isinstance(delivered, Deliver)
+    assert (delivered.offset, delivered.origin, delivered.hops) == (0, Origin.SPREAD, 3)
+    assert to_all(effects, type(message)) == [replace(message, hops=3)]
+    assert (host.stored, len(host.machine.trie)) == ([], 0)
+    assert host.machine.has_to_flush
+    flushed = host.act(Flush())
+    assert flushed[0] == store(0, *delivered.publications)
+    assert Store not in kinds(flushed[1:])
+    assert {publication.id for publication in host.stored} == set(host.machine.trie.keys())
+
+
+def test_a_delivery_says_what_its_publications_take_in_a_message() -> None:
+    plain, rich = made(0), replace(made(1), key=b"k" * 9, headers={"a": "b"})
+    [delivered, *_] = Host().hear(PublishMany((plain, rich)))
+    assert isinstance(delivered, Deliver)
+    assert delivered.size_bytes == plain.size_bytes + rich.size_bytes
+
+
+def test_what_is_stored_later_is_stored_where_it_was_delivered_and_in_that_order() -> None:
+    before = tuple(genuine(made(0, "y"), made(1, "y")))
+    host = Host(replace(QUARTER, publications=before))
+    packs = [(made(0), made(3)), (made(2, "y"),), (made(0, "x"), made(1, "x")), (made(9),)]
+    for pack in packs:
+        host.hear(PublishMany(pack))
+    every = genuine(*(each for pack in packs for each in pack))
+    assert host.stored == [*before]
+    host.act(Flush())
+    assert host.stored == [*before, *every]
+    assert [offset for offset, _ in host.delivered] == [2, 3, 4, 5, 6, 7]
+    assert genuine(*(each for _, each in host.delivered)) == every
+
+
+def test_what_comes_by_ids_lies_behind_what_was_delivered_before_it() -> None:
+    host = Host()
+    host.hear(PublishNew(made(5)))
+    effects = host.hear(PublishNew(made(3)))
+    assert kinds(effects) == [Store, Store, Deliver, Send]
+    assert host.stored == genuine(made(5), made(3))
+    assert [offset for offset, _ in host.delivered] == [0, 1]
+
+
+def test_what_was_kept_late_is_announced_as_what_was_kept_at_once() -> None:
+    late, eager = Host(), Host(settles_late=False)
+    for host in (late, eager):
+        for _ in range(8):
+            host.act(Tick())
+        host.hear(PublishMany((made(0), made(1)), 1))
+        host.hear(PublishNew(made(0, "y")), "b")
+    announced = [sent(host.act(Flush())) for host in (late, eager)]
+    assert announced[0] == announced[1] != []
+
+
+# -- what is not certainly unseen ----------------------------------------------------------------
+
+NOT_CERTAIN = {
+    "the same": ((made(5),), ()),
+    "a lower number": ((made(3),), (made(3),)),
+    "the same number of something else": ((made(5, payload=b"x"),), (made(5, payload=b"x"),)),
+    "a pack that overlaps": ((made(5), made(6)), (made(6),)),
+    "a pack whose numbers fall": ((made(7), made(6)), (made(7), made(6))),
+    "a pack with one twice": ((made(6), made(6)), (made(6),)),
+    "a pack of two publishers": ((made(6), made(0, "y")), (made(6), made(0, "y"))),
+    "a pack with an id alone": ((made(6), replace(made(7), payload=None)), (made(6),)),
+    "an incredible number": ((made(SEQ_BELIEVED_MAX),), (made(SEQ_BELIEVED_MAX),)),
+    "a pack up to an incredible number": (
+        (made(6), made(SEQ_BELIEVED_MAX)),
+        (made(6), made(SEQ_BELIEVED_MAX)),
+    ),
+}
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+@pytest.mark.parametrize(("pack", "new"), NOT_CERTAIN.values(), ids=NOT_CERTAIN)
+def test_of_what_is_not_certainly_unseen_ids_decide(
+    pack: tuple[Publication, ...], new: tuple[Publication, ...], is_settled: bool
+) -> None:
+    host = Host()
+    host.hear(PublishNew(made(5)))
+    if is_settled:
+        host.settle()
+    effects = host.hear(PublishMany(pack))
+    before = [] if is_settled else [Store]
+    assert kinds(effects) == [*before, *([Store, Deliver, Send] if new else [])]
+    assert host.stored == genuine(made(5), *new)
+    assert host.hear(PublishMany(pack)) == []  # a second time
+    assert genuine(*(each for _, each in host.delivered)) == host.stored
+
+
+def test_a_publication_with_a_time_before_all_time_is_none() -> None:
+    host = Host()
+    assert host.hear(PublishMany((made(0), replace(made(1), time=-1)))) != []
+    assert host.stored == genuine(made(0))
+
+
+def test_an_own_publication_that_comes_back_is_known() -> None:
+    host = Host()
+    host.act(PublishRequested(payload=b"own"))
+    [own] = host.stored
+    assert host.hear(PublishNew(replace(own, id=b""))) == []
+    assert len(host.delivered) == 1
+
+
+def test_an_own_publication_that_was_lost_comes_back_and_its_number_is_not_used_again() -> None:
+    host = Host()
+    assert kinds(host.hear(PublishNew(made(7, ME)))) == [Deliver, Send]
+    host.act(PublishRequested(payload=b"own"))
+    assert [publication.seq for publication in host.stored] == [7, 8]
+
+
+def test_what_came_by_repair_is_not_unseen() -> None:
+    host = Host()
+    host.hear(PublishNew(made(0)))
+    host.hear(Publications((made(4),)))
+    assert host.hear(PublishNew(made(4))) == []
+    assert kinds(host.hear(PublishNew(made(5)))) == [Deliver, Send]
+
+
+def test_an_incredible_number_does_not_make_the_numbers_after_it_doubtful() -> None:
+    host = Host()
+    host.hear(PublishNew(made(SEQ_BELIEVED_MAX + 5)))
+    assert kinds(host.hear(PublishNew(made(0)))) == [Deliver, Send]
+
+
+def test_nothing_is_kept_late_unless_it_is_wanted() -> None:
+    host = Host(settles_late=False)
+    assert kinds(host.hear(PublishMany((made(0), made(1))))) == [Store, Deliver, Send]
+
+
+def test_an_empty_pack_is_nothing() -> None:
+    host = Host()
+    assert host.hear(PublishMany(())) == []
+    assert not host.machine.has_to_flush
+
+
+def test_after_a_restart_what_lies_in_packs_and_drafts_is_known_and_what_follows_is_unseen(
+    tmp_path: Path,
+) -> None:
+    with PublicationStore.open(tmp_path) as store:
+        archive = store.archive(TOPIC)
+        archive.write(0, *genuine(made(0), made(8), made(3, "y"), made(SEQ_BELIEVED_MAX, "y")))
+        store.commit()
+        archive.write(4, *genuine(made(2), made(1, "x")))
+        store.commit()
+        archive.discard(1)
+    with PublicationStore.open(tmp_path) as store:
+        archive = store.archive(TOPIC)
+        archive.write(6, *genuine(made(4, "y"), made(1)))  # a draft
+        assert archive.newest() == {"z": 8, "y": 4, "x": 1}
+        host = Host(archive=archive)
+        for known in (made(2), made(4, "y"), made(1, "x"), made(SEQ_BELIEVED_MAX, "y")):
+            assert host.hear(PublishNew(known)) == []
+        for unseen in (made(9), made(5, "y"), made(2, "x"), made(0, "w")):
+            assert kinds(host.hear(PublishNew(unseen))) == [Deliver, Send]
+
+
+def test_numbers_on_the_way_to_the_disk_count(tmp_path: Path) -> None:
+    with PublicationStore.open(tmp_path) as store:
+        archive = store.archive(TOPIC)
+        archive.write(0, *genuine(made(7)))
+        assert archive.prepare() is not None
+        archive.write(1, *genuine(made(3, "y")))
+        assert archive.newest() == {"z": 7, "y": 3}
+        archive.give_back()
+
+
+# -- who looks at what is kept -------------------------------------------------------------------
+
+UNCONCERNED = {
+    IHave,
+    SetConfiguration,
+    CheckLabel,
+    Introduce,
+    IntroduceShortcut,
+    RemoveConnections,
+    Digest,
+}
+ONES = [
+    message
+    for message in SAMPLES
+    if type(message) in MESSAGE_TYPES and type(message) not in (PublishNew, PublishMany)
+]
+EVENTS = [
+    ConfirmRequested(),
+    PublishRequested(payload=b"own"),
+    PublishManyRequested((PublishRequested(payload=b"own"),)),
+    UnsubscribeRequested(),
+    SubscribeRequested(),
+]
+
+
+@pytest.mark.parametrize("message", ONES, ids=lambda message: type(message).__name__)
+def test_only_messages_of_the_ring_and_announcements_leave_waiting_what_has_arrived(
+    message: Message,
+) -> None:
+    host = Host()
+    host.hear(PublishNew(made(0)))
+    effects = host.hear(message, "b")
+    if type(message) in UNCONCERNED:
+        assert Store not in kinds(effects)
+    else:
+        assert effects[0] == store(0, made(0))
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_what_the_application_wants_finds_all_kept(event: Event) -> None:
+    host = Host()
+    host.hear(PublishNew(made(0)))
+    assert host.act(event)[0] == store(0, made(0))
+
+
+def test_who_is_let_go_has_stored_all_that_it_was_given() -> None:
+    host = Host(LEAVING)
+    assert kinds(host.hear(PublishNew(made(0)))) == [Deliver, Send]
+    effects = host.hear(UNRECORDED)
+    assert kinds(effects)[-2:] == [Store, Left]
+    assert host.stored == genuine(made(0))
+
+
+def test_the_host_can_have_all_kept_at_any_time() -> None:
+    host = Host()
+    host.hear(PublishNew(made(0)))
+    host.settle()
+    assert host.stored == genuine(made(0))
+    assert host.machine.settle() == []
+
+
+# -- limits --------------------------------------------------------------------------------------
+
+
+def test_what_waits_to_be_kept_is_bounded_in_number() -> None:
+    host = Host(late_max=3)
+    assert kinds(host.hear(PublishMany((made(0), made(1), made(2))))) == [Deliver, Send]
+    assert kinds(host.hear(PublishNew(made(3)))) == [Deliver, Send, Store]
+    assert host.stored == genuine(*(made(seq) for seq in range(4)))
+    assert kinds(host.hear(PublishNew(made(4)))) == [Deliver, Send]  # from the beginning again
+    assert [offset for offset, _ in host.delivered] == [0, 1, 2, 3, 4]
+
+
+def test_what_waits_to_be_kept_is_bounded_in_bytes() -> None:
+    host = Host(late_bytes=2 * made(0).size_bytes)
+    assert kinds(host.hear(PublishNew(made(0)))) == [Deliver, Send]
+    assert kinds(host.hear(PublishNew(made(1)))) == [Deliver, Send]
+    assert kinds(host.hear(PublishNew(made(2)))) == [Deliver, Send, Store]
+    assert kinds(host.hear(PublishNew(made(3)))) == [Deliver, Send]
+    assert len(host.stored) == 3
+
+
+def test_a_flush_is_put_off_while_much_comes_and_not_for_ever() -> None:
+    host = Host(busy_arrivals=2, flushes_put_off=4)
+    flushed = []
+    for number in range(8):
+        host.hear(PublishMany((made(2 * number), made(2 * number + 1))))
+        flushed.append(Store in kinds(host.act(Flush())))
+    assert flushed == [False, False, False, True] * 2
+    assert host.stored == genuine(*(made(seq) for seq in range(16)))
+
+
+def test_a_flush_is_put_off_no_longer_once_little_comes() -> None:
+    host = Host(busy_arrivals=2, flushes_put_off=30)
+    host.hear(PublishMany((made(0), made(1), made(2))))
+    assert host.act(Flush()) == []
+    assert host.machine.has_to_flush
+    assert Store in kinds(host.act(Flush()))
+
+
+def test_little_is_kept_at_the_next_flush() -> None:
+    host = Host(busy_arrivals=3)
+    host.hear(PublishMany((made(0), made(1))))
+    assert kinds(host.act(Flush()))[:1] == [Store]
+
+
+# -- what was kept in the same event can be read -------------------------------------------------
+
+
+def test_who_wants_what_is_not_kept_yet_is_sent_it() -> None:
+    host = Host()
+    host.hear(PublishMany((made(0), made(1))))
+    effects = host.hear(want("x", (made(1), 1)))
+    assert kinds(effects) == [Store, Send]
+    assert sent(effects) == [("x", PublishNew(made(1).settled(TOPIC), 1))]
+    assert len(host.machine.trie) == 2
+
+
+def test_who_lacks_what_is_not_kept_yet_is_sent_it() -> None:
+    host = Host()
+    host.hear(PublishMany((made(0), made(1))))
+    effects = host.hear(CheckTrie("x", (Claim.make(ALL),), 1))
+    [answer] = to_all(effects, Publications)
+    assert sorted(answer.publications, key=number) == genuine(made(0), made(1))
+    assert len(host.machine.trie) == 2
+
+
+def test_a_scrub_takes_nothing_away_that_was_kept_in_the_same_tick() -> None:
+    host = Host(repairs=True)
+    for seq in range(0, 40, 4):
+        host.hear(PublishMany(tuple(made(each) for each in range(seq, seq + 4))))
+        assert Store in kinds(host.act(Tick()))
+        assert len(host.machine.trie) == seq + 4
+    for _ in range(10):
+        assert Store not in kinds(host.act(Tick()))  # and nothing is put aside: see Host
+    assert len(host.machine.trie) == 40
+
+
+# -- any interleaving ----------------------------------------------------------------------------
+
+
+def number(publication: Publication) -> tuple[NodeId, int]:
+    return publication.publisher, publication.seq
+
+
+def want(sender: NodeId, *wanted: tuple[Publication, int]) -> Want:
+    """What somebody lacks, with the hops it had come."""
+    ids = b"".join(each.settled(TOPIC).id[:8] for each, _ in wanted)
+    return Want(sender, ids, bytes(hops for _, hops in wanted))
+
+
+def some() -> SearchStrategy[tuple[Publication, ...]]:
+    """Publications of few publishers with few numbers, now and then with other contents."""
+    one = st.builds(
+        made,
+        st.sampled_from([0, 1, 2, 3, 4, 5, SEQ_BELIEVED_MAX]),
+        st.sampled_from(["z", "y", ME]),
+        st.sampled_from([b"news", b"news", b"other"]),
+    )
+    rising = st.builds(
+        lambda start, count: tuple(made(seq) for seq in range(start, start + count)),
+        st.integers(0, 8),
+        st.integers(1, 4),
+    )
+    return rising | st.lists(one, min_size=1, max_size=4).map(tuple)
+
+
+def histories() -> SearchStrategy[list[Event]]:
+    """What may happen to a machine, in any order."""
+    hops = st.integers(0, 3)
+    messages = st.one_of(
+        st.builds(lambda several, hops: PublishNew(several[0], hops), some(), hops),
+        st.builds(PublishMany, some(), hops),
+        st.builds(PublishMany, some(), hops),
+        st.builds(Publications, some()),
+        st.builds(lambda several: want("x", *((each, 1) for each in several)), some()),
+    )
+    received = st.builds(Received, messages, st.sampled_from(["a", "b", "x"]))
+    own: list[Event] = [Flush(), Flush(), Tick(), PublishRequested(payload=b"own")]
+    others = st.sampled_from(own)
+    return st.lists(st.one_of(received, received, others), max_size=24)
+
+
+@unhurried
+@given(histories(), st.integers(1, 8), st.integers(1, 4))
+def test_whatever_comes_each_is_delivered_once_and_stored_there_as_if_it_were_kept_at_once(
+    events: list[Event], late_max: int, busy: int
+) -> None:
+    late = Host(repairs=True, late_max=late_max, busy_arrivals=busy, flushes_put_off=3)
+    eager = Host(repairs=True, settles_late=False)
+    for event in events:
+        late.act(event)
+        eager.act(event)
+    late.settle()
+    assert late.stored == eager.stored
+    assert [offset for offset, _ in late.delivered] == list(range(len(late.stored)))
+    assert genuine(*(each for _, each in late.delivered)) == late.stored
+    assert len({publication.id for publication in late.stored}) == len(late.stored)
+    assert sorted(late.machine.trie.keys()) == sorted(p.id for p in late.stored)
+
+
+# -- comparing tries while something is new ------------------------------------------------------
+
+
+def compares(host: Host) -> bool:
+    """Whether the machine compares its trie with somebody's at the next tick."""
+    return to_all(host.act(Tick()), CheckTrie) != []
+
+
+def test_while_something_is_new_tries_are_compared_in_one_of_several_ticks() -> None:
+    host = Host(repairs=True, news_ticks=4)
+    compared = []
+    for seq in range(12):
+        host.hear(PublishNew(made(seq)))
+        compared.append(compares(host))
+    assert compared == [False, False, False, True] * 3
+
+
+def test_what_has_arrived_waits_through_ticks_in_which_nothing_is_compared() -> None:
+    host = Host(repairs=True, news_ticks=4)
+    host.hear(PublishNew(made(0)))
+    assert Store not in kinds(host.act(Tick()))
+    assert Store in kinds(host.act(Tick()))
+
+
+def test_tries_are_compared_in_the_first_tick_without_something_new() -> None:
+    host = Host(repairs=True, news_ticks=8)
+    assert compares(host)
+    host.hear(PublishNew(made(0)))
+    assert not compares(host)
+    assert compares(host)
+    host.hear(PublishNew(made(1)))
+    assert not compares(host)  # the ticks are counted anew
+
+
+def test_own_publications_are_something_new_and_what_comes_by_repair_is_not() -> None:
+    host = Host(repairs=True, news_ticks=8)
+    host.act(PublishRequested(payload=b"own"))
+    assert not compares(host)
+    host.hear(Publications((made(0),)), "b")
+    assert compares(host)
+
+
+def test_by_default_tries_are_compared_in_every_tick() -> None:
+    host = Host(repairs=True)
+    for seq in range(3):
+        host.hear(PublishNew(made(seq)))
+        assert compares(host)
+
+
+# -- what is announced may still come by itself --------------------------------------------------
+
+
+def i_have(sender: NodeId, *publications: Publication) -> IHave:
+    wanted = want(sender, *((each, 2) for each in publications))
+    return IHave(sender, wanted.ids, wanted.hops)
+
+
+@pytest.mark.parametrize("flushes", [1, 2, 3])
+def test_what_is_announced_may_take_several_flushes(flushes: int) -> None:
+    host = Host(want_flushes=flushes)
+    host.hear(i_have("b", made(0)))
+    for _ in range(flushes - 1):
+        assert host.act(Flush()) == []
+        assert host.machine.has_to_flush
+    assert sent(host.act(Flush())) == [("b", want(ME, (made(0), 2)))]
+    assert not host.machine.has_to_flush
+
+
+def test_what_comes_after_a_flush_is_not_asked_for_at_the_next() -> None:
+    host = Host(want_flushes=2)
+    host.hear(i_have("b", made(0), made(1)))
+    host.act(Flush())
+    host.hear(PublishNew(made(0)), "b")
+    assert to_all(host.act(Flush()), Want) == [want(ME, (made(1), 2))]
+
+
+def test_who_announces_again_does_not_put_off_that_the_first_is_asked() -> None:
+    host = Host(want_flushes=2)
+    host.hear(i_have("b", made(0)))
+    host.act(Flush())
+    host.hear(i_have("e", made(0)))
+    assert sent(host.act(Flush())) == [("b", want(ME, (made(0), 2)))]
+
+
+def test_what_has_arrived_and_is_not_kept_yet_is_not_asked_for() -> None:
+    host = Host()
+    host.hear(PublishNew(made(0)), "b")
+    host.hear(i_have("b", made(0)))
+    assert to_all(host.act(Flush()), Want) == []
+
+
+# -- packs ---------------------------------------------------------------------------------------
+
+
+def with_some(host: Host, count: int) -> Host:
+    """A machine that has had some publications for a while."""
+    host.hear(PublishMany(tuple(made(seq) for seq in range(count))))
+    host.settle()
+    return host
+
+
+def test_what_somebody_wants_goes_together_in_the_order_of_its_numbers_by_its_hops() -> None:
+    host = with_some(Host(), 5)
+    wanted = [(made(4), 1), (made(2), 7), (made(0), 1), (made(3), 1)]
+    assert sent(host.hear(want("x", *wanted))) == [
+        ("x", PublishMany(tuple(genuine(made(0), made(3), made(4))), 1)),
+        ("x", PublishNew(made(2).settled(TOPIC), 7)),
+    ]
+
+
+def test_T14_no_more_is_answered_in_packs_than_a_chunk_holds_and_one() -> None:
+    size = made(0).size_bytes
+    host = with_some(Host(chunk_bytes=3 * size + 1), 9)
+    answers: Said = sent(host.hear(want("x", *((made(seq), 1) for seq in range(9)))))
+    packs = [message.publications for _, message in answers if isinstance(message, PublishMany)]
+    assert [len(pack) for pack in packs] == [3]
+    assert [message.publication.seq for _, message in answers[1:]] == [3]
+
+
+def test_T14_many_hops_do_not_draw_more_than_a_chunk_holds_and_one() -> None:
+    host = with_some(Host(chunk_bytes=3 * made(0).size_bytes), 9)
+    answers = sent(host.hear(want("x", *((made(seq), seq) for seq in range(9)))))
+    assert len(answers) == 3
+
+
+def test_T14_an_answer_in_packs_costs_credit_and_a_tick_brings_it_back() -> None:
+    host = with_some(Host(credit_chunks=2, repairs=True), 3)
+    wanted = want("x", *((made(seq), seq) for seq in range(3)))
+    assert [len(sent(host.hear(wanted))) for _ in range(3)] == [3, 3, 0]
+    assert len(sent(host.hear(replace(wanted, sender="y")))) == 3
+    host.act(Tick())
+    assert len(sent(host.hear(wanted))) == 3
+
+
+def test_own_publications_go_together_as_far_as_a_message_takes_them() -> None:
+    payloads = [b"%d" % number for number in range(7)]
+    requests = tuple(PublishRequested(payload=payload) for payload in payloads)
+    size = made(0, ME, b"0").size_bytes
+    host = Host(chunk_bytes=3 * size)
+    effects = host.act(PublishManyRequested(requests))
+    assert kinds(effects) == [Store, Deliver, Send]
+    packs = to_all(effects, PublishMany)
+    assert [len(pack.publications) for pack in packs] == [3, 3]
+    [last] = to_all(effects, PublishNew)
+    every = [*(each for pack in packs for each in pack.publications), last.publication]
+    assert [(each.seq, each.payload) for each in every] == list(enumerate(payloads))
+    assert every == host.stored
+
+
+def test_one_that_is_larger_than_a_message_goes_alone() -> None:
+    requests = tuple(PublishRequested(payload=bytes(size)) for size in (1, 999, 1))
+    effects = Host(chunk_bytes=500).act(PublishManyRequested(requests))
+    assert [each.publication.seq for each in to_all(effects, PublishNew)] == [0, 1, 2]
+
+
+def test_a_tree_edge_that_has_changed_is_not_used_any_more() -> None:
+    host = Host(spread=Spread.TREE)
+    assert sorted(to for to, _ in sent(host.hear(PublishNew(made(0)), "b"))) == ["a", "j", "k"]
+    host.hear(RemoveConnections("j"))
+    assert "j" not in [to for to, _ in sent(host.hear(PublishNew(made(1)), "b"))]
+
+
+# -- whole rings ---------------------------------------------------------------------------------
+
+
+class Losing:
+    """Loses a share of what spreads."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+
+    def verdict(self, parcel: Parcel, now: int, rng: Random) -> Verdict:
+        is_new = isinstance(parcel.message, PublishNew | PublishMany)
+        return LOST if is_new and rng.random() < self._share else DELIVERED
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_in_a_ring_as_live_ones_are_set_all_get_all_once_whatever_is_lost(
+    share: float, seed: int
+) -> None:
+    config, rng = Settings().config, Random(seed)
+    assert config.settles_late
+    world = World(standing_ring(16), seed=seed, config=config, faults=(Losing(share),))
+    for number in range(60):
+        world.publish(rng.choice(node_names(16)[:3]), b"%d" % number)
+        if number % 2:
+            run_rounds(world, RandomOrder(), 1)
+    for _ in range(100):
+        if has_all_publications(world):
+            break
+        run_rounds(world, RandomOrder(), 1)
+    assert has_all_publications(world)
+    assert world.deliveries.by_origin.total() == 60 * 16
+    assert share == 0 or world.deliveries.by_origin[Origin.REPAIR] > 0

@@ -1,0 +1,607 @@
+"""A newcomer's history: read from several neighbours at once, each of other prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from msgspec.msgpack import encode as packed
+from msgspec.structs import replace
+
+from skipring.core.archive import MemoryArchive
+from skipring.core.events import HistoryRead
+from skipring.core.labels import Label
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import Publication
+from skipring.runtime import catching_up, offering
+from skipring.runtime.catching_up import PATIENCE_TICKS, SHARE, SOURCES_MAX, CatchingUp
+from skipring.runtime.offering import stored_page
+from skipring.wire.runtime_messages import (
+    ReadStored,
+    Refused,
+    RuntimeMessage,
+    StoredPage,
+    Survey,
+    Surveyed,
+)
+from skipring.wire.values import PUBLICATIONS_MAX
+
+TOPIC = "news"
+NEIGHBOURS = [f"n{number}" for number in range(SOURCES_MAX + 2)]
+HISTORY_MIN, PAGE_ROWS = 20, 16
+COUNT = 200
+ANSWERS_MAX = 1000  # whoever needs more is not going to end
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little is much here, and a page holds little."""
+    monkeypatch.setattr(catching_up, "HISTORY_MIN", HISTORY_MIN)
+    monkeypatch.setattr(offering, "PAGE_ROWS_MAX", PAGE_ROWS)
+
+
+def history(count: int = COUNT, topic: TopicId = TOPIC) -> list[Publication]:
+    return [
+        Publication(publisher="p", seq=seq, payload=b"%d" % seq, time=1).settled(topic)
+        for seq in range(count)
+    ]
+
+
+class Question(NamedTuple):
+    """What somebody was asked."""
+
+    topic: TopicId
+    node: NodeId
+    message: RuntimeMessage
+
+
+class Newcomer:
+    """One who has come to a topic where everybody has a history, and what it asks and gets."""
+
+    def __init__(self, nodes: list[NodeId], count: int = COUNT, held: int = 0) -> None:
+        self.stores = {node: MemoryArchive(history(count)) for node in nodes}
+        self.held = held
+        self.label: Label | None = Label.parse("01")
+        self.asked: list[Question] = []
+        self.open: list[Question] = []
+        self.given: list[tuple[TopicId, HistoryRead]] = []
+        self.catching = CatchingUp(self._say, self._give)
+        self.catching.expect(TOPIC)
+
+    def _say(self, topic: TopicId, node: NodeId, message: RuntimeMessage) -> None:
+        question = Question(topic, node, message)
+        self.asked.append(question)
+        self.open.append(question)
+
+    def _give(self, topic: TopicId, event: HistoryRead) -> None:
+        assert (topic, HistoryRead(())) not in self.given, "nothing comes after the end"
+        self.given.append((topic, event))
+
+    @property
+    def machine(self) -> Any:
+        """As much of a machine as is looked at."""
+        return SimpleNamespace(
+            label=self.label,
+            neighbours=lambda: list(self.stores),
+            count=self.held + len(self.got()),
+        )
+
+    def got(self, topic: TopicId = TOPIC) -> set[tuple[NodeId, int]]:
+        """What was handed over."""
+        return {
+            (each.publisher, each.seq)
+            for where, event in self.given
+            if where == topic
+            for each in event.publications
+        }
+
+    def has_ended(self, topic: TopicId = TOPIC) -> bool:
+        return (topic, HistoryRead(())) in self.given
+
+    def questions(self, node: NodeId | None = None) -> list[ReadStored]:
+        """What was to be read, of whom."""
+        return [
+            question.message
+            for question in self.asked
+            if isinstance(question.message, ReadStored) and node in (None, question.node)
+        ]
+
+    def look(self) -> Newcomer:
+        self.catching.look(TOPIC, self.machine)
+        return self
+
+    def tick(self, ticks: int = 1) -> None:
+        for _ in range(ticks):
+            self.catching.on_tick(TOPIC, self.machine)
+
+    def hear(
+        self, node: NodeId, message: Surveyed | StoredPage | Refused, topic: TopicId = TOPIC
+    ) -> None:
+        self.catching.on_answer(node, topic, message, self.machine)
+
+    def true_answer(self, question: Question) -> Surveyed | StoredPage:
+        archive = self.stores[question.node]
+        if isinstance(question.message, Survey):
+            return Surveyed(question.message.request, "", 0, 0, archive.end, archive.end, ())
+        assert isinstance(question.message, ReadStored)
+        return stored_page(archive, question.message)
+
+    def answer(self, question: Question) -> None:
+        """Let one who was asked tell the truth."""
+        self.open.remove(question)
+        self.hear(question.node, self.true_answer(question), question.topic)
+
+    def answer_surveys(self) -> Newcomer:
+        for question in list(self.open):
+            if isinstance(question.message, Survey):
+                self.answer(question)
+        return self
+
+    def answer_all(self, *silent: NodeId) -> Newcomer:
+        """Let all answer who are not silent, until there is nothing more to be answered."""
+        for _ in range(ANSWERS_MAX):
+            waiting = [question for question in self.open if question.node not in silent]
+            if not waiting:
+                return self
+            self.answer(waiting[0])
+        raise AssertionError(f"no end after {ANSWERS_MAX} answers")
+
+    def last_asked(self, node: NodeId) -> Question:
+        """What somebody has not answered yet."""
+        (question,) = (each for each in self.open if each.node == node)
+        return question
+
+
+EVERYTHING = {("p", seq) for seq in range(COUNT)}
+
+
+def reading(count: int = 3) -> Newcomer:
+    """One who reads from so many, each of whom has sent a page of two or more."""
+    newcomer = Newcomer(NEIGHBOURS[:count]).look().answer_surveys()
+    for node in NEIGHBOURS[:count]:
+        newcomer.answer(newcomer.last_asked(node))
+    assert not newcomer.has_ended()
+    assert all(isinstance(each.message, ReadStored) for each in newcomer.open)
+    return newcomer
+
+
+def first_prefix(newcomer: Newcomer, node: NodeId) -> int:
+    return newcomer.questions(node)[0].prefix
+
+
+# -- who is asked ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, SOURCES_MAX, SOURCES_MAX + 2])
+def test_the_first_neighbours_are_asked_how_much_they_have_and_not_too_many(count: int) -> None:
+    newcomer = Newcomer(NEIGHBOURS[:count]).look()
+    assert [each.node for each in newcomer.asked] == NEIGHBOURS[: min(count, SOURCES_MAX)]
+    assert all(isinstance(each.message, Survey) for each in newcomer.asked)
+    requests = [each.message.request for each in newcomer.asked if hasattr(each.message, "request")]
+    assert len(set(requests)) == len(requests) == len(newcomer.asked)
+
+
+def test_nobody_is_asked_before_there_is_a_place_and_somebody_beside_it() -> None:
+    newcomer = Newcomer([])
+    newcomer.look().tick()
+    newcomer.stores = {"a": MemoryArchive(history())}
+    newcomer.label = None
+    newcomer.look().tick()
+    newcomer.catching.look(TOPIC, None)
+    newcomer.catching.on_tick(TOPIC, None)
+    assert newcomer.asked == []
+    newcomer.label = Label.parse("1")
+    newcomer.tick()
+    assert [each.node for each in newcomer.asked] == ["a"]
+
+
+def test_one_who_has_caught_up_asks_nobody_again() -> None:
+    newcomer = reading().answer_all()
+    assert newcomer.has_ended()
+    asked = len(newcomer.asked)
+    newcomer.look().tick(3)
+    assert len(newcomer.asked) == asked
+
+
+def test_who_has_not_come_to_a_topic_asks_nobody() -> None:
+    newcomer = Newcomer(NEIGHBOURS)
+    newcomer.catching.look("other", newcomer.machine)
+    newcomer.catching.on_tick("other", newcomer.machine)
+    assert newcomer.asked == []
+
+
+# -- whether anything is read ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "held", "is_worth_it"),
+    [
+        (HISTORY_MIN, 0, True),
+        (HISTORY_MIN - 1, 0, False),
+        (0, 0, False),
+        (SHARE * HISTORY_MIN, HISTORY_MIN, True),
+        (SHARE * HISTORY_MIN, HISTORY_MIN + 1, False),
+        (5 * SHARE * HISTORY_MIN, 5 * HISTORY_MIN, True),
+        (5 * SHARE * HISTORY_MIN, 5 * HISTORY_MIN + 1, False),
+        (HISTORY_MIN, 10 * HISTORY_MIN, False),
+    ],
+)
+def test_a_history_is_read_only_if_much_is_missing(
+    count: int, held: int, is_worth_it: bool
+) -> None:
+    newcomer = Newcomer(NEIGHBOURS[:3], count, held).look().answer_surveys()
+    assert (newcomer.questions() != []) is is_worth_it
+    assert newcomer.has_ended() is not is_worth_it
+
+
+def test_nothing_is_read_before_all_have_said_how_much_they_have() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:3]).look().answer_all("n2")
+    newcomer.tick(PATIENCE_TICKS)
+    assert newcomer.questions() == []
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+
+
+def test_who_does_not_say_how_much_it_has_is_not_waited_for_long() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:3]).look().answer_all("n2")
+    newcomer.tick(PATIENCE_TICKS + 1)
+    newcomer.answer_all("n2")
+    assert newcomer.questions("n2") == []
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+
+
+def test_nobody_who_has_much_less_than_others_is_read_from() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:3])
+    newcomer.stores["n1"] = MemoryArchive(history(COUNT // SHARE - 1))
+    newcomer.stores["n2"] = MemoryArchive(history(COUNT // SHARE))
+    newcomer.look().answer_surveys()
+    assert [newcomer.questions(node) != [] for node in NEIGHBOURS[:3]] == [True, False, True]
+
+
+# -- prefixes and pages ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", range(1, SOURCES_MAX + 1))
+def test_each_reads_other_prefixes_and_together_they_are_everything(count: int) -> None:
+    newcomer = Newcomer(NEIGHBOURS[:count]).look().answer_surveys()
+    first = newcomer.questions()
+    assert len(first) == len({each.prefix for each in first}) == count
+    newcomer.answer_all()
+    (bits,) = {each.bits for each in newcomer.questions()}
+    begun = [each.prefix for each in newcomer.questions() if each.start == 0]
+    assert sorted(begun) == list(range(1 << bits))
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+    assert sum(len(event.publications) for _, event in newcomer.given) == COUNT
+
+
+def test_pages_are_followed_to_the_end_of_what_was_there() -> None:
+    newcomer = Newcomer(["n0"]).look().answer_all()
+    questions = newcomer.questions()
+    assert [each.start for each in questions] == list(range(0, COUNT, PAGE_ROWS))
+    assert {each.end for each in questions} == {COUNT}
+    assert all(each.contents for each in questions)
+
+
+def test_what_has_come_is_given_before_the_rest_is_there() -> None:
+    newcomer = reading()
+    assert 0 < len(newcomer.got()) < COUNT
+
+
+def test_it_is_read_in_the_store_and_the_epoch_that_were_told_of() -> None:
+    newcomer = Newcomer(["n0"]).look()
+    (question,) = newcomer.open
+    assert isinstance(question.message, Survey)
+    newcomer.hear("n0", Surveyed(question.message.request, "store", 7, 3, 90, 80, ()))
+    (read,) = newcomer.questions()
+    assert (read.store, read.epoch, read.start, read.end) == ("store", 7, 0, 90)
+
+
+def test_a_page_with_nothing_in_it_is_not_the_end() -> None:
+    newcomer = reading(1)
+    question = newcomer.last_asked("n0")
+    page = newcomer.true_answer(question)
+    assert isinstance(page, StoredPage)
+    assert page.next is not None
+    newcomer.open.remove(question)
+    newcomer.hear("n0", replace(page, offsets=(), ids=b"", publications=packed(())))
+    assert not newcomer.has_ended()
+    newcomer.answer_all()
+    assert newcomer.has_ended()
+
+
+# -- those who fail --------------------------------------------------------------------------
+
+
+def refuse(page: StoredPage) -> Refused:
+    return Refused(page.request, "the store is another one")
+
+
+def undecodable(page: StoredPage) -> StoredPage:
+    return replace(page, publications=b"\xc1 is nothing in MessagePack")
+
+
+def cut_off(page: StoredPage) -> StoredPage:
+    return replace(page, publications=page.publications[:-1])
+
+
+def of_another_kind(page: StoredPage) -> StoredPage:
+    return replace(page, publications=packed(["a", "b"]))
+
+
+def too_many(page: StoredPage) -> StoredPage:
+    return replace(page, publications=packed(tuple(history(1) * (PUBLICATIONS_MAX + 1))))
+
+
+def too_large(page: StoredPage) -> StoredPage:
+    one = Publication(publisher="p" * 100_000, seq=1, payload=b"x", time=1)
+    return replace(page, publications=packed((one,)))
+
+
+FAILURES = [refuse, undecodable, cut_off, of_another_kind, too_many, too_large]
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["in the middle", "at the end"])
+@pytest.mark.parametrize("spoilt", FAILURES, ids=lambda spoilt: spoilt.__name__)
+def test_what_one_fails_to_bring_is_read_from_another(
+    spoilt: Callable[[StoredPage], StoredPage | Refused], is_last: bool
+) -> None:
+    newcomer = reading(3)
+    if is_last:
+        newcomer.answer_all("n1")
+        for _ in range(ANSWERS_MAX):
+            if newcomer.true_answer(newcomer.last_asked("n1")).next is None:  # type: ignore[union-attr]
+                break
+            newcomer.answer(newcomer.last_asked("n1"))
+    question = newcomer.last_asked("n1")
+    newcomer.open.remove(question)
+    page = newcomer.true_answer(question)
+    assert isinstance(page, StoredPage)
+    newcomer.hear("n1", spoilt(page))
+    newcomer.open = [each for each in newcomer.open if each.node != "n1"]
+    asked = len(newcomer.questions("n1"))
+    newcomer.answer_all()
+    newcomer.tick(PATIENCE_TICKS + 1)
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+    assert len(newcomer.questions("n1")) == asked
+
+
+def test_one_who_always_answers_rubbish_is_not_asked_for_ever() -> None:
+    newcomer = reading(2)
+    for _ in range(ANSWERS_MAX):
+        rubbish = [each for each in newcomer.open if each.node == "n1"]
+        if not rubbish:
+            break
+        newcomer.open.remove(rubbish[0])
+        page = newcomer.true_answer(rubbish[0])
+        assert isinstance(page, StoredPage)
+        newcomer.hear("n1", undecodable(replace(page, next=0)))
+        newcomer.answer_all("n1")
+        newcomer.tick()
+    newcomer.answer_all("n1")
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+
+
+@pytest.mark.parametrize("back", [0, 1, PAGE_ROWS])
+def test_one_whose_pages_do_not_go_on_is_given_up(back: int) -> None:
+    newcomer = reading(2)
+    for _ in range(ANSWERS_MAX):
+        circling = [each for each in newcomer.open if each.node == "n1"]
+        if not circling:
+            break
+        newcomer.open.remove(circling[0])
+        page = newcomer.true_answer(circling[0])
+        assert isinstance(page, StoredPage)
+        assert isinstance(circling[0].message, ReadStored)
+        start = circling[0].message.start
+        newcomer.hear("n1", replace(page, next=max(start - back, 0)))
+        newcomer.answer_all("n1")
+    newcomer.answer_all("n1")
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+
+
+@pytest.mark.parametrize("silent", ["n0", "n1", "n2"])
+def test_what_one_who_falls_silent_was_to_bring_is_read_from_another(silent: NodeId) -> None:
+    newcomer = reading(3)
+    newcomer.answer_all(silent)
+    newcomer.tick(PATIENCE_TICKS)
+    assert not newcomer.has_ended()
+    newcomer.tick()
+    newcomer.answer_all(silent)
+    newcomer.tick(PATIENCE_TICKS + 1)
+    newcomer.answer_all(silent)
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+    prefix = first_prefix(newcomer, silent)
+    others = {node for node in newcomer.stores if node != silent}
+    assert any(prefix == each.prefix for node in others for each in newcomer.questions(node))
+
+
+def test_one_who_is_done_is_there_for_what_another_does_not_bring_later() -> None:
+    newcomer = reading(2)
+    newcomer.answer_all("n1")
+    for _ in range(PATIENCE_TICKS + 1):  # n1 is slow, and goes on
+        newcomer.tick()
+        newcomer.answer(newcomer.last_asked("n1"))
+    assert not newcomer.has_ended()
+    newcomer.tick(PATIENCE_TICKS + 1)
+    newcomer.answer_all("n1")
+    assert newcomer.got() == EVERYTHING
+
+
+def test_one_who_is_slow_and_answers_in_time_is_not_given_up() -> None:
+    newcomer = reading(2)
+    for _ in range(ANSWERS_MAX):
+        if not newcomer.open:
+            break
+        newcomer.tick(PATIENCE_TICKS)
+        for question in list(newcomer.open):
+            newcomer.answer(question)
+    assert newcomer.got() == EVERYTHING
+    begun = [each.prefix for each in newcomer.questions() if each.start == 0]
+    assert sorted(begun) == [0, 1]
+
+
+def test_with_nobody_left_it_ends_and_the_rest_is_left_to_repair() -> None:
+    newcomer = reading(2)
+    for node in ("n0", "n1"):
+        question = newcomer.last_asked(node)
+        assert isinstance(question.message, ReadStored)
+        newcomer.hear(node, Refused(question.message.request, "no"))
+    assert newcomer.has_ended()
+    assert 0 < len(newcomer.got()) < COUNT
+
+
+def test_if_all_refuse_to_say_how_much_they_have_it_ends() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2]).look()
+    for question in newcomer.open:
+        assert isinstance(question.message, Survey)
+        newcomer.hear(question.node, Refused(question.message.request, "no"))
+    assert newcomer.has_ended()
+    assert newcomer.questions() == []
+
+
+def test_if_all_are_silent_it_ends() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2]).look()
+    newcomer.tick(PATIENCE_TICKS + 1)
+    assert newcomer.has_ended()
+
+
+# -- answers to nothing ----------------------------------------------------------------------
+
+
+def test_answers_to_what_was_not_asked_change_nothing() -> None:
+    newcomer = reading(2)
+    question = newcomer.last_asked("n0")
+    page = newcomer.true_answer(question)
+    assert isinstance(page, StoredPage)
+    given, asked = list(newcomer.given), list(newcomer.asked)
+    newcomer.hear("n1", page)  # the request of another
+    newcomer.hear("stranger", page)
+    newcomer.hear("n0", page, "other topic")
+    for request in (page.request + 100, page.request - 1, 0):
+        newcomer.hear("n0", replace(page, request=request))
+        newcomer.hear("n0", Refused(request, "no"))
+        newcomer.hear("n0", Surveyed(request, "", 0, 0, 1, 1, ()))
+    assert (newcomer.given, newcomer.asked) == (given, asked)
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+
+
+def test_a_page_that_comes_twice_is_taken_once() -> None:
+    newcomer = reading(1)
+    question = newcomer.last_asked("n0")
+    page = newcomer.true_answer(question)
+    newcomer.answer(question)
+    given, asked = list(newcomer.given), list(newcomer.asked)
+    newcomer.hear("n0", page)
+    assert (newcomer.given, newcomer.asked) == (given, asked)
+
+
+@pytest.mark.parametrize("following", [None, 5])
+def test_a_page_in_answer_to_the_question_how_much_there_is_does_no_harm(
+    following: int | None,
+) -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2]).look()
+    question = newcomer.last_asked("n1")
+    assert isinstance(question.message, Survey)
+    newcomer.open.remove(question)
+    page = StoredPage(question.message.request, following, (), b"", packed(()))
+    newcomer.hear("n1", page)
+    newcomer.tick(PATIENCE_TICKS)
+    newcomer.answer_all()
+    newcomer.tick(PATIENCE_TICKS + 1)
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+
+
+def test_a_survey_in_answer_to_a_question_to_read_does_no_harm() -> None:
+    newcomer = reading(2)
+    question = newcomer.last_asked("n1")
+    assert isinstance(question.message, ReadStored)
+    newcomer.open.remove(question)
+    newcomer.hear("n1", Surveyed(question.message.request, "x", 9, 0, 1, 1, ()))
+    newcomer.answer_all()
+    newcomer.tick(PATIENCE_TICKS + 1)
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+
+
+# -- topics ----------------------------------------------------------------------------------
+
+
+def test_who_leaves_reads_no_more() -> None:
+    newcomer = reading(2)
+    given, asked = list(newcomer.given), list(newcomer.asked)
+    newcomer.catching.forget(TOPIC)
+    newcomer.answer_all()
+    newcomer.look().tick(PATIENCE_TICKS + 1)
+    assert (newcomer.given, newcomer.asked) == (given, asked)
+
+
+def test_who_leaves_before_anybody_was_asked_asks_nobody() -> None:
+    newcomer = Newcomer(NEIGHBOURS)
+    newcomer.catching.forget(TOPIC)
+    newcomer.look().tick()
+    assert newcomer.asked == []
+
+
+def test_who_leaves_and_comes_back_begins_anew_and_old_answers_do_not_count() -> None:
+    newcomer = reading(1)
+    old = newcomer.true_answer(newcomer.last_asked("n0"))
+    newcomer.catching.forget(TOPIC)
+    newcomer.catching.expect(TOPIC)
+    newcomer.open.clear()
+    newcomer.given.clear()
+    newcomer.look()
+    newcomer.hear("n0", old)
+    assert newcomer.given == []
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+
+
+def test_one_who_leaves_because_of_what_has_come_does_no_harm() -> None:
+    newcomer = reading(1)
+    newcomer.catching._give = lambda topic, event: newcomer.catching.forget(topic)
+    newcomer.answer_all()
+    assert not newcomer.open
+
+
+def test_two_topics_do_not_disturb_each_other() -> None:
+    newcomer = reading(2)
+    newcomer.catching.expect("other")
+    newcomer.catching.look("other", newcomer.machine)
+    assert {each.topic for each in newcomer.asked} == {TOPIC, "other"}
+    newcomer.catching.forget("other")
+    others = [each for each in newcomer.open if each.topic == "other"]
+    for question in others:
+        newcomer.answer(question)
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.got("other") == set()
+    assert newcomer.has_ended()
+    assert not newcomer.has_ended("other")
+
+
+def test_two_histories_are_read_at_the_same_time() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2]).look()
+    newcomer.catching.expect("other")
+    newcomer.catching.look("other", newcomer.machine)
+    for question in list(newcomer.open):
+        newcomer.answer(question)
+    for _ in range(ANSWERS_MAX):
+        if not newcomer.open:
+            break
+        newcomer.answer(newcomer.open[-1 if len(newcomer.given) % 2 else 0])
+    assert newcomer.got() == newcomer.got("other") == EVERYTHING
+    assert newcomer.has_ended()
+    assert newcomer.has_ended("other")

@@ -1,0 +1,497 @@
+"""What has just come is at hand before it is stored; packs are read and published as they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from skipring.core.archive import MemoryArchive
+from skipring.core.effects import Deliver, Origin
+from skipring.core.messages import PublishMany, PublishNew
+from skipring.core.peers import TopicId
+from skipring.core.publications import Publication as StoredPublication
+from skipring.core.publications import settled
+from skipring.errors import InputError, SkipringError
+from skipring.runtime import reading
+from skipring.runtime.client import Connection, connect
+from skipring.runtime.node import Node
+from skipring.runtime.reading import (
+    FRESH_BYTES_MAX,
+    FRESH_MAX,
+    READ_AT_ONCE,
+    Publication,
+    Reader,
+    Start,
+)
+from skipring.runtime.settings import Settings
+from skipring.runtime.subscription import PUBLISHED_TOGETHER, READ_MANY
+from skipring.storage.publications import PublicationStore
+from skipring.testing import Cluster
+
+TICK_S = 0.05
+DEADLINE_S = 60.0  # for what takes a second or two
+SECOND = 1_000_000
+NOW = 1_000 * SECOND
+TOPIC = "news"
+
+
+class Noting(MemoryArchive):
+    """An archive that notes which offsets are read of it."""
+
+    def __init__(self, publications: Iterable[StoredPublication] = ()) -> None:
+        super().__init__(publications)
+        self._read: list[int] = []
+
+    def read(self, offset: int) -> StoredPublication | None:
+        assert offset < self.end, "nobody looks for what is not stored yet"
+        self._read.append(offset)
+        return super().read(offset)
+
+    def noted(self) -> list[int]:
+        """The offsets that were read since the last time."""
+        noted, self._read = self._read, []
+        return noted
+
+
+class Shelf:
+    """An archive, and a reader that is told of what comes before it is put there."""
+
+    def __init__(self, start: Start = "all", before: Iterable[int] = ()) -> None:
+        rows = settled((self.made(seq, when) for seq, when in enumerate(before)), TOPIC)
+        self.archive = Noting(rows)
+        self.reader = Reader(TOPIC, self.archive, start, NOW)
+        self._waiting: list[StoredPublication] = []
+
+    @staticmethod
+    def made(seq: int, when: int = NOW, size: int = 8) -> StoredPublication:
+        return StoredPublication(publisher="a", seq=seq, time=when, payload=bytes(size))
+
+    def come(
+        self, *times: int, origin: Origin = Origin.SPREAD, hops: int = 2, size: int = 8
+    ) -> tuple[StoredPublication, ...]:
+        """A pack arrives and is delivered; it is not stored yet."""
+        start = self.archive.end + len(self._waiting)
+        pack = tuple(self.made(start + place, when, size) for place, when in enumerate(times))
+        self._waiting += pack
+        self.reader.on_deliver(Deliver(pack, start, origin, hops))
+        return pack
+
+    def store(self) -> None:
+        """What has come is stored, as the machine does it."""
+        rows, self._waiting = settled(self._waiting, TOPIC), []
+        self.archive.write(self.archive.end, *rows)
+
+    def read(self, limit: int = 10 * FRESH_MAX) -> list[int]:
+        return [publication.offset for publication in self.reader.take(limit)]
+
+
+# -- at hand, or in the archive ------------------------------------------------------------------
+
+
+def test_what_is_not_stored_yet_is_read_with_all_that_it_says() -> None:
+    shelf = Shelf()
+    given = StoredPublication(
+        publisher="a", seq=3, time=NOW, payload=b"p", key=b"k", headers={"h": "1"}
+    )
+    shelf.reader.on_deliver(Deliver((given,), 0, Origin.SPREAD, 4))
+    [found] = shelf.reader.take(10)
+    assert (found.publisher, found.seq, found.time, found.payload) == ("a", 3, NOW, b"p")
+    assert (found.key, found.headers, found.hops) == (b"k", {"h": "1"}, 4)
+    assert (found.offset, found.replayed) == (0, False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        StoredPublication(publisher="a", seq=3, payload=b""),
+        StoredPublication(publisher="a", seq=0, time=NOW, payload=b"p", key=b""),
+        StoredPublication(publisher="b", seq=300, time=NOW, payload=b"p", headers={"h": "1"}),
+    ],
+)
+def test_the_id_of_what_is_not_stored_yet_is_the_one_it_is_stored_under(
+    given: StoredPublication,
+) -> None:
+    shelf = Shelf()
+    shelf.reader.on_deliver(Deliver((given,), 0, Origin.SPREAD, 1))
+    [found] = shelf.reader.take(10)
+    assert given.id == b""
+    assert found.id == given.settled(TOPIC).id
+
+
+def test_what_is_at_hand_is_not_read_from_the_archive_though_it_is_stored() -> None:
+    shelf = Shelf(before=(NOW, NOW))
+    shelf.come(NOW, NOW)
+    shelf.store()
+    shelf.come(NOW)
+    assert shelf.read() == [0, 1, 2, 3, 4]
+    assert shelf.archive.noted() == [0, 1]
+
+
+def test_a_pack_is_read_in_any_portions() -> None:
+    shelf = Shelf()
+    shelf.come(*(NOW,) * 10)
+    shelf.come(*(NOW,) * 5)
+    rng = Random(1)
+    found: list[int] = []
+    for _ in range(15):
+        limit = rng.randint(1, 4)
+        part = shelf.read(limit)
+        assert len(part) <= limit
+        found += part
+        assert shelf.reader.offset == len(found)
+        assert shelf.reader.lag == 15 - len(found)
+    assert found == list(range(15))
+
+
+def test_more_packs_than_are_read_at_once_are_read_the_next_time() -> None:
+    shelf = Shelf()
+    for _ in range(READ_AT_ONCE + 3):
+        shelf.come(NOW)
+    assert shelf.read() == list(range(READ_AT_ONCE))
+    assert shelf.read() == list(range(READ_AT_ONCE, READ_AT_ONCE + 3))
+
+
+def test_what_is_not_to_be_read_yet_stays() -> None:
+    shelf = Shelf()
+    shelf.come(*(NOW,) * 6)
+    assert [found.offset for found in shelf.reader.take(100, end=4)] == [0, 1, 2, 3]
+    assert shelf.reader.take(100, end=4) == []
+    assert shelf.read() == [4, 5]
+
+
+def test_over_how_many_nodes_it_came_is_known_unless_it_came_by_repair() -> None:
+    shelf = Shelf()
+    shelf.come(NOW, hops=0, origin=Origin.OWN)
+    shelf.come(NOW, hops=7)
+    shelf.come(NOW, hops=0, origin=Origin.REPAIR)
+    assert [found.hops for found in shelf.reader.take(9)] == [0, 7, None]
+
+
+# -- how much is at hand -------------------------------------------------------------------------
+
+
+def test_of_many_that_are_stored_only_the_last_are_at_hand() -> None:
+    shelf, many = Shelf(), FRESH_MAX // 4
+    for _ in range(6):
+        shelf.come(*(NOW,) * many)
+        shelf.store()
+    assert shelf.read(6 * many) == list(range(READ_AT_ONCE))  # the first come one by one
+    found = list(range(READ_AT_ONCE))
+    while part := shelf.read(6 * many):
+        found += part
+    assert found == list(range(6 * many))
+    assert shelf.archive.noted() == list(range(2 * many))
+
+
+def test_of_much_that_is_stored_only_the_last_is_at_hand() -> None:
+    shelf, size = Shelf(), FRESH_BYTES_MAX // 4
+    for _ in range(6):
+        shelf.come(NOW, size=size)
+        shelf.store()
+    assert shelf.read() == list(range(6))
+    assert shelf.archive.noted() == [0, 1, 2]  # with a payload goes what else it takes
+
+
+def test_what_is_not_stored_is_at_hand_however_much_it_is() -> None:
+    shelf, many = Shelf(), FRESH_MAX // 2
+    shelf.come(*(NOW,) * many)
+    shelf.store()
+    for _ in range(6):
+        shelf.come(*(NOW,) * many)
+    found: list[int] = []
+    while part := shelf.read():
+        found += part
+    assert found == list(range(7 * many))
+    assert shelf.archive.noted() == list(range(many))
+
+
+def test_what_was_not_stored_goes_once_it_is_and_more_comes() -> None:
+    shelf, many = Shelf(), FRESH_MAX // 2
+    for _ in range(6):
+        shelf.come(*(NOW,) * many)
+    shelf.store()
+    shelf.come(NOW)
+    while shelf.read():
+        pass
+    assert shelf.archive.noted() == list(range(5 * many))
+
+
+def test_what_was_read_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "FRESH_MAX", 8)
+    shelf = Shelf()
+    for offset in range(0, 400, 8):
+        shelf.come(*(NOW,) * 8)
+        shelf.store()
+        assert shelf.read() == list(range(offset, offset + 8))
+    assert shelf.archive.noted() == []
+
+
+# -- what is not wanted, inside packs --------------------------------------------------------------
+
+
+def test_new_skips_what_is_old_inside_packs_that_come_by_repair() -> None:
+    shelf = Shelf("new", before=(NOW,))
+    shelf.come(NOW - 1, NOW - 1, NOW, NOW - 1, NOW, NOW - 1, origin=Origin.REPAIR)  # 1 to 6
+    assert (shelf.reader.offset, shelf.reader.end, shelf.reader.lag) == (3, 7, 2)
+    shelf.come(NOW - 1, NOW - 1)  # 7, 8: new to all
+    shelf.come(NOW - 1, NOW - 1, origin=Origin.REPAIR)  # 9, 10
+    assert shelf.reader.lag == 4
+    assert shelf.read() == [3, 5, 7, 8]
+    assert (shelf.reader.offset, shelf.reader.lag) == (11, 0)
+
+
+def test_a_datetime_skips_what_is_old_inside_any_pack() -> None:
+    shelf = Shelf(datetime.fromtimestamp(NOW // SECOND, UTC), before=(NOW - 1, NOW))
+    shelf.come(NOW, NOW - 1, NOW)  # 2 to 4
+    shelf.store()
+    shelf.come(NOW - 1, NOW - 1, NOW, origin=Origin.REPAIR)  # 5 to 7
+    assert shelf.read() == [1, 2, 4, 7]
+    assert (shelf.reader.offset, shelf.reader.lag) == (8, 0)
+
+
+def test_what_is_skipped_is_skipped_also_when_it_is_not_at_hand_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "FRESH_MAX", 2)
+    shelf = Shelf("new")
+    for _ in range(4):
+        shelf.come(NOW, NOW - 1, NOW, origin=Origin.REPAIR)
+        shelf.store()
+    assert shelf.read() == [0, 2, 3, 5, 6, 8, 9, 11]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_comes_exactly_what_is_wanted_is_read_once_and_in_order(
+    seed: int, limit: int
+) -> None:
+    rng = Random(seed)
+    shelf = Shelf("new")
+    wanted: list[int] = []
+    found: list[int] = []
+    for _ in range(40):
+        origin = rng.choice([Origin.SPREAD, Origin.REPAIR])
+        times = [rng.choice([NOW - 1, NOW]) for _ in range(rng.randint(1, 5))]
+        start = shelf.reader.end
+        shelf.come(*times, origin=origin)
+        wanted += [
+            offset
+            for offset, when in enumerate(times, start)
+            if when >= NOW or origin is Origin.SPREAD
+        ]
+        assert shelf.reader.lag == len(wanted) - len(found)
+        if rng.random() < 0.4:
+            shelf.store()
+        if rng.random() < 0.6:
+            found += shelf.read(limit)
+    while shelf.reader.lag:
+        found += shelf.read(limit)
+    assert found == wanted
+
+
+# -- in a ring -----------------------------------------------------------------------------------
+
+
+def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
+    return connect(cluster.url, tick_s=TICK_S, data_dir=data_dir)
+
+
+def test_the_place_of_a_reader_is_never_beyond_what_is_stored(tmp_path: Path) -> None:
+    """What was read before it was stored is read again after a crash."""
+
+    async def scene() -> None:
+        async with (
+            Cluster(n=0) as cluster,
+            to(cluster, tmp_path) as node,
+            node.subscribe(TOPIC) as news,
+        ):
+            await news.publish(b"durable")
+            news.on_deliver(Deliver((Shelf.made(0), Shelf.made(1)), 1, Origin.SPREAD, 1))
+            assert (news.lag, news.reader.end) == (3, 3)
+            found = await news.read_many(timeout=DEADLINE_S)
+            assert [each.offset for each in found] == [0, 1, 2]
+            assert (news.lag, news.reader.offset) == (0, 3)
+            assert news.cursor().offset == 1
+
+    asyncio.run(scene())
+
+
+def test_a_node_that_is_closed_has_stored_what_it_has_delivered(tmp_path: Path) -> None:
+    got: list[tuple[int, StoredPublication]] = []
+
+    def deliver(topic: TopicId, delivery: Deliver) -> None:
+        assert topic == TOPIC
+        got.extend(enumerate(delivery.publications, delivery.offset))
+
+    async def scene() -> None:
+        with PublicationStore.open(tmp_path) as store:
+            patient = Settings(tick_s=1e3, flush_s=1e3)
+            node = Node("m", patient, rng=Random(0), deliver=deliver, store=store)
+            await node.start("127.0.0.1", 0)
+            try:
+                node.subscribe(TOPIC)
+                node.forge(TOPIC, PublishMany((Shelf.made(0), Shelf.made(1))))
+                node.forge(TOPIC, PublishNew(Shelf.made(2)))
+                assert (len(got), store.archive(TOPIC).end) == (3, 0)
+            finally:
+                await node.close()
+
+    asyncio.run(scene())
+    with PublicationStore.open(tmp_path) as store:
+        archive = store.archive(TOPIC)
+        assert [archive.read(offset) for offset, _ in got] == [
+            publication.settled(TOPIC) for _, publication in got
+        ]
+        assert archive.end == 3
+
+
+def test_several_are_published_in_order_and_stored_when_their_ids_are_known(tmp_path: Path) -> None:
+    payloads = [b"%d" % number for number in range(2 * PUBLISHED_TOGETHER + 3)]
+
+    async def scene() -> None:
+        async with (
+            Cluster(n=0) as cluster,
+            to(cluster, tmp_path) as node,
+            node.subscribe(TOPIC) as news,
+        ):
+            ids = await news.publish_many(iter(payloads))
+            assert news.cursor_at(1 << 40).offset == len(payloads)  # durable
+            found = []
+            while news.lag:
+                found += await news.read_many(timeout=DEADLINE_S)
+            assert [each.payload for each in found] == payloads
+            assert [each.id for each in found] == ids
+            assert [each.seq for each in found] == list(range(len(payloads)))
+            assert len(set(ids)) == len(payloads)
+
+    asyncio.run(scene())
+
+
+def test_what_one_publishes_in_packs_others_read_once_and_completely() -> None:
+    payloads = [b"%d" % number for number in range(600)]
+
+    async def scene() -> None:
+        async with (
+            Cluster(n=3) as cluster,
+            to(cluster) as first,
+            to(cluster) as second,
+            first.subscribe(cluster.topic) as writer,
+            second.subscribe(cluster.topic) as reader,
+        ):
+            await writer.synced(DEADLINE_S)
+            await reader.synced(DEADLINE_S)
+            ids = await writer.publish_many(payloads)
+            found: list[Publication] = []
+            async with asyncio.timeout(DEADLINE_S):
+                while len(found) < len(payloads):
+                    found += await reader.read_many()
+            assert sorted(each.id for each in found) == sorted(ids)
+            await cluster.until(lambda: reader.reader.end == len(payloads))
+            assert reader.lag == 0  # nothing twice
+
+    asyncio.run(scene())
+
+
+def _broken() -> Iterator[bytes]:
+    yield b"good"
+    raise InputError("no more")
+
+
+@pytest.mark.parametrize(
+    "payloads",
+    [[b"good", "text"], [b"good", None], [b"good", bytes(1 << 20)], "text", b"bytes", _broken()],
+    ids=["a text", "nothing", "too large", "only a text", "only bytes", "an error"],
+)
+def test_if_one_of_several_cannot_be_published_none_is(payloads: Iterable[bytes]) -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=0) as cluster,
+            to(cluster) as node,
+            node.subscribe(TOPIC) as news,
+        ):
+            with pytest.raises(InputError):
+                await news.publish_many(payloads)
+            assert news.lag == 0
+
+    asyncio.run(scene())
+
+
+def test_to_publish_none_is_nothing() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node:
+            async with node.subscribe(TOPIC) as news:
+                assert await news.publish_many([]) == []
+                assert news.lag == 0
+            with pytest.raises(SkipringError, match="not subscribed"):
+                await news.publish_many([])
+
+    asyncio.run(scene())
+
+
+def test_many_are_read_up_to_a_limit_as_far_as_they_are_there() -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=0) as cluster,
+            to(cluster) as node,
+            node.subscribe(TOPIC) as news,
+        ):
+            await news.publish_many([b"x"] * (READ_MANY + 5))
+            limits = (1, 3, READ_MANY - 4)
+            found = [await news.read_many(limit, timeout=DEADLINE_S) for limit in limits]
+            assert [len(each) for each in found] == [1, 3, READ_MANY - 4]
+            assert len(await news.read_many(timeout=DEADLINE_S)) == 5
+            assert await news.read_many(timeout=0) == []
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_to_read_none_is_refused(limit: int) -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=0) as cluster,
+            to(cluster) as node,
+            node.subscribe(TOPIC) as news,
+        ):
+            await news.publish(b"x")
+            with pytest.raises(InputError, match=f"1 or more, not {limit}"):
+                await news.read_many(limit, timeout=DEADLINE_S)
+            assert len(await news.read_many(timeout=DEADLINE_S)) == 1
+
+    asyncio.run(scene())
+
+
+def test_who_waits_for_many_gets_the_first_that_come() -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=0) as cluster,
+            to(cluster) as node,
+            node.subscribe(TOPIC) as news,
+        ):
+            reading_on = asyncio.ensure_future(news.read_many())
+            await asyncio.sleep(0)
+            assert not reading_on.done()
+            await news.publish_many([b"1", b"2"])
+            async with asyncio.timeout(DEADLINE_S):
+                assert [each.payload for each in await reading_on] == [b"1", b"2"]
+
+    asyncio.run(scene())
+
+
+def test_who_waits_for_many_when_the_topic_is_left_gets_none() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node:
+            async with node.subscribe(TOPIC) as news:
+                reading_on = asyncio.ensure_future(news.read_many())
+                await asyncio.sleep(0)
+                assert not reading_on.done()
+            async with asyncio.timeout(DEADLINE_S):
+                assert await reading_on == []
+                assert await news.read_many() == []
+
+    asyncio.run(scene())
