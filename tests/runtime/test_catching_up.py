@@ -569,13 +569,6 @@ def test_who_leaves_and_comes_back_begins_anew_and_old_answers_do_not_count() ->
     assert newcomer.got() == EVERYTHING
 
 
-def test_one_who_leaves_because_of_what_has_come_does_no_harm() -> None:
-    newcomer = reading(1)
-    newcomer.catching._give = lambda topic, event: newcomer.catching.forget(topic)
-    newcomer.answer_all()
-    assert not newcomer.open
-
-
 def test_two_topics_do_not_disturb_each_other() -> None:
     newcomer = reading(2)
     newcomer.catching.expect("other")

@@ -135,6 +135,11 @@ class Spreading:
         self._has_news = False
 
     @property
+    def is_quiet(self) -> bool:
+        """True if nothing new has come since the tick before the last one."""
+        return not self._has_news and self._news_ticks == 0
+
+    @property
     def is_stirred(self) -> bool:
         """True while tries differ anyway by what is on its way, so that nobody should compare them.
 

@@ -432,9 +432,7 @@ class Subscriber:
     @property
     def _has_to_work_off(self) -> bool:
         """True if we are to index and hash, now that nothing more urgent is there."""
-        return (
-            self._config.settles_late and self._repair.is_behind and not self._spreading.is_stirred
-        )
+        return self._config.settles_late and self._repair.is_behind and self._spreading.is_quiet
 
     def _on_flush(self, out: Outbox) -> None:
         self._spreading.on_flush(out)
