@@ -28,7 +28,9 @@ check: static ## what to run before every commit: as test, but only the fast tes
 slow: setup ## all tests, the long random runs and large rings too
 	$(BIN)/pytest -q -n auto --dist worksteal -m ""
 
-bench: setup ## measure the simulator, the index of publications, comparing two of them, and Spark
+bench: setup ## measure all that we claim, beside our peers as far as they are installed (half an hour)
+	@$(BIN)/skipring bench fanout
+	@$(BIN)/skipring bench history
 	@$(BIN)/skipring bench sim
 	@$(BIN)/skipring bench index
 	@$(BIN)/skipring bench reconcile

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from functools import wraps
@@ -108,6 +108,10 @@ class Subscription:
     ) -> bytes:
         """Publish; return the id once it is stored here. Nobody else needs to be reachable."""
         return self._thread.call(self._subscription.publish, payload, key, headers)
+
+    def publish_many(self, payloads: Iterable[bytes]) -> list[bytes]:
+        """Publish several, in order; return their ids once they are stored here."""
+        return self._thread.call(self._subscription.publish_many, payloads)
 
     # -- reading -----------------------------------------------------------------------------
 

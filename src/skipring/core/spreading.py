@@ -158,8 +158,7 @@ class Spreading:
             self._levels = max((each.label.length for each in known if each is not None), default=0)
 
     def _is_calm(self) -> bool:
-        """True if our view has been the same for log n + 4 ticks, n seen from our place."""
-        self._look()
+        """True if our view, as last looked at, is log n + 4 ticks old; n seen from our place."""
         return self._calm_ticks >= self._levels + self._config.calm_ticks
 
     # -- what is new -----------------------------------------------------------------------

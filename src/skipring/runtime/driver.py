@@ -19,10 +19,10 @@ from skipring.runtime.links import Links
 from skipring.wire.codec import Envelope, encode, named_nodes, passed_on
 from skipring.wire.framing import Frame
 from skipring.wire.runtime_messages import (
-    RUNTIME_TYPES,
     Address,
     RuntimeMessage,
     WireMessage,
+    is_runtime,
 )
 
 
@@ -43,13 +43,11 @@ def _is_the_same(
     message: WireMessage, came: WireMessage | None
 ) -> TypeGuard[PublishNew | PublishMany]:
     """True if a message carries exactly the publications that another has brought."""
-    match message, came:
-        case PublishNew(publication=sent), PublishNew(publication=brought):
-            return sent is brought
-        case PublishMany(publications=all_sent), PublishMany(publications=all_brought):
-            return all_sent is all_brought
-        case _:
-            return False
+    if type(message) is PublishNew and type(came) is PublishNew:
+        return message.publication is came.publication
+    if type(message) is PublishMany and type(came) is PublishMany:
+        return message.publications is came.publications
+    return False
 
 
 class Driver:
@@ -80,7 +78,7 @@ class Driver:
     ) -> None:
         """A message has come over a link, in a frame."""
         message, topic = envelope.message, envelope.topic
-        if isinstance(message, RUNTIME_TYPES):
+        if is_runtime(message):
             self._answer(sender, topic, message)
             return
         effects = self._machines.handle(topic, Received(cast("Message", message), sender))

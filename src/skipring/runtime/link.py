@@ -18,7 +18,7 @@ from skipring.runtime.names import may_act_as, peer_name
 from skipring.wire.codec import Envelope, decode
 from skipring.wire.framing import Frame, FrameReader
 from skipring.wire.greeting import Greeting, Role, check_greeting
-from skipring.wire.runtime_messages import RUNTIME_TYPES, WireMessage
+from skipring.wire.runtime_messages import WireMessage, is_runtime
 
 GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want to talk.
 
@@ -173,7 +173,7 @@ class Link(asyncio.Protocol):
             self._on_greeting(check_greeting(frame))
             return
         envelope = decode(frame)
-        if self.role is Role.CLIENT and not isinstance(envelope.message, RUNTIME_TYPES):
+        if self.role is Role.CLIENT and not is_runtime(envelope.message):
             self._refuse("not for clients", type(envelope.message).__name__)
             return
         self._board.receive(self.sender, envelope, frame)

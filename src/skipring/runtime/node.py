@@ -89,6 +89,21 @@ NO_DISK: Final = "it keeps nothing on a disk"
 PUBLISHING_MAX: Final = 1024  # Limit of ours: publications for others that are under way.
 LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accuses nobody.
 
+# What is not taken from everybody at all times.
+_WEIGHED: Final = frozenset(
+    {
+        SetConfiguration,
+        PublishNew,
+        PublishMany,
+        Publications,
+        CheckTrie,
+        CheckAndPublish,
+        Survey,
+        ReadStored,
+        ReadDeliveries,
+    }
+)
+
 WritableArchive = MemoryArchive | StoredArchive
 Deliverer = Callable[[TopicId, Deliver], None]
 Confirmer = Callable[[TopicId, Confirmed], None]
@@ -237,6 +252,8 @@ class Node:
 
     def _why_dropped(self, sender: NodeId, message: WireMessage) -> str | None:
         """Why we take nothing of this kind from a node now, or None."""
+        if type(message) not in _WEIGHED:
+            return None
         match message:
             case SetConfiguration():
                 return "not the supervisor"
@@ -346,6 +363,9 @@ class Node:
         return self._archives[topic]
 
     def _keep(self, topic: TopicId, effect: Effect) -> None:
+        if type(effect) is Deliver:  # by far the most frequent
+            self._hand_over(topic, effect)
+            return
         match effect:
             case Store(offset=offset, publications=publications, size_bytes=size_bytes):
                 self._archives[topic].write(offset, *publications)
@@ -355,18 +375,20 @@ class Node:
             case Discard(offset=offset):
                 self.put_aside += 1
                 self._archives[topic].discard(offset)
-            case Deliver(publications=publications, offset=offset, origin=origin, hops=hops):
-                count = len(publications)
-                self.deliveries[topic, origin] += count
-                self._trace.note(topic, offset, time_ns() // 1000, hops, origin, count)
-                self._deliver(topic, effect)
             case Left():
                 self._on_left(topic)
             case Confirmed():
                 if self.on_confirmed is not None:
                     self.on_confirmed(topic, effect)
-            case Send():
+            case Send() | Deliver():
                 pass
+
+    def _hand_over(self, topic: TopicId, delivery: Deliver) -> None:
+        count, origin = len(delivery.publications), delivery.origin
+        self.deliveries[topic, origin] += count
+        now = time_ns() // 1000
+        self._trace.note(topic, delivery.offset, now, delivery.hops, origin, count)
+        self._deliver(topic, delivery)
 
     def _on_left(self, topic: TopicId) -> None:
         self._catching_up.forget(topic)
