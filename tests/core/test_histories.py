@@ -96,3 +96,60 @@ def test_corrupted_counters_keep_nobody_waiting_for_long() -> None:
     after(CONFIG.history_ticks, histories)
     assert not histories.is_receiving
     assert not histories.is_other("a", 6)
+
+
+# -- read from several at once -------------------------------------------------------------------
+
+
+def reading() -> Histories:
+    histories = Histories(CONFIG)
+    histories.note_read(is_last=False)
+    return histories
+
+
+def test_T8_who_reads_a_history_from_several_takes_none_from_anybody() -> None:
+    histories = reading()
+    assert histories.is_reading
+    assert histories.is_receiving
+    assert histories.is_other("a", 1)
+    assert histories.is_other("b", 2)
+
+
+def test_T8_who_is_sent_a_history_does_not_read_one() -> None:
+    assert not receiving("a").is_reading
+    assert not Histories(CONFIG).is_reading
+    assert not serving("a").is_reading
+
+
+def test_T8_who_has_read_the_last_part_takes_others_from_the_next_tick_on() -> None:
+    histories = reading()
+    histories.note_read(is_last=True)
+    after(1, histories)
+    assert not histories.is_reading
+    assert not histories.is_receiving
+    assert not histories.is_other("a", 1)
+
+
+@pytest.mark.parametrize(("ticks", "is_over"), [(2, False), (3, True)])
+def test_T8_reading_that_stops_is_over_after_some_ticks(ticks: int, is_over: bool) -> None:
+    assert after(ticks, reading()).is_reading is not is_over
+
+
+def test_T8_every_part_that_is_read_begins_the_wait_anew() -> None:
+    histories = reading()
+    for _ in range(5):
+        after(2, histories).note_read(is_last=False)
+    assert histories.is_reading
+
+
+def test_T8_reading_goes_before_being_sent() -> None:
+    histories = receiving("a")
+    histories.note_read(is_last=False)
+    assert histories.is_reading
+    assert histories.is_other("a", 1)
+
+
+def test_a_corrupted_counter_does_not_make_reading_last_for_ever() -> None:
+    histories = reading()
+    histories._source_ticks = 10**9
+    assert not after(CONFIG.history_ticks, histories).is_reading

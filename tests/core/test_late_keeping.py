@@ -182,7 +182,7 @@ def test_a_delivery_says_what_its_publications_take_in_a_message() -> None:
 
 def test_what_is_stored_later_is_stored_where_it_was_delivered_and_in_that_order() -> None:
     before = tuple(genuine(made(0, "y"), made(1, "y")))
-    host = Host(replace(QUARTER, publications=before))
+    host = Host(replace(QUARTER, publications=before), busy_arrivals=32)
     packs = [(made(0), made(3)), (made(2, "y"),), (made(0, "x"), made(1, "x")), (made(9),)]
     for pack in packs:
         host.hear(PublishMany(pack))
@@ -409,14 +409,26 @@ def test_what_waits_to_be_kept_is_bounded_in_bytes() -> None:
     assert len(host.stored) == 3
 
 
+def kept_at(host: Host, count: int, flushes: int) -> list[bool]:
+    """At which Flushes what has arrived is kept, if so much arrives before each."""
+    kept = []
+    for number in range(flushes):
+        several = range(count * number, count * (number + 1))
+        host.hear(PublishMany(tuple(made(seq) for seq in several)))
+        kept.append(Store in kinds(host.act(Flush())))
+    return kept
+
+
 def test_a_flush_is_put_off_while_much_comes_and_not_for_ever() -> None:
-    host = Host(busy_arrivals=2, flushes_put_off=4)
-    flushed = []
-    for number in range(8):
-        host.hear(PublishMany((made(2 * number), made(2 * number + 1))))
-        flushed.append(Store in kinds(host.act(Flush())))
-    assert flushed == [False, False, False, True] * 2
-    assert host.stored == genuine(*(made(seq) for seq in range(16)))
+    host = Host(busy_arrivals=1, flushes_put_off=4)
+    assert kept_at(host, 8, flushes=8) == [False, False, False, True] * 2
+    assert host.stored == genuine(*(made(seq) for seq in range(64)))
+
+
+@pytest.mark.parametrize(("count", "put_off"), [(1, 1), (2, 2), (3, 3), (5, 5)])
+def test_the_more_comes_the_longer_a_flush_is_put_off(count: int, put_off: int) -> None:
+    host = Host(busy_arrivals=1, flushes_put_off=30)
+    assert kept_at(host, count, flushes=put_off + 1) == [False] * put_off + [True]
 
 
 def test_a_flush_is_put_off_no_longer_once_little_comes() -> None:

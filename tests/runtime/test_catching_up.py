@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 from msgspec.msgpack import encode as packed
@@ -15,9 +18,13 @@ from skipring.core.events import HistoryRead
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
+from skipring.core.subscriber import Subscriber
 from skipring.runtime import catching_up, offering
 from skipring.runtime.catching_up import PATIENCE_TICKS, SHARE, SOURCES_MAX, CatchingUp
+from skipring.runtime.node import Node
 from skipring.runtime.offering import stored_page
+from skipring.runtime.settings import Settings
+from skipring.storage.publications import PublicationStore
 from skipring.wire.runtime_messages import (
     ReadStored,
     Refused,
@@ -27,8 +34,8 @@ from skipring.wire.runtime_messages import (
     Surveyed,
 )
 from skipring.wire.values import PUBLICATIONS_MAX
+from tests.runtime.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
 
-TOPIC = "news"
 NEIGHBOURS = [f"n{number}" for number in range(SOURCES_MAX + 2)]
 HISTORY_MIN, PAGE_ROWS = 20, 16
 COUNT = 200
@@ -80,13 +87,14 @@ class Newcomer:
         self.given.append((topic, event))
 
     @property
-    def machine(self) -> Any:
+    def machine(self) -> Subscriber:
         """As much of a machine as is looked at."""
-        return SimpleNamespace(
+        looked_at = SimpleNamespace(
             label=self.label,
             neighbours=lambda: list(self.stores),
             count=self.held + len(self.got()),
         )
+        return cast("Subscriber", looked_at)
 
     def got(self, topic: TopicId = TOPIC) -> set[tuple[NodeId, int]]:
         """What was handed over."""
@@ -598,3 +606,241 @@ def test_two_histories_are_read_at_the_same_time() -> None:
     assert newcomer.got() == newcomer.got("other") == EVERYTHING
     assert newcomer.has_ended()
     assert newcomer.has_ended("other")
+
+
+# -- in real rings ---------------------------------------------------------------------------
+
+HOLDERS = ("b", "c", "d")
+LONG = 4000
+PAGE_ROWS_LIVE = 128
+
+
+class Wire:
+    """What nodes ask of each other and get, as it comes; whoever is deaf hears nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.heard: list[tuple[NodeId, NodeId, RuntimeMessage]] = []  # by whom, from whom
+        self.progress: list[int] = []  # how much the newcomer had been given when a page came
+        self.deaf: set[NodeId] = set()
+        self.given: list[bytes] = []
+        self.hook: Callable[[NodeId, RuntimeMessage], None] = lambda node, message: None
+        hear = Node._on_runtime_message
+
+        def noting(node: Node, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
+            self.hook(node.name, message)
+            if node.name not in self.deaf:
+                self.heard.append((node.name, sender, message))
+                if isinstance(message, StoredPage):
+                    self.progress.append(len(self.given))
+                hear(node, sender, topic, message)
+
+        monkeypatch.setattr(Node, "_on_runtime_message", noting)
+
+    @property
+    def sources(self) -> set[NodeId]:
+        """Who was read from."""
+        return {node for node, _, message in self.heard if isinstance(message, ReadStored)}
+
+    @property
+    def rows(self) -> int:
+        """How many rows have come in pages."""
+        return sum(
+            len(message.offsets) for *_, message in self.heard if isinstance(message, StoredPage)
+        )
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    monkeypatch.setattr(catching_up, "HISTORY_MIN", LONG // 4)
+    monkeypatch.setattr(offering, "PAGE_ROWS_MAX", PAGE_ROWS_LIVE)
+    return Wire(monkeypatch)
+
+
+def fill(directory: Path, rows: list[Publication]) -> PublicationStore:
+    """The open store of a node that has this history."""
+    store = PublicationStore.open(directory)
+    store.archive(TOPIC).write(0, *rows)
+    store.commit()
+    return store
+
+
+def machine_of(node: Node) -> Subscriber:
+    machine = node.machine(TOPIC)
+    assert machine is not None
+    return machine
+
+
+def ids_of(node: Node) -> set[bytes]:
+    return set(machine_of(node).trie.keys())
+
+
+class Late:
+    """A ring in which all have a history, and one who comes late; all have disks."""
+
+    def __init__(self, ring: LiveRing, wire: Wire, tmp_path: Path, stores: ExitStack) -> None:
+        self.ring, self.wire = ring, wire
+        self._path, self._stores = tmp_path, stores
+        self.rows = history(LONG)
+        self.ids = {row.id for row in self.rows}
+
+    async def hold(self, spoilt: Mapping[NodeId, list[Publication]]) -> None:
+        """Let the others come, some with other rows than they should have."""
+        for name in HOLDERS:
+            rows = spoilt.get(name, self.rows)
+            await self.ring.join(name, self._stores.enter_context(fill(self._path / name, rows)))
+        nodes = [self.ring.nodes[name] for name in HOLDERS]
+        await until(lambda: all(len(machine_of(node).ring_neighbours()) == 2 for node in nodes))
+
+    async def come(self) -> Node:
+        """Let the newcomer come."""
+        store = self._stores.enter_context(PublicationStore.open(self._path / "new"))
+        self.wire.given = self.ring.delivered.setdefault("new", [])
+        return await self.ring.join("new", store)
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(self.ring.nodes.values())
+
+    async def has_all(self, newcomer: Node, ids: set[bytes]) -> None:
+        """Wait until somebody has all, and has it on its disk."""
+        await until(
+            lambda: machine_of(newcomer).count >= len(ids) and ids_of(newcomer) == ids,
+            lambda: f"{machine_of(newcomer).count} of {len(ids)}",
+        )
+        await until(lambda: newcomer.durability.unwritten == 0)
+        given = self.ring.delivered["new"]
+        assert len(given) == len(set(given)) == len(ids)
+
+    async def stored(self) -> set[bytes]:
+        """What the newcomer finds on its disk, once all have stopped."""
+        await self.ring.stop()
+        self.ring.nodes.clear()
+        self._stores.close()
+        with PublicationStore.open(self._path / "new") as store:
+            assert store.recovery.damage is None
+            rows = list(store.archive(TOPIC).publications())
+        assert all(row.is_genuine(TOPIC) for row in rows)
+        assert len({row.id for row in rows}) == len(rows)
+        return {row.id for row in rows}
+
+
+@asynccontextmanager
+async def late(
+    wire: Wire,
+    tmp_path: Path,
+    spoilt: Mapping[NodeId, list[Publication]] | None = None,
+    *,
+    repairs: bool,
+) -> AsyncIterator[Late]:
+    """A ring with a history; unless it repairs, nothing comes but what is read."""
+    with ExitStack() as stores:
+        async with live_ring() as ring:
+            ring.settings = replace(
+                ring.settings, config=replace(Settings().config, repairs=repairs)
+            )
+            scene = Late(ring, wire, tmp_path, stores)
+            await scene.hold(spoilt or {})
+            yield scene
+
+
+def test_a_newcomer_gets_a_history_from_several_neighbours_once_and_piece_by_piece(
+    wire: Wire, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        async with late(wire, tmp_path, repairs=False) as here:
+            await here.has_all(await here.come(), here.ids)
+            assert len(wire.sources) >= 2
+            assert any(0 < given < LONG for given in wire.progress)
+            assert wire.rows == LONG  # each once, and nothing was left to repair
+            assert await here.stored() == here.ids
+
+    asyncio.run(scene())
+
+
+def test_a_newcomer_gets_a_history_while_others_publish(wire: Wire, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with late(wire, tmp_path, repairs=True) as here:
+            newcomer = await here.come()
+            fresh = set()
+            for number in range(60):
+                publisher = HOLDERS[number % len(HOLDERS)]
+                fresh.add(await here.ring.publish(publisher, b"fresh %d" % number))
+            await here.has_all(newcomer, here.ids | fresh)
+            await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
+            assert await here.stored() == here.ids | fresh
+
+    asyncio.run(scene())
+
+
+def test_a_newcomer_that_publishes_itself_meanwhile_loses_nothing(
+    wire: Wire, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        async with late(wire, tmp_path, repairs=True) as here:
+            newcomer = await here.come()
+            fresh = {await here.ring.publish("new", b"fresh %d" % number) for number in range(30)}
+            await here.has_all(newcomer, here.ids | fresh)
+            await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
+
+    asyncio.run(scene())
+
+
+def test_a_neighbour_that_dies_in_the_middle_is_replaced(wire: Wire, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with late(wire, tmp_path, repairs=False) as here:
+            dying = asyncio.get_running_loop().create_future()
+
+            def hook(node: NodeId, message: RuntimeMessage) -> None:
+                """Whoever is asked for its third page first never answers."""
+                asked = sum(by == node and isinstance(m, ReadStored) for by, _, m in wire.heard)
+                if isinstance(message, ReadStored) and asked == 2 and not dying.done():
+                    wire.deaf.add(node)
+                    dying.set_result((node, machine_of(here.ring.nodes["new"]).count))
+
+            wire.hook = hook
+            newcomer = await here.come()
+            async with asyncio.timeout(DEADLINE_S):
+                victim, count = await dying
+            assert count < LONG
+            await here.ring.kill(victim)
+            await here.has_all(newcomer, here.ids)
+            assert await here.stored() == here.ids
+
+    asyncio.run(scene())
+
+
+def with_spoilt(rows: list[Publication]) -> list[Publication]:
+    """A history of which every seventh row is not what was stored there."""
+    return [
+        replace(row, payload=b"spoilt %d" % row.seq) if row.seq % 7 == 0 else row for row in rows
+    ]
+
+
+def test_of_spoilt_rows_that_neighbours_serve_none_is_taken(wire: Wire, tmp_path: Path) -> None:
+    rows = with_spoilt(history(LONG))
+
+    async def scene() -> None:
+        async with late(wire, tmp_path, dict.fromkeys(HOLDERS, rows), repairs=False) as here:
+            newcomer = await here.come()
+            await until(lambda: wire.rows >= LONG and not newcomer._catching_up._histories)
+            sound = {row.id for row in rows if row.is_genuine(TOPIC)}
+            assert ids_of(newcomer) == sound
+            assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
+            assert await here.stored() == sound
+
+    asyncio.run(scene())
+
+
+def test_what_is_spoilt_at_those_who_are_read_from_comes_from_others_by_repair(
+    wire: Wire, tmp_path: Path
+) -> None:
+    rows = with_spoilt(history(LONG))
+
+    async def scene() -> None:
+        async with late(wire, tmp_path, {"b": rows, "c": rows}, repairs=True) as here:
+            newcomer = await here.come()
+            await here.has_all(newcomer, here.ids)
+            assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
+            assert await here.stored() == here.ids
+
+    asyncio.run(scene())

@@ -187,6 +187,10 @@ def _own_figures(run: Run, outcomes: Sequence[Outcome]) -> Row:
         "messages_per_delivery": _median(
             outcomes, lambda each: each.figures["messages"] / each.figures["delivered"]
         ),
+        # A broker sends n times as much as it gets.
+        "hottest_copies_per_publication": _median(
+            outcomes, lambda each: each.figures["hottest_bytes"] / run.count / run.size
+        ),
         "supervisor_cpu_us_per_join": _median(
             outcomes, lambda each: each.figures["joining_cpu_us"] / (run.n + 1)
         ),

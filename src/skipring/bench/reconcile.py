@@ -139,7 +139,7 @@ class _Ids(Struct, frozen=True):
         return iter(())
 
     def newest(self) -> dict[NodeId, int]:
-        raise AssertionError("nobody publishes here")
+        return {}  # nobody publishes here
 
 
 def _id_of(number: int, seed: int) -> bytes:
@@ -200,7 +200,7 @@ class _Party:
         for effect in out.effects:
             if isinstance(effect, Store):
                 self._archive.written.update(enumerate(effect.publications, effect.offset))
-                self.taken += 1
+                self.taken += len(effect.publications)
         return [effect.message for effect in out.effects if isinstance(effect, Send)]
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from skipring.core.claims import Claim, Summary
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Confirmed, Origin, Outbox
+from skipring.core.events import HistoryRead
 from skipring.core.histories import Histories
 from skipring.core.holdings import Holdings
 from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, TrieEqual
@@ -71,6 +72,10 @@ class AntiEntropy:
         """PublishTimeout: tell a random neighbour the root (T16: if there is one)."""
         config, holdings = self._config, self._holdings
         holdings.renew_credits()
+        if holdings.is_far_behind:  # nothing takes long at once
+            holdings.work_off(config.hashed_ids)
+            self._histories.on_tick()
+            return
         if config.rules.scrub and not self._histories.is_reading:
             holdings.scrub(config.scrubbed_ids, out)
         # Memory may be corrupted: no counter is believed beyond what it can have been set to.
@@ -151,6 +156,8 @@ class AntiEntropy:
         rules = self._config.rules
         if not self._can_answer(message) or self._histories.is_reading:
             return
+        if self._holdings.is_far_behind:
+            return  # who asks will ask again
         is_fresh = self._holdings.trie.freshen(self._config.hashed_ids)
         if is_fresh and type(message) is CheckTrie and message.claims == self._root_claims():
             self._on_equal(message, out)
@@ -224,11 +231,12 @@ class AntiEntropy:
             self._end()
         return taken
 
-    def on_history(self, publications: tuple[Publication, ...], out: Outbox) -> None:
-        """Take in a part of a history that was read from neighbours; nothing if it was the last."""
-        self._holdings.take(publications, out, origin=Origin.REPAIR)
-        self.note_difference()
-        self._histories.note_read(is_last=not publications)
+    def on_history(self, part: HistoryRead, out: Outbox) -> None:
+        """Take in a part of a history that was read from neighbours; the last one is empty."""
+        new = self._holdings.take_read(part.publications, part.ids, out)
+        if new or not part.publications:
+            self.note_difference()
+            self._histories.note_read(is_last=not part.publications)
 
     def _end(self) -> None:
         """A session of ours is over; the next one may be quicker."""

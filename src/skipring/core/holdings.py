@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import compress, islice
 from operator import itemgetter
 from typing import Final
 
@@ -17,6 +17,7 @@ from skipring.core.trie import PublicationTrie
 READ_AHEAD_MIN: Final = 16
 READ_AHEAD_MAX: Final = 4096  # Our guess: 1 MiB of small publications, from every pack of a store.
 
+FAR_BEHIND: Final = 1 << 14  # Our guess: to index as many takes about 40 ms.
 UNINDEXED_MAX: Final = 1 << 18  # Limit of ours: thirty megabytes, for a moment.
 
 # Most tries of a large simulated ring are empty: they share one, which nobody changes.
@@ -81,7 +82,13 @@ class Holdings:
             self._trie = PublicationTrie()
             self._trie.add_many(self.archive.entries())
             self._end = self.archive.end
+            self._newest = self.archive.newest()  # now: later it would take too long at once
             self._trie.corrupt(wrong_digests)
+
+    @property
+    def is_far_behind(self) -> bool:
+        """True if so much is to be indexed that nobody should have to wait for it."""
+        return self._unindexed is not None and len(self._unindexed) > FAR_BEHIND
 
     @property
     def is_behind(self) -> bool:
@@ -117,6 +124,22 @@ class Holdings:
         """Keep publications, under the ids that their fields give (T10); return what was new."""
         # One with a number below 0 is no publication: it can have no id.
         some = settled((p for p in publications if p.seq >= 0 and p.time >= 0), self.topic)
+        return self._take(some, out, origin, hops)
+
+    def take_read(
+        self, publications: tuple[Publication, ...], ids: tuple[bytes, ...] | None, out: Outbox
+    ) -> tuple[Publication, ...]:
+        """Keep publications that were read elsewhere, but none that was stored under another id."""
+        shown = [p.payload is not None and p.seq >= 0 and p.time >= 0 for p in publications]
+        some = settled(compress(publications, shown), self.topic)
+        if ids is not None:
+            claimed = zip(some, compress(ids, shown), strict=True)
+            some = tuple([each for each, key in claimed if each.id == key])
+        return self._take(some, out, Origin.REPAIR, 0)
+
+    def _take(
+        self, some: tuple[Publication, ...], out: Outbox, origin: Origin, hops: int
+    ) -> tuple[Publication, ...]:
         unknown = {each.id: each for each in some}
         for known in [key for key in unknown if self._has(key)] if self.count else ():
             del unknown[known]

@@ -136,8 +136,8 @@ class Spreading:
 
     @property
     def is_quiet(self) -> bool:
-        """True if nothing new has come since the tick before the last one."""
-        return not self._has_news and self._news_ticks == 0
+        """True if nothing new has come since the last tick."""
+        return not self._has_news
 
     @property
     def is_stirred(self) -> bool:
@@ -293,7 +293,8 @@ class Spreading:
             return
         self._put_off = 0
         self.settle(out)
-        news, missing = self._news or {}, self._missing or {}
+        news = self._news or {}
+        missing = (self._missing or {}) if not self._holdings.is_far_behind else {}
         self._news = self._missing = None
         for node in self.neighbours() if news else ():
             told = {short: item.hops for short, item in news.items() if node not in item.nodes}
@@ -317,7 +318,7 @@ class Spreading:
 
     def on_ihave(self, message: IHave) -> None:
         """Remember what we lack until the next Flush: it may come by the tree meanwhile."""
-        if message.sender in (self._ring.node, SUPERVISOR):
+        if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.is_far_behind:
             return
         flushes = self._config.want_flushes
         for short, hops in message.short_ids():
@@ -330,7 +331,7 @@ class Spreading:
 
     def on_want(self, message: Want, out: Outbox) -> None:
         """Send what somebody lacks, as new: its own tree edges may lack it too."""
-        if message.sender in (self._ring.node, SUPERVISOR):
+        if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.is_far_behind:
             return
         # T14: a few short ids must not draw a long answer, nor many of them many.
         has_credit = self._holdings.chunks_spent(message.sender) < self._config.credit_chunks

@@ -110,9 +110,8 @@ class Subscriber:
                 self._on_unsubscribe_requested(out)
             case PublishRequested() | PublishManyRequested():
                 self._publish(event, out)
-            case HistoryRead(publications=publications):
-                shown = believed(publications, opaque=self._config.takes_opaque)
-                self._repair.on_history(shown, out)
+            case HistoryRead():
+                self._repair.on_history(event, out)
             case Flush():
                 self._on_flush(out)
             case ConfirmRequested():
@@ -432,7 +431,8 @@ class Subscriber:
     @property
     def _has_to_work_off(self) -> bool:
         """True if we are to index and hash, now that nothing more urgent is there."""
-        return self._config.settles_late and self._repair.is_behind and self._spreading.is_quiet
+        is_time = self._spreading.is_quiet or self._holdings.is_far_behind
+        return self._config.settles_late and self._repair.is_behind and is_time
 
     def _on_flush(self, out: Outbox) -> None:
         self._spreading.on_flush(out)

@@ -19,7 +19,7 @@ from msgspec.msgpack import Decoder
 
 from skipring.core.events import HistoryRead
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import Publication
+from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.subscriber import Subscriber
 from skipring.errors import MessageError
 from skipring.wire.runtime_messages import (
@@ -37,6 +37,8 @@ HISTORY_MIN: Final = 2048  # Our guess: fewer publications come by comparing tri
 SHARE: Final = 2  # Who has less than one part in so many of it, lacks a history.
 PATIENCE_TICKS: Final = 3  # Our guess: who has not answered for so long is not asked again.
 
+PAGES_MAX: Final = 1 << 16  # Limit of ours, for one neighbour: some gigabytes.
+
 Say = Callable[[TopicId, NodeId, RuntimeMessage], None]
 Give = Callable[[TopicId, HistoryRead], None]
 
@@ -46,10 +48,18 @@ _PUBLICATIONS: Final = Decoder(tuple[Publication, ...])
 class _Source(Struct):
     """A neighbour, what it has, and what it was asked for."""
 
+    request: int
     survey: Surveyed | None = None  # until it has answered
-    request: int = 0
-    prefix: int | None = None
+    prefix: int | None = None  # that it was asked for
+    start: int = 0  # from where on
+    is_held: bool = False  # the next page is not asked for yet
     ticks: int = 0  # since it was asked
+    pages: int = 0
+
+    @property
+    def is_asked(self) -> bool:
+        """True while an answer is open."""
+        return self.survey is None or (self.prefix is not None and not self.is_held)
 
 
 class _History(Struct):
@@ -64,9 +74,10 @@ class _History(Struct):
 class CatchingUp:
     """The histories that one node is getting."""
 
-    def __init__(self, say: Say, give: Give) -> None:
+    def __init__(self, say: Say, give: Give, has_room: Callable[[], bool] = lambda: True) -> None:
         self._say = say
         self._give = give
+        self._has_room = has_room  # False while the disk cannot keep up
         self._requests = count(1)
         self._expected: set[TopicId] = set()  # to which we have come and not asked anybody yet
         self._histories: dict[TopicId, _History] = {}
@@ -82,15 +93,15 @@ class CatchingUp:
 
     def look(self, topic: TopicId, machine: Subscriber | None) -> None:
         """Begin once there is somebody to ask."""
-        if topic in self._expected and machine is not None and machine.label is not None:
-            neighbours = machine.neighbours()[:SOURCES_MAX]
-            if neighbours:
-                self._expected.discard(topic)
-                sources = {node: _Source() for node in neighbours}
-                self._histories[topic] = _History(sources, deque())
-                for node, source in sources.items():
-                    source.request = next(self._requests)
-                    self._say(topic, node, Survey(source.request, None))
+        if topic not in self._expected or machine is None or machine.label is None:
+            return
+        neighbours = machine.neighbours()[:SOURCES_MAX]
+        if neighbours:
+            self._expected.discard(topic)
+            sources = {node: _Source(next(self._requests)) for node in neighbours}
+            self._histories[topic] = _History(sources, deque())
+            for node, source in sources.items():
+                self._say(topic, node, Survey(source.request, None))
 
     def on_tick(self, topic: TopicId, machine: Subscriber | None) -> None:
         """Go on without those who do not answer."""
@@ -99,7 +110,7 @@ class CatchingUp:
         if history is None or machine is None:
             return
         for node, source in list(history.sources.items()):
-            source.ticks += 1
+            source.ticks += source.is_asked
             if source.ticks > PATIENCE_TICKS:
                 self._give_up(history, node)
         self._go_on(topic, history, machine)
@@ -116,12 +127,13 @@ class CatchingUp:
         source = history.sources.get(sender) if history is not None else None
         if history is None or source is None or source.request != message.request:
             return
-        if machine is None or isinstance(message, Refused):
-            self._give_up(history, sender)
-        elif isinstance(message, Surveyed):
-            source.survey, source.ticks = message, 0
+        source.ticks = 0
+        if isinstance(message, Surveyed) and source.survey is None:
+            source.survey = message
+        elif isinstance(message, StoredPage) and source.survey is not None and source.is_asked:
+            self._on_page(sender, topic, history, message)
         else:
-            self._on_page(sender, topic, history.bits, source, message)
+            self._give_up(history, sender)
         if machine is not None:
             self._go_on(topic, history, machine)
 
@@ -131,62 +143,91 @@ class CatchingUp:
         if source.prefix is not None:
             history.prefixes.append(source.prefix)
 
-    def _on_page(
-        self, sender: NodeId, topic: TopicId, bits: int, source: _Source, page: StoredPage
-    ) -> None:
-        source.ticks = 0
-        if page.next is not None:  # asked for at once: it is made ready while we read this one
-            self._ask(topic, sender, bits, source, page.next)
-        else:
-            source.prefix = None
-        try:
-            publications = _PUBLICATIONS.decode(page.publications)
-            check_publications(publications)
-        except (MsgspecError, MessageError, ValueError):
-            source.ticks = PATIENCE_TICKS  # who says such things is not waited for
+    def _on_page(self, node: NodeId, topic: TopicId, history: _History, page: StoredPage) -> None:
+        source = history.sources[node]
+        assert source.survey is not None
+        part = _part(page)
+        source.pages += 1
+        is_onward = page.next is None or source.start < page.next <= source.survey.end
+        if part is None or not is_onward or source.pages > PAGES_MAX:
+            self._give_up(history, node)
             return
-        self._give(topic, HistoryRead(publications))
+        if page.next is None:
+            source.prefix = None
+        else:  # asked for at once: it is made ready while we read this one
+            source.start, source.is_held = page.next, True
+            self._ask(topic, history, node)
+        if part.publications:
+            self._give(topic, part)
 
     def _go_on(self, topic: TopicId, history: _History, machine: Subscriber) -> None:
         """Ask those who have nothing to do; end when there is nothing to be asked for."""
         if not history.is_reading:
             if any(source.survey is None for source in history.sources.values()):
-                return  # who has most is not known yet
-            self._choose(history, machine.count)
-            # One each: to look for a prefix everybody reads all that it has stored.
-            history.bits = max(len(history.sources) - 1, 0).bit_length()
-            history.prefixes.extend(range(1 << history.bits))
-            history.is_reading = True
+                return  # it is not known yet who has how much
+            _choose(history, machine.count)
         for node, source in history.sources.items():
             if source.prefix is None and history.prefixes:
-                source.prefix = history.prefixes.popleft()
-                self._ask(topic, node, history.bits, source, 0)
-        is_open = any(source.prefix is not None for source in history.sources.values())
-        if not is_open:
+                source.prefix, source.start = history.prefixes.popleft(), 0
+                source.is_held = True
+            self._ask(topic, history, node)
+        if all(source.prefix is None for source in history.sources.values()):
             del self._histories[topic]
             self._give(topic, HistoryRead(()))
 
-    def _choose(self, history: _History, held: int) -> None:
-        """Keep those who have about all that anybody has, if that is much more than we have."""
-        counts = {
-            node: source.survey.count
-            for node, source in history.sources.items()
-            if source.survey is not None
-        }
-        most = max(counts.values(), default=0)
-        if most - held < HISTORY_MIN or SHARE * held > most:
-            history.sources.clear()
-        for node, number in counts.items():
-            if SHARE * number < most:
-                history.sources.pop(node, None)
-
-    def _ask(self, topic: TopicId, node: NodeId, bits: int, source: _Source, start: int) -> None:
+    def _ask(self, topic: TopicId, history: _History, node: NodeId) -> None:
+        """Ask for the next page, if it is to be asked for and there is room for it."""
+        source = history.sources[node]
         survey, prefix = source.survey, source.prefix
-        assert survey is not None
-        assert prefix is not None
-        source.request, source.ticks = next(self._requests), 0
+        if survey is None or prefix is None or not source.is_held or not self._has_room():
+            return
+        source.request, source.ticks, source.is_held = next(self._requests), 0, False
         end = min(survey.end, OFFSET_MAX)
-        question = ReadStored(
-            source.request, survey.store, survey.epoch, start, end, bits, prefix, contents=True
+        self._say(
+            topic,
+            node,
+            ReadStored(
+                source.request,
+                survey.store,
+                survey.epoch,
+                source.start,
+                end,
+                history.bits,
+                prefix,
+                contents=True,
+            ),
         )
-        self._say(topic, node, question)
+
+
+def _choose(history: _History, held: int) -> None:
+    """Keep those who have much more than we have, and split the prefixes among them."""
+    counts = {
+        node: source.survey.count
+        for node, source in history.sources.items()
+        if source.survey is not None
+    }
+    # What the second has: one alone may say what it likes, and nobody is left out for it.
+    usual = sorted(counts.values())[-2:][:1]
+    for node, number in counts.items():
+        is_less = any(SHARE * number < each for each in usual)
+        if number - held < HISTORY_MIN or SHARE * held > number or is_less:
+            del history.sources[node]
+    # Few prefixes: to find what is under one everybody reads all that it has.
+    history.bits = max(len(history.sources) - 1, 0).bit_length()
+    if history.sources:
+        history.prefixes.extend(range(1 << history.bits))
+    history.is_reading = True
+
+
+def _part(page: StoredPage) -> HistoryRead | None:
+    """What a page holds, each publication with the id it is stored under; None if it is no page."""
+    try:
+        publications = _PUBLICATIONS.decode(page.publications)
+        check_publications(publications)
+    except (MsgspecError, MessageError, ValueError, RecursionError):
+        return None
+    ids = page.ids
+    if len(ids) != ID_BYTES * len(publications):
+        return None
+    keys = tuple([ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)])
+    return HistoryRead(publications, keys)

@@ -153,7 +153,9 @@ class Node:
         )
         self._driver.links = self.links
         self._outgoing = Outgoing(self._driver.perform)
-        self._catching_up = CatchingUp(self._driver.say, self._on_history)
+        self._catching_up = CatchingUp(
+            self._driver.say, self._on_history, lambda: not self.durability.is_overfull
+        )
         self.membership = Membership(name, self._topics, self._driver, self.links)
         self.ticker = Ticker(self._tick, settings.tick_s, rng)
         self._flusher = Ticker(self._flush, settings.flush_s, rng)
@@ -226,8 +228,8 @@ class Node:
         """Stop at once, as a crash would, but leave the store in order."""
         for ticker in (self.ticker, self._flusher):
             ticker.stop()
-        self._driver.perform_all(self._topics.settle())
         await self.links.close()
+        self._driver.perform_all(self._topics.settle())
         with suppress(StorageError):  # what is not durable comes again from others
             await self.durability.reached()
         await self._tracing.close()
@@ -347,6 +349,7 @@ class Node:
         # Whoever has published what came has it on its disk: once a tick is enough. Also what a
         # full disk did not take.
         self.durability.nudge()
+        self._outgoing.release(self.durability.ended)  # also of those who did not wait for it
         self._tracing.nudge()
         for topic, node in self._watch.tick(self._topics.ring_neighbours(), is_late=is_late):
             self._driver.say(topic, SUPERVISOR, ReportSilent(node))

@@ -71,7 +71,7 @@ def surveyed(store: str, machine: Subscriber, question: Survey) -> Surveyed:
         epoch=epoch,
         durable_end=archive.durable_end if isinstance(archive, StoredArchive) else 0,
         end=archive.end,
-        count=len(trie),
+        count=machine.count,
         digests=() if question.bits is None else tuple(_digests(trie, question.bits)),
     )
 

@@ -37,6 +37,8 @@ class _Parcel(Struct):
             return False
         if not self.publications or not other.publications:
             return False
+        if self.publications[0].publisher != other.publications[0].publisher:
+            return False  # whose numbers rise: see ``Holdings.unseen_bytes``
         if len(self.publications) + len(other.publications) > TOGETHER_MAX:
             return False
         if self.size_bytes + other.size_bytes > TOGETHER_BYTES_MAX:

@@ -33,7 +33,7 @@ from skipring.runtime.ticker import Ticker
 from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
 from skipring.wire.runtime_messages import Address
-from skipring.wire.values import check_publication, shown
+from skipring.wire.values import PAYLOAD_BYTES_MAX, check_publication, shown
 
 LEAVE_S: Final = 5.0  # Our guess: whoever stops does not want to wait much longer.
 # Our guess: after so much a publisher lets links write; their queues hold 16 times as much.
@@ -175,7 +175,13 @@ class Subscription:
         """
         self._check_open()
         made: list[bytes] = []
-        requests = [self._request(payload) for payload in payloads]
+        now = _now()
+        requests = [
+            PublishRequested(payload=payload, time=now)
+            if type(payload) is bytes and len(payload) <= PAYLOAD_BYTES_MAX
+            else self._request(payload)
+            for payload in payloads
+        ]
         for start in range(0, len(requests), PUBLISHED_TOGETHER):
             made += await self._publish(requests[start : start + PUBLISHED_TOGETHER])
         return made
@@ -206,8 +212,7 @@ class Subscription:
 
     async def _publish(self, requests: Sequence[PublishRequested]) -> list[bytes]:
         made = await self._host.node.publish(self.topic, *requests)
-        for request in requests:
-            self._published_bytes += PUBLICATION_BYTES_MIN + len(request.payload)
+        self._published_bytes += sum([PUBLICATION_BYTES_MIN + len(r.payload) for r in requests])
         if self._published_bytes >= PUBLISHED_AT_ONCE_BYTES:
             self._published_bytes = 0
             await asyncio.sleep(0)  # without a disk nothing else makes a busy publisher pause

@@ -67,6 +67,12 @@ class Member:
         """The ring has formed: time goes as usual."""
         self._set_tick(TICK_S)
         self._count_messages()
+        self._bytes_before = self.node.links.bytes_sent
+
+    @property
+    def bytes_sent(self) -> int:
+        """How much we have sent since then."""
+        return self.node.links.bytes_sent - self._bytes_before
 
     def _count_messages(self) -> None:
         links = self.node.links
@@ -220,8 +226,11 @@ class RingSubscribers(Subscribers):
         await all_are("equal roots", lambda member: member.root == root)
 
     def figures(self) -> dict[str, float]:
-        """How many messages have brought a publication."""
-        return {"messages": sum(member.messages for member in self._members)}
+        """How many messages have brought a publication, and how much one member sent at most."""
+        return {
+            "messages": sum(member.messages for member in self._members),
+            "hottest_bytes": max(member.bytes_sent for member in self._members),
+        }
 
 
 def _carried(message: object) -> int:

@@ -1,0 +1,342 @@
+"""What has come waits to be indexed and hashed; whoever looks at the trie finds all of it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from skipring.core import holdings as holdings_module
+from skipring.core.archive import MemoryArchive
+from skipring.core.claims import Claim
+from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Send, Store
+from skipring.core.events import Flush, HistoryRead, Tick
+from skipring.core.holdings import UNINDEXED_MAX, Holdings
+from skipring.core.messages import CheckTrie, PublishMany, PublishNew
+from skipring.core.prefixes import ALL
+from skipring.core.publications import Publication
+from skipring.core.trie import PublicationTrie
+from tests.core.test_late_keeping import Host, genuine, kinds, made, store, to_all
+from tests.support.machines import TOPIC, unhurried
+
+TURNS_MAX = 10_000  # whoever needs more is not going to end
+
+
+def some(count: int, start: int = 0) -> tuple[Publication, ...]:
+    return tuple(genuine(*(made(seq) for seq in range(start, start + count))))
+
+
+def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
+    """A trie into which all were put at once."""
+    trie = PublicationTrie()
+    trie.add_many((each.id, offset) for offset, each in enumerate(publications))
+    return trie
+
+
+def take(holdings: Holdings, publications: tuple[Publication, ...]) -> list[Effect]:
+    """Let holdings take publications, and store what is new of them."""
+    out = Outbox()
+    holdings.take(publications, out, origin=Origin.REPAIR)
+    for effect in out.effects:
+        if isinstance(effect, Store):
+            assert isinstance(holdings.archive, MemoryArchive)
+            holdings.archive.write(effect.offset, *effect.publications)
+    return out.effects
+
+
+def waiting(holdings: Holdings) -> int:
+    """How many are not in the trie yet."""
+    return len(holdings._unindexed or ())
+
+
+def turns(holdings: Holdings, ids: int) -> int:
+    """How often something has to be worked off until nothing is left."""
+    for turn in range(TURNS_MAX):
+        if not holdings.is_behind:
+            return turn
+        holdings.work_off(ids)
+    raise AssertionError(f"no end after {TURNS_MAX} turns")
+
+
+# -- holdings --------------------------------------------------------------------------------
+
+
+def test_what_is_taken_is_counted_and_known_before_it_is_indexed() -> None:
+    holdings = Holdings(TOPIC, None)
+    take(holdings, some(10))
+    assert (holdings.count, waiting(holdings), holdings.is_behind) == (10, 10, True)
+    assert take(holdings, some(10)) == []
+    assert kinds(take(holdings, some(12))) == [Store, Deliver]
+    assert (holdings.count, waiting(holdings)) == (12, 12)
+
+
+def test_who_looks_at_the_trie_finds_all_in_it() -> None:
+    holdings = Holdings(TOPIC, None)
+    take(holdings, some(10))
+    assert sorted(holdings.trie.entries()) == sorted(eager(some(10)).entries())
+    assert (holdings.count, waiting(holdings)) == (10, 0)
+
+
+def test_it_is_worked_off_in_slices_first_into_the_trie_and_then_by_digests() -> None:
+    holdings = Holdings(TOPIC, None)
+    take(holdings, some(100))
+    for left in (70, 40, 10, 0):
+        assert holdings.is_behind
+        holdings.work_off(30)
+        assert (holdings.count, waiting(holdings)) == (100, left)
+    assert holdings.is_behind  # no digest is known yet
+    assert turns(holdings, 30) > 0
+    assert holdings.trie.is_fresh
+    assert holdings.trie.root == eager(some(100)).root
+
+
+def test_to_work_off_nothing_is_nothing() -> None:
+    holdings = Holdings(TOPIC, None)
+    assert not holdings.is_behind
+    holdings.work_off(10)
+    assert (holdings.count, holdings.is_behind) == (0, False)
+    assert Holdings(TOPIC, None).count == 0
+
+
+def test_what_comes_while_something_is_worked_off_is_worked_off_too() -> None:
+    holdings = Holdings(TOPIC, None)
+    take(holdings, some(50))
+    holdings.work_off(20)
+    take(holdings, some(80))  # of which 50 are known, in the trie or not
+    assert (holdings.count, waiting(holdings)) == (80, 60)
+    turns(holdings, 20)
+    assert sorted(holdings.trie.entries()) == sorted(eager(some(80)).entries())
+
+
+def test_no_more_wait_than_the_limit_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holdings_module, "UNINDEXED_MAX", 10)
+    holdings, most = Holdings(TOPIC, None), 0
+    for start, count in ((0, 4), (4, 4), (8, 4), (12, 1), (13, 25), (38, 3), (41, 9)):
+        before = waiting(holdings)
+        take(holdings, some(count, start))
+        most = max(most, waiting(holdings))
+        assert before + count - waiting(holdings) <= 2 * count  # nothing takes long at once
+    assert 0 < most <= 10
+    assert holdings.count == 50
+    assert holdings.trie.root == eager(some(50)).root
+
+
+def test_the_limit_is_one_that_a_history_does_not_reach_in_a_moment() -> None:
+    assert UNINDEXED_MAX >= 100_000
+
+
+def test_who_starts_anew_indexes_what_is_stored_and_nothing_else() -> None:
+    holdings = Holdings(TOPIC, MemoryArchive())
+    take(holdings, some(10))
+    holdings.take(some(5, 10), Outbox(), origin=Origin.REPAIR)  # never stored
+    holdings.recover({})
+    assert (holdings.count, waiting(holdings)) == (10, 0)
+    assert holdings.trie.root == eager(some(10)).root
+
+
+def test_an_index_that_is_taken_over_replaces_what_waits() -> None:
+    holdings = Holdings(TOPIC, None)
+    take(holdings, some(10))
+    holdings.adopt(eager(some(10)))
+    assert (holdings.count, waiting(holdings)) == (10, 0)
+    assert take(holdings, some(10)) == []
+
+
+def find(holdings: Holdings, out: Outbox) -> None:
+    assert [holdings.find(each.id[:8], out) for each in some(10)] == list(some(10))
+
+
+def read_all(holdings: Holdings, out: Outbox) -> None:
+    assert len(list(holdings.read_many(holdings.trie.entries(), out))) == 10
+
+
+def scrub(holdings: Holdings, out: Outbox) -> None:
+    for _ in range(5):
+        holdings.scrub(4, out)
+
+
+@pytest.mark.parametrize("look", [find, read_all, scrub])
+@pytest.mark.parametrize("worked_off", [0, 4])
+def test_nothing_is_put_aside_because_it_waits(
+    look: Callable[[Holdings, Outbox], None], worked_off: int
+) -> None:
+    holdings, out = Holdings(TOPIC, None), Outbox()
+    take(holdings, some(10))
+    if worked_off:
+        holdings.work_off(worked_off)
+    look(holdings, out)
+    assert out.effects == []
+    assert holdings.trie.root == eager(some(10)).root
+
+
+@unhurried
+@given(
+    packs=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30)), max_size=12),
+    slices=st.lists(st.integers(0, 20), min_size=1, max_size=12),
+    limit=st.integers(1, 50),
+)
+def test_however_it_is_worked_off_the_digest_is_that_of_a_trie_made_at_once(
+    packs: list[tuple[int, int]], slices: list[int], limit: int
+) -> None:
+    holdings, taken = Holdings(TOPIC, MemoryArchive()), dict[bytes, Publication]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(holdings_module, "UNINDEXED_MAX", limit)
+        for turn, (start, count) in enumerate(packs):
+            take(holdings, some(count, start))
+            taken |= {each.id: each for each in some(count, start) if each.id not in taken}
+            assert waiting(holdings) <= limit
+            assert holdings.count == len(taken)
+            ids = slices[turn % len(slices)]
+            if ids and holdings.is_behind:
+                holdings.work_off(ids)
+    turns(holdings, 7)
+    every = tuple(taken.values())
+    assert tuple(holdings.archive.publications()) == every
+    assert sorted(holdings.trie.entries()) == sorted(eager(every).entries())
+    assert holdings.trie.root == eager(every).root
+
+
+# -- a machine -------------------------------------------------------------------------------
+
+
+def test_a_machine_that_keeps_late_has_to_flush_until_all_is_indexed_and_hashed() -> None:
+    host = Host(repairs=True, hashed_ids=50)
+    host.act(HistoryRead(some(2000)))
+    host.act(HistoryRead(()))
+    host.act(Tick())
+    host.act(Tick())
+    flushes = 0
+    while host.machine.has_to_flush and flushes < TURNS_MAX:
+        assert host.act(Flush()) == []
+        flushes += 1
+    assert 1 < flushes < TURNS_MAX
+    assert host.machine.trie.is_fresh
+    assert host.machine.trie.root == eager(some(2000)).root
+
+
+def test_a_machine_that_keeps_at_once_does_not_have_to_flush_for_its_trie() -> None:
+    host = Host(settles_late=False)
+    host.act(HistoryRead(some(50)))
+    host.act(HistoryRead(()))
+    assert not host.machine.has_to_flush
+
+
+def test_a_machine_knows_how_much_it_has_without_its_trie() -> None:
+    host = Host()
+    host.act(HistoryRead(some(50)))
+    holdings = host.machine._holdings
+    assert (host.machine.count, waiting(holdings)) == (50, 50)
+
+
+# -- a history that was read -----------------------------------------------------------------
+
+
+def test_what_was_read_is_stored_and_delivered_and_nobody_is_told_of_it() -> None:
+    host = Host()
+    rows = some(3)
+    effects = host.act(HistoryRead(rows))
+    size = sum(row.size_bytes for row in rows)
+    assert effects == [store(0, *rows), Deliver(rows, 0, Origin.REPAIR, 0, size)]
+    assert not any(isinstance(each, Send) for each in host.act(Flush()))
+
+
+def test_of_what_was_read_only_what_is_not_known_is_taken_each_once() -> None:
+    host = Host()
+    host.act(HistoryRead(some(3)))
+    unnamed = tuple(replace(each, id=b"") for each in some(5))
+    host.act(HistoryRead(unnamed + unnamed))
+    host.act(HistoryRead(some(5)))
+    assert host.stored == [*some(5)]
+    assert host.delivered == list(enumerate(some(5)))
+
+
+def test_what_has_arrived_and_is_not_kept_yet_is_not_delivered_again_when_it_is_read() -> None:
+    host = Host()
+    host.hear(PublishMany((made(0), made(1))))
+    assert host.stored == []
+    host.act(HistoryRead(some(3)))
+    assert host.stored == [*some(3)]
+    assert [offset for offset, _ in host.delivered] == [0, 1, 2]
+
+
+def test_what_was_read_is_not_delivered_again_when_it_arrives_as_new() -> None:
+    host = Host()
+    host.act(HistoryRead(some(3)))
+    for seq in range(3):
+        assert host.hear(PublishNew(made(seq))) == []
+    assert kinds(host.hear(PublishNew(made(3)))) == [Deliver, Send]
+    host.settle()
+    assert host.stored == [*some(4)]
+
+
+def test_T10_whatever_ids_are_claimed_the_fields_give_the_ones_that_count() -> None:
+    host = Host()
+    host.act(HistoryRead(tuple(replace(each, id=b"x" * 32) for each in some(3))))
+    assert host.stored == [*some(3)]
+
+
+def test_of_what_was_read_nothing_is_believed_that_is_an_id_alone() -> None:
+    host = Host()
+    nameless = Publication(publisher="p", seq=0, id=b"x" * 32)
+    below = replace(made(1), seq=-1)
+    host.act(HistoryRead((nameless, below, *some(1))))
+    assert host.stored == [*some(1)]
+
+
+def asks(host: Host) -> bool:
+    return to_all(host.act(Tick()), CheckTrie) != []
+
+
+def is_answered(host: Host, sender: str = "x") -> bool:
+    """Whether somebody who has nothing and compares tries is answered."""
+    return host.hear(CheckTrie(sender, (Claim.make(ALL),), 1), sender) != []
+
+
+def test_T8_while_a_history_is_read_nobody_is_asked_or_answered() -> None:
+    host = Host(repairs=True, history_ticks=8)
+    assert asks(host)
+    host.act(HistoryRead(some(3)))
+    for start in range(3, 30, 3):
+        assert not is_answered(host)
+        assert not asks(host)
+        host.act(HistoryRead(some(3, start)))
+    assert host.stored == [*some(30)]
+
+
+def test_T8_the_end_of_a_history_lets_tries_be_compared_from_the_next_tick_on() -> None:
+    host = Host(repairs=True, history_ticks=8, quiet_ticks_max=64)
+    host.act(HistoryRead(some(3)))
+    host.act(HistoryRead(()))
+    assert not is_answered(host)  # there is enough to do
+    assert asks(host)
+    assert is_answered(host)
+
+
+def test_T8_a_history_that_stops_keeps_nobody_waiting_for_long() -> None:
+    host = Host(repairs=True, history_ticks=4)
+    host.act(HistoryRead(some(3)))
+    assert [asks(host) for _ in range(3)] == [False] * 3
+    assert not is_answered(host)
+    assert asks(host)
+    assert is_answered(host)
+
+
+def test_while_a_history_is_read_nothing_is_indexed_or_scrubbed() -> None:
+    host = Host(repairs=True, history_ticks=8)
+    host.act(HistoryRead(some(30)))
+    effects = [
+        effect for _ in range(4) for event in (Tick(), Flush()) for effect in host.act(event)
+    ]
+    assert not any(isinstance(effect, Discard | Store) for effect in effects)
+    assert not host.machine.has_to_flush
+    assert not is_answered(host)
+    assert waiting(host.machine._holdings) == 30
+
+
+def test_an_end_without_a_history_is_nothing() -> None:
+    host = Host(repairs=True)
+    assert host.act(HistoryRead(())) == []
+    assert (host.stored, host.delivered) == ([], [])
