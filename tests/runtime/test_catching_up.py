@@ -262,11 +262,19 @@ def test_who_does_not_say_how_much_it_has_is_not_waited_for_long() -> None:
 
 
 def test_nobody_who_has_much_less_than_others_is_read_from() -> None:
-    newcomer = Newcomer(NEIGHBOURS[:3])
+    newcomer = Newcomer(NEIGHBOURS[:4])
     newcomer.stores["n1"] = MemoryArchive(history(COUNT // SHARE - 1))
     newcomer.stores["n2"] = MemoryArchive(history(COUNT // SHARE))
     newcomer.look().answer_surveys()
-    assert [newcomer.questions(node) != [] for node in NEIGHBOURS[:3]] == [True, False, True]
+    is_read = [newcomer.questions(node) != [] for node in NEIGHBOURS[:4]]
+    assert is_read == [True, False, True, True]
+
+
+def test_nobody_is_left_out_because_one_alone_says_that_it_has_more() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2])
+    newcomer.stores["n1"] = MemoryArchive(history(COUNT // SHARE - 1))
+    newcomer.look().answer_surveys()
+    assert [newcomer.questions(node) != [] for node in NEIGHBOURS[:2]] == [True, True]
 
 
 # -- prefixes and pages ----------------------------------------------------------------------
