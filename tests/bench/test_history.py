@@ -36,7 +36,8 @@ def test_the_cost_is_that_of_the_newcomer_and_of_those_who_have_it(rows: Rows) -
 
 def test_a_ratio_is_reached_from_1_on() -> None:
     costs = {"skipring": 2.0, "skipring-tls": 3.0, "jetstream": 8.0, "redis-streams": 1.0}
-    rows: Rows = [{"system": system, "cpu_s": cost} for system, cost in costs.items()]
+    whole = {"delivered": 7, "expected": 7}
+    rows: Rows = [{"system": system, "cpu_s": cost, **whole} for system, cost in costs.items()]
     assert ratios(rows) == {
         "cpu_skipring-tls_over_skipring": 1.5,
         "cpu_jetstream_over_skipring": 4.0,
@@ -45,6 +46,13 @@ def test_a_ratio_is_reached_from_1_on() -> None:
         "cpu_redis-streams_over_skipring_over_wanted": 0.5,
     }
     assert ratios(rows[1:]) == {}
+
+
+def test_who_stops_early_is_not_compared() -> None:
+    whole: Rows = [{"system": "skipring", "cpu_s": 2.0, "delivered": 7, "expected": 7}]
+    assert (
+        ratios([*whole, {"system": "jetstream", "cpu_s": 1.0, "delivered": 6, "expected": 7}]) == {}
+    )
 
 
 def test_a_peer_that_is_not_installed_is_named_with_its_command(

@@ -221,7 +221,8 @@ def _row(run: Run, fetched: Sequence[Fetched]) -> Row:
 
 def ratios(rows: Iterable[Row]) -> dict[str, float]:
     """How the peers compare with ours, and both with what is wanted: 1 or more is reached."""
-    costs = {row["system"]: row["cpu_s"] for row in rows if "cpu_s" in row}
+    whole = (row for row in rows if "cpu_s" in row and row["delivered"] == row["expected"])
+    costs = {row["system"]: row["cpu_s"] for row in whole}  # who stops early looks cheap
     own = costs.pop(OURS, None)
     found: dict[str, float] = {}
     for system, cost in costs.items() if own else ():
