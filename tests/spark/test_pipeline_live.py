@@ -104,7 +104,7 @@ def publishing(ring: Ring) -> Iterator[list[bytes]]:
             value = BAD if number % 10 == 9 else json.dumps({"number": number}).encode()
             given = PublishRequested(payload=value, time=time_ns() // 1000)
             node = ring.cluster.node(f"n0{number % 4}")
-            published += await node.publish(TOPIC, given)
+            published.extend(await node.publish(TOPIC, given))
             await asyncio.sleep(0.2)
 
     work = ring.begin(publish())
