@@ -29,6 +29,12 @@ def some(count: int, start: int = 0) -> tuple[Publication, ...]:
     return tuple(genuine(*(made(seq) for seq in range(start, start + count))))
 
 
+def read(publications: tuple[Publication, ...]) -> HistoryRead:
+    """What was read from a store that is in order; what can have no id has none there."""
+    ids = (each.id_in(TOPIC) if each.seq >= 0 else b"" for each in publications)
+    return HistoryRead(publications, tuple(ids))
+
+
 def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
     """A trie into which all were put at once."""
     trie = PublicationTrie()
@@ -204,7 +210,7 @@ def test_however_it_is_worked_off_the_digest_is_that_of_a_trie_made_at_once(
 
 def test_a_machine_that_keeps_late_has_to_flush_until_all_is_indexed_and_hashed() -> None:
     host = Host(repairs=True, hashed_ids=50)
-    host.act(HistoryRead(some(2000)))
+    host.act(read(some(2000)))
     host.act(HistoryRead(()))
     host.act(Tick())
     host.act(Tick())
@@ -219,14 +225,14 @@ def test_a_machine_that_keeps_late_has_to_flush_until_all_is_indexed_and_hashed(
 
 def test_a_machine_that_keeps_at_once_does_not_have_to_flush_for_its_trie() -> None:
     host = Host(settles_late=False)
-    host.act(HistoryRead(some(50)))
+    host.act(read(some(50)))
     host.act(HistoryRead(()))
     assert not host.machine.has_to_flush
 
 
 def test_a_machine_knows_how_much_it_has_without_its_trie() -> None:
     host = Host()
-    host.act(HistoryRead(some(50)))
+    host.act(read(some(50)))
     holdings = host.machine._holdings
     assert (host.machine.count, waiting(holdings)) == (50, 50)
 
@@ -237,7 +243,7 @@ def test_a_machine_knows_how_much_it_has_without_its_trie() -> None:
 def test_what_was_read_is_stored_and_delivered_and_nobody_is_told_of_it() -> None:
     host = Host()
     rows = some(3)
-    effects = host.act(HistoryRead(rows))
+    effects = host.act(read(rows))
     size = sum(row.size_bytes for row in rows)
     assert effects == [store(0, *rows), Deliver(rows, 0, Origin.REPAIR, 0, size)]
     assert not any(isinstance(each, Send) for each in host.act(Flush()))
@@ -245,10 +251,10 @@ def test_what_was_read_is_stored_and_delivered_and_nobody_is_told_of_it() -> Non
 
 def test_of_what_was_read_only_what_is_not_known_is_taken_each_once() -> None:
     host = Host()
-    host.act(HistoryRead(some(3)))
+    host.act(read(some(3)))
     unnamed = tuple(replace(each, id=b"") for each in some(5))
-    host.act(HistoryRead(unnamed + unnamed))
-    host.act(HistoryRead(some(5)))
+    host.act(read(unnamed + unnamed))
+    host.act(read(some(5)))
     assert host.stored == [*some(5)]
     assert host.delivered == list(enumerate(some(5)))
 
@@ -257,14 +263,14 @@ def test_what_has_arrived_and_is_not_kept_yet_is_not_delivered_again_when_it_is_
     host = Host()
     host.hear(PublishMany((made(0), made(1))))
     assert host.stored == []
-    host.act(HistoryRead(some(3)))
+    host.act(read(some(3)))
     assert host.stored == [*some(3)]
     assert [offset for offset, _ in host.delivered] == [0, 1, 2]
 
 
 def test_what_was_read_is_not_delivered_again_when_it_arrives_as_new() -> None:
     host = Host()
-    host.act(HistoryRead(some(3)))
+    host.act(read(some(3)))
     for seq in range(3):
         assert host.hear(PublishNew(made(seq))) == []
     assert kinds(host.hear(PublishNew(made(3)))) == [Deliver, Send]
@@ -274,7 +280,7 @@ def test_what_was_read_is_not_delivered_again_when_it_arrives_as_new() -> None:
 
 def test_T10_whatever_ids_are_claimed_the_fields_give_the_ones_that_count() -> None:
     host = Host()
-    host.act(HistoryRead(tuple(replace(each, id=b"x" * 32) for each in some(3))))
+    host.act(read(tuple(replace(each, id=b"x" * 32) for each in some(3))))
     assert host.stored == [*some(3)]
 
 
@@ -282,7 +288,7 @@ def test_of_what_was_read_nothing_is_believed_that_is_an_id_alone() -> None:
     host = Host()
     nameless = Publication(publisher="p", seq=0, id=b"x" * 32)
     below = replace(made(1), seq=-1)
-    host.act(HistoryRead((nameless, below, *some(1))))
+    host.act(read((nameless, below, *some(1))))
     assert host.stored == [*some(1)]
 
 
@@ -298,17 +304,17 @@ def is_answered(host: Host, sender: str = "x") -> bool:
 def test_T8_while_a_history_is_read_nobody_is_asked_or_answered() -> None:
     host = Host(repairs=True, history_ticks=8)
     assert asks(host)
-    host.act(HistoryRead(some(3)))
+    host.act(read(some(3)))
     for start in range(3, 30, 3):
         assert not is_answered(host)
         assert not asks(host)
-        host.act(HistoryRead(some(3, start)))
+        host.act(read(some(3, start)))
     assert host.stored == [*some(30)]
 
 
 def test_T8_the_end_of_a_history_lets_tries_be_compared_from_the_next_tick_on() -> None:
     host = Host(repairs=True, history_ticks=8, quiet_ticks_max=64)
-    host.act(HistoryRead(some(3)))
+    host.act(read(some(3)))
     host.act(HistoryRead(()))
     assert not is_answered(host)  # there is enough to do
     assert asks(host)
@@ -317,7 +323,7 @@ def test_T8_the_end_of_a_history_lets_tries_be_compared_from_the_next_tick_on() 
 
 def test_T8_a_history_that_stops_keeps_nobody_waiting_for_long() -> None:
     host = Host(repairs=True, history_ticks=4)
-    host.act(HistoryRead(some(3)))
+    host.act(read(some(3)))
     assert [asks(host) for _ in range(3)] == [False] * 3
     assert not is_answered(host)
     assert asks(host)
@@ -326,7 +332,7 @@ def test_T8_a_history_that_stops_keeps_nobody_waiting_for_long() -> None:
 
 def test_while_a_history_is_read_nothing_is_indexed_or_scrubbed() -> None:
     host = Host(repairs=True, history_ticks=8)
-    host.act(HistoryRead(some(30)))
+    host.act(read(some(30)))
     effects = [
         effect for _ in range(4) for event in (Tick(), Flush()) for effect in host.act(event)
     ]

@@ -19,17 +19,16 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from skipring.bench import lab
+from skipring.bench.peers.run import TOPIC
 from skipring.bench.processes import cpu_s
-from skipring.core.publications import Publication
+from skipring.bench.stores import fill_store
 from skipring.spark import register, session
 from skipring.spark.lab.running import settings_for
 from skipring.spark.options import Access
 from skipring.spark.reach import Reach
-from skipring.storage.publications import PublicationStore
 
 RING: Final = "skipring"
 PARQUET: Final = "parquet"
-TOPIC: Final = "bench"
 PAYLOAD_BYTES: Final = 128  # as in the other benchmarks
 MEMBERS: Final = 4
 CORES: Final = 2
@@ -40,8 +39,6 @@ AGAIN_S: Final = 0.1
 WANTED: Final = 0.5  # of the rows per second that Parquet gives
 
 Rows = Generator[dict[str, Any], None, dict[str, float]]  # and the ratios at the end
-
-_FIRST_TIME: Final = 1_700_000_000_000_000
 
 
 def measure(rows: int, runs: int, *, repeats: int = REPEATS) -> Iterator[dict[str, Any]]:
@@ -62,7 +59,8 @@ def _measured_reads(rows: int, repeats: int) -> Rows:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="skipring-bench-")))
         nodes = [f"n{number}" for number in range(MEMBERS)]
-        fill([directory / node for node in nodes], rows)
+        for node in nodes:
+            fill_store(directory / node, rows, PAYLOAD_BYTES)
         ring = stack.enter_context(running_ring(directory, nodes))
         master = f"local[{CORES}]"
         spark = stack.enter_context(session.opened(master=master, app="skipring bench"))
@@ -118,24 +116,6 @@ def _table(spark: SparkSession, supervisor: str) -> DataFrame:
 
 
 # -- the ring ----------------------------------------------------------------------------------
-
-
-def fill(directories: list[Path], rows: int) -> None:
-    """Put the same publications on the disks of nodes that do not run yet."""
-    publications = [_publication(number) for number in range(rows)]
-    for directory in directories:
-        with PublicationStore.open(directory) as store:
-            archive = store.archive(TOPIC)
-            for offset, publication in enumerate(publications):
-                archive.write(offset, publication)
-            store.commit()
-
-
-def _publication(number: int) -> Publication:
-    payload = f"{number:016}".encode() * (PAYLOAD_BYTES // 16)
-    return Publication(
-        publisher="bench", seq=number, payload=payload, time=_FIRST_TIME + number
-    ).settled(TOPIC)
 
 
 class Ring:

@@ -56,12 +56,11 @@ class PublishManyRequested(Struct, frozen=True, gc=False):
 class HistoryRead(Struct, frozen=True, gc=False):
     """The host has read publications from a neighbour's store; none: it has read all there are.
 
-    With them come the ids under which they are stored there, if they are known: what has another
-    one is spoilt.
+    With them come the ids under which they are stored there: what has another one is spoilt.
     """
 
     publications: tuple[Publication, ...]
-    ids: tuple[bytes, ...] | None = None
+    ids: tuple[bytes, ...] = ()
 
 
 class Flush(Struct, frozen=True, gc=False):

@@ -127,15 +127,14 @@ class Holdings:
         return self._take(some, out, origin, hops)
 
     def take_read(
-        self, publications: tuple[Publication, ...], ids: tuple[bytes, ...] | None, out: Outbox
+        self, publications: tuple[Publication, ...], ids: tuple[bytes, ...], out: Outbox
     ) -> tuple[Publication, ...]:
         """Keep publications that were read elsewhere, but none that was stored under another id."""
         shown = [p.payload is not None and p.seq >= 0 and p.time >= 0 for p in publications]
         some = settled(compress(publications, shown), self.topic)
-        if ids is not None:
-            claimed = zip(some, compress(ids, shown), strict=True)
-            some = tuple([each for each, key in claimed if each.id == key])
-        return self._take(some, out, Origin.REPAIR, 0)
+        claimed = zip(some, compress(ids, shown), strict=True)
+        genuine = tuple([each for each, key in claimed if each.id == key])
+        return self._take(genuine, out, Origin.REPAIR, 0)
 
     def _take(
         self, some: tuple[Publication, ...], out: Outbox, origin: Origin, hops: int

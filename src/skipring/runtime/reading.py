@@ -260,7 +260,7 @@ class Reader:
         stored = self._archive.read(offset)
         if stored is None or stored.time < self._since:  # None: it is spoilt, and will come again
             return []
-        return [self._as_read(offset, stored, None, replayed=offset < self._first)]
+        return self._as_read((stored,), offset, None, replayed=offset < self._first)
 
     def _fresh_at(self, offset: int) -> _Fresh | None:
         """What came together with the publication at an offset, if it is at hand."""
@@ -273,10 +273,24 @@ class Reader:
         """What is at hand from where we are, up to what is to be skipped."""
         if self._skipped:
             end = min(end, self._skipped[0].start)
-        offset, topic, hops = self._next, self._topic, fresh.hops
+        offset, hops = self._next, fresh.hops
         some = fresh.publications[offset - fresh.start : end - fresh.start]
         self._next += len(some)
-        # In one go: this is done for every publication that comes to an application.
+        return self._as_read(some, offset, hops, replayed=False)
+
+    def _as_read(
+        self,
+        some: tuple[StoredPublication, ...],
+        start: int,
+        hops: int | None,
+        *,
+        replayed: bool,
+    ) -> list[Publication]:
+        """Publications from an offset on, as the application gets them.
+
+        By position: this is done for every one that comes, and names would cost as much again.
+        """
+        topic = self._topic
         return [
             Publication(
                 p.publisher,
@@ -285,31 +299,14 @@ class Reader:
                 p.key,
                 p.headers,
                 p.payload or b"",
-                False,  # replayed
+                replayed,
                 hops,
-                place,
+                offset,
                 topic,
                 p.id,
             )
-            for place, p in enumerate(some, offset)
+            for offset, p in enumerate(some, start)
         ]
-
-    def _as_read(
-        self, offset: int, stored: StoredPublication, hops: int | None, *, replayed: bool
-    ) -> Publication:
-        return Publication(
-            publisher=stored.publisher,
-            seq=stored.seq,
-            time=stored.time,
-            key=stored.key,
-            headers=stored.headers,
-            payload=stored.payload or b"",
-            replayed=replayed,
-            hops=hops,
-            offset=offset,
-            _topic=self._topic,
-            _id=stored.id,
-        )
 
     # -- what comes --------------------------------------------------------------------------
 

@@ -169,19 +169,20 @@ def check_publications(publications: tuple[Publication, ...]) -> None:
     believed = None
     for each in publications:
         payload = each.payload
-        # Most are small, come from one publisher, and have neither key nor headers.
-        is_plain = not (payload is None or each.key or each.headers or each.id)
+        # Most come from the publisher of the one before, and have neither key nor headers: of them
+        # little is to be looked at.
         if (
-            is_plain
-            and payload is not None
-            and each.publisher == believed
-            and len(payload) <= PAYLOAD_BYTES_MAX
-            and each.seq <= NUMBER_MAX
-            and each.time <= NUMBER_MAX
+            payload is None
+            or len(payload) > PAYLOAD_BYTES_MAX
+            or each.key
+            or each.headers
+            or each.id
+            or each.publisher != believed
+            or each.seq > NUMBER_MAX
+            or each.time > NUMBER_MAX
         ):
-            continue
-        _check_nameless(each)
-        believed = each.publisher
+            _check_nameless(each)
+            believed = each.publisher
 
 
 # -- the other fields ------------------------------------------------------------------------
