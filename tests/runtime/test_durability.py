@@ -338,7 +338,7 @@ def test_one_that_publishes_for_others_and_leaves_meanwhile_refuses(tmp_path: Pa
                                 TOPIC, "full", lambda n: Publish(n, made), Published, timeout_s=3
                             )
                         )
-                        await until(lambda: bool(node._tasks))
+                        await until(lambda: len(node.errands) > 0)
                         await node.unsubscribe(TOPIC, 5)
                         gate.set()
                         answer = await asked

@@ -10,8 +10,9 @@ import pytest
 
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
-from skipring.runtime import node as node_module
+from skipring.runtime import errands
 from skipring.runtime import supervisor as supervisor_module
+from skipring.runtime.node import Node
 from skipring.runtime.outsider import Outsider
 from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
@@ -28,7 +29,7 @@ def publications(count: int) -> list[Publication]:
 def test_a_node_publishes_only_so_much_for_others_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_module, "PUBLISHING_MAX", 4)
+    monkeypatch.setattr(errands, "PUBLISHING_MAX", 4)
 
     async def scene() -> str:
         async with Cluster(n=1, data_dir=tmp_path) as cluster:
@@ -110,10 +111,7 @@ def test_two_nodes_of_one_name_leave_a_line_in_the_log() -> None:
         supervisor = SupervisorServer(Settings(tick_s=0.05), rng=Random(0))
         await supervisor.start(LOOPBACK, 0)
         settings = Settings(supervisors=(supervisor.address,), tick_s=0.05)
-        twins = [
-            node_module.Node("twin", settings, rng=Random(i), deliver=lambda *_: None)
-            for i in range(2)
-        ]
+        twins = [Node("twin", settings, rng=Random(i), deliver=lambda *_: None) for i in range(2)]
         try:
             with logged() as lines:
                 for node in twins:

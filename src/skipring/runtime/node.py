@@ -50,6 +50,7 @@ from skipring.runtime.chaos import DAMAGES, SeverableLinks, damage_node, kill_pr
 from skipring.runtime.detector import Watch
 from skipring.runtime.driver import Driver
 from skipring.runtime.durability import Durability, Tracing
+from skipring.runtime.errands import Errands
 from skipring.runtime.inspection import answer
 from skipring.runtime.journal import Journals
 from skipring.runtime.links import Links
@@ -71,7 +72,6 @@ from skipring.wire.runtime_messages import (
     Probe,
     ProbeReply,
     Publish,
-    Published,
     ReadDeliveries,
     ReadJournal,
     ReadStored,
@@ -85,8 +85,6 @@ from skipring.wire.runtime_messages import (
 )
 from skipring.wire.values import shown
 
-NO_DISK: Final = "it keeps nothing on a disk"
-PUBLISHING_MAX: Final = 1024  # Limit of ours: publications for others that are under way.
 LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accuses nobody.
 
 # What is not taken from everybody at all times.
@@ -166,7 +164,13 @@ class Node:
         self._tracing = Tracing(self._trace)
         self.deliveries: Counter[tuple[TopicId, Origin]] = Counter()
         self.put_aside = 0  # publications that turned out to be spoilt
-        self._tasks: set[asyncio.Task[None]] = set()  # of publishing for others
+        self.errands = Errands(
+            self._topics,
+            self._driver,
+            self.durability,
+            self.publish,
+            has_disk=store is not None,
+        )
 
     async def start(self, host: str, port: int) -> Self:
         """Listen; port 0 picks a free one."""
@@ -273,11 +277,7 @@ class Node:
             case Probe(nonce=nonce) if sender == SUPERVISOR:
                 self._driver.say(topic, SUPERVISOR, ProbeReply(nonce))
             case Publish():
-                task = asyncio.get_running_loop().create_task(
-                    self._publish_for(sender, topic, message)
-                )
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self.errands.begin(sender, topic, message)
             case InspectNode() | ListPublications() | ReadJournal():
                 seen = answer(topic, self._topics.machine(topic), self._journals, message)
                 self._driver.say(topic, sender, seen)
@@ -296,45 +296,11 @@ class Node:
             case _:
                 pass  # an answer to nobody
 
-    async def _publish_for(self, sender: NodeId, topic: TopicId, message: Publish) -> None:
-        """Publish for one that is no member, and say so once it is durable."""
-        given = message.publication
-        why = self._why_not(topic, message)
-        if why is not None or given.payload is None:
-            self._driver.say(topic, sender, Refused(message.request, why or "no payload"))
-            return
-        event = PublishRequested(
-            payload=given.payload,
-            time=given.time,
-            key=given.key,
-            headers=given.headers,
-            publisher=given.publisher,
-            seq=given.seq,
-        )
-        try:
-            await self.publish(topic, event)
-        except SkipringError as error:
-            self._driver.say(topic, sender, Refused(message.request, str(error)))
-            return
-        key = given.id_in(topic)
-        offset = self._topics.offset_of(topic, key)
-        self._driver.say(topic, sender, Published(message.request, key, offset or 0))
-
     def _on_history(self, topic: TopicId, part: HistoryRead) -> None:
         """A part of a history has come; all of it, if there is nothing in it."""
         self._driver.give(topic, part)
         if not part.publications:
             self.durability.nudge()
-
-    def _why_not(self, topic: TopicId, message: Publish) -> str | None:
-        """Why we do not publish for somebody, or None."""
-        if topic not in self._topics:
-            return "not a member of the topic"
-        if self._store is None and not message.volatile:
-            return NO_DISK
-        if self.durability.is_overfull or len(self._tasks) > PUBLISHING_MAX:
-            return "too much waits to be stored; try again"
-        return None
 
     def _tick(self) -> None:
         """Run the machines, and report neighbours that have gone silent (section 3.3)."""

@@ -14,8 +14,8 @@ from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
 from skipring.runtime.addresses import AddressBook, supervisor_at, supervisor_of
+from skipring.runtime.errands import NO_DISK
 from skipring.runtime.links import Links
-from skipring.runtime.node import NO_DISK
 from skipring.wire.codec import Envelope, encode, named_nodes
 from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role
