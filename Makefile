@@ -8,7 +8,7 @@ LOCK_FLAGS ?=
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check slow bench golden lock clean static
+.PHONY: help setup demo test check slow bench docs golden lock clean static
 .DELETE_ON_ERROR:
 
 help: ## print this list
@@ -36,6 +36,10 @@ bench: setup ## measure all that we claim, beside our peers as far as they are i
 	@$(BIN)/skipring bench reconcile
 	@$(BIN)/skipring bench spark
 
+docs: setup ## build the pages of docs/ into build/docs, with the reference; a warning is an error
+	$(BIN)/sphinx-build -q -W --keep-going docs build/docs
+	@echo "open build/docs/index.html"
+
 golden: setup ## rewrite the transcripts in tests/golden; review the diff
 	SKIPRING_GOLDEN=rewrite $(BIN)/pytest -q -m "" tests/golden
 
@@ -45,7 +49,7 @@ lock: ## rewrite requirements.lock from pyproject.toml (LOCK_FLAGS=--upgrade for
 	@$(PYTHON) -m venv .venv-lock
 	@trap 'rm -rf .venv-lock' EXIT; \
 	.venv-lock/bin/python -m pip install -qq uv==$(UV_VERSION) && \
-	.venv-lock/bin/uv pip compile pyproject.toml --extra spark --group dev --universal --python-version 3.11 \
+	.venv-lock/bin/uv pip compile pyproject.toml --extra spark --group dev --group docs --universal --python-version 3.11 \
 		--generate-hashes --no-config --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command 'make lock' --quiet $(LOCK_FLAGS) --output-file requirements.lock
 

@@ -74,6 +74,14 @@ from skipring.wire.values import (
     SESSION_MAX,
     SURVEY_BITS_MAX,
 )
+from skipring.wire.watching import (
+    Arrival,
+    ArrivalPage,
+    InspectSupervisor,
+    ReadArrivals,
+    SupervisorStatus,
+    TopicStatus,
+)
 from tests.support.machines import label, peer
 from tests.support.strategies import (
     label_texts,
@@ -149,6 +157,10 @@ SAMPLES: tuple[WireMessage, ...] = (
     StoredPage(5, 9, (1, 8), b"", b"\x90"),
     ReadDeliveries(5, 1, 1000),
     DeliveryPage(5, None, (1,), (2,), b"\x03", b"\x01", bytes(range(ID_BYTES))),
+    InspectSupervisor(6, 0),
+    SupervisorStatus(6, 99, 1, 2, 1, None, (TopicStatus("news", 16, 40),)),
+    ReadArrivals(7, 3),
+    ArrivalPage(7, 4, (Arrival(9, "b", 2, 1, 3, 2, "a", 7, 5),)),
     AskConsent(4),
     Overwrite(
         request=4,
@@ -305,6 +317,27 @@ def reading_messages() -> SearchStrategy[RuntimeMessage]:
     )
 
 
+def watching_messages() -> SearchStrategy[RuntimeMessage]:
+    """What those say who watch a ring, and those who are watched."""
+    number = st.integers(0, NUMBER_MAX)
+    topic = st.builds(TopicStatus, st.sampled_from(["news", "ü/#"]), number, number)
+    arrival = st.builds(
+        Arrival,
+        number,
+        st.none() | node_names(),
+        st.integers(0, 255),
+        *(number,) * 3,
+        node_names(),
+        *(number,) * 2,
+    )
+    return st.one_of(
+        st.builds(InspectSupervisor, number, number),
+        st.builds(SupervisorStatus, *(number,) * 5, st.none() | number, several(topic)),
+        st.builds(ReadArrivals, number, number),
+        st.builds(ArrivalPage, number, number, several(arrival)),
+    )
+
+
 def damages() -> SearchStrategy[RuntimeMessage]:
     """What those say who damage on purpose, and the answer."""
     number = st.integers(0, NUMBER_MAX)
@@ -340,7 +373,7 @@ def damages() -> SearchStrategy[RuntimeMessage]:
 def wire_messages() -> SearchStrategy[WireMessage]:
     """Every message that may travel."""
     known = messages(NODES).map(_allowed) | runtime_messages()
-    return known | inspection_messages() | reading_messages() | damages()
+    return known | inspection_messages() | reading_messages() | watching_messages() | damages()
 
 
 def topics() -> SearchStrategy[str]:

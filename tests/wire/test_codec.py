@@ -53,6 +53,7 @@ from skipring.wire.runtime_messages import (
     Surveyed,
     WireMessage,
 )
+from skipring.wire.watching import Arrival, ArrivalPage, SupervisorStatus, TopicStatus
 from tests.support.machines import label, peer, unhurried
 from tests.support.strategies import publications
 from tests.wire.samples import (
@@ -232,6 +233,8 @@ def journal(entry: JournalEntry, count: int = 1) -> JournalPage:
 
 NAMED = replace(PUBLICATION, id=bytes(32))
 CHANGE = JournalEntry(0, 0, "Tick", None, "left", "none", "none", "why")
+TOPIC_SEEN = TopicStatus("news", 1, 1)
+ARRIVAL = Arrival(0, None, 0, 0, 1, 1, "a", 0, 0)
 LONG = Publication(publisher="a", seq=0, payload=bytes(512 * 1024))
 OUTSIDE: dict[str, WireMessage] = {
     "a node of no name": RemoveConnections(""),
@@ -293,6 +296,16 @@ OUTSIDE: dict[str, WireMessage] = {
     "more contents than a page has": StoredPage(0, None, (), b"", bytes(960 * 1024 + 1)),
     "a delivery before the epoch": DeliveryPage(0, None, (1,), (-1,), b"", b"", b""),
     "more hops than a page has": DeliveryPage(0, None, (), (), bytes(16_385), b"", b""),
+    "more topics than a page has": SupervisorStatus(0, 0, 0, 0, 0, None, (TOPIC_SEEN,) * 257),
+    "a topic of no name": SupervisorStatus(0, 0, 0, 0, 0, None, (replace(TOPIC_SEEN, topic=""),)),
+    "fewer members than none": SupervisorStatus(
+        0, 0, 0, 0, 0, None, (replace(TOPIC_SEEN, members=-1),)
+    ),
+    "more arrivals than a page has": ArrivalPage(0, 0, (ARRIVAL,) * 513),
+    "an arrival from a bad name": ArrivalPage(0, 0, (replace(ARRIVAL, sender="a b"),)),
+    "an arrival of a bad name": ArrivalPage(0, 0, (replace(ARRIVAL, publisher=""),)),
+    "an arrival over 256 hops": ArrivalPage(0, 0, (replace(ARRIVAL, hops=256),)),
+    "an arrival before the epoch": ArrivalPage(0, 0, (replace(ARRIVAL, time=-1),)),
     "a listed publication without an id": PublicationPage(0, None, (PUBLICATION,)),
     "headers of what is not shown": PublicationPage(0, None, (replace(NAMED, payload=None),)),
     "a listed publication of a bad name": PublicationPage(
@@ -512,6 +525,10 @@ GOLDEN = {
         "000000380193985605c091019102c40103c40101c420000102030405060708090a0b0c0d0e0f1011"
         "12131415161718191a1b1c1d1e1fa46e65777380"
     ),
+    "InspectSupervisor": "0000000c009393570600a46e65777380",
+    "SupervisorStatus": "00000019019398580663010201c09193a46e6577731028a46e65777380",
+    "ReadArrivals": "0000000c009393590703a46e65777380",
+    "ArrivalPage": "000000190193945a0704919909a16202010302a1610705a46e65777380",
     "AskConsent": "0000000b0093926004a46e65777380",
     "Overwrite": (
         "0000004f019399610491cf80000000000000009291cf4000000000000000a162c0929100a1639292"

@@ -36,6 +36,7 @@ from skipring.wire.runtime_messages import (
     WireMessage,
 )
 from skipring.wire.values import ENTRIES_MAX, LOCATED_MAX, SHORTCUTS_MAX
+from skipring.wire.watching import ArrivalPage, SupervisorStatus
 from tests.wire.samples import SAMPLES
 
 of_every_type = pytest.mark.parametrize("kind", WIRE_TYPES)
@@ -53,6 +54,7 @@ def test_a_format_names_the_fields_of_its_message_in_order(kind: type[WireMessag
 def test_data_frames_carry_publications_claims_what_is_seen_and_damage_and_nothing_else() -> None:
     in_data = {kind for kind, form in FORMATS.items() if form.frame_kind is DATA}
     seen = {DatabasePage, NodeStatus, PublicationPage, JournalPage, StoredPage, DeliveryPage}
+    seen |= {SupervisorStatus, ArrivalPage}
     damages = {Overwrite, OverwriteDatabase, Forge, Isolate}
     carried = {PublishNew, PublishMany, Publications, CheckTrie, CheckAndPublish, Publish}
     assert in_data == carried | seen | damages
@@ -114,6 +116,10 @@ TAGS = {
     "StoredPage": 84,
     "ReadDeliveries": 85,
     "DeliveryPage": 86,
+    "InspectSupervisor": 87,
+    "SupervisorStatus": 88,
+    "ReadArrivals": 89,
+    "ArrivalPage": 90,
     "AskConsent": 96,
     "Overwrite": 97,
     "OverwriteDatabase": 98,

@@ -121,7 +121,7 @@ def explain(inspection: Inspection, node: NodeId, journal: JournalPage | None) -
     return Explanation(
         node=node,
         standing=_standing(inspection, node),
-        violations=tuple(each for each in found if _is_about(each, node)),
+        violations=tuple(each for each in found if is_about(each, node)),
         tick=journal.tick if journal is not None else None,
         journal=journal.entries if journal is not None else (),
     )
@@ -136,7 +136,7 @@ def _standing(inspection: Inspection, node: NodeId) -> str:
     return f"a member under label {status.label}" if status.label else "a member without a label"
 
 
-def _is_about(violation: Violation, node: NodeId) -> bool:
+def is_about(violation: Violation, node: NodeId) -> bool:
     """True if it is the node's own variables, or its entry in the database, that are wrong."""
     subject, _, _ = violation.text.removeprefix("database: ").partition(" ")
     fields = (f"{node}.left", f"{node}.right", f"{node}.ring")

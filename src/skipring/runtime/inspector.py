@@ -9,7 +9,7 @@ seen by halves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
 from random import Random
@@ -103,6 +103,7 @@ class Inspector:
 
     def __init__(self, outsider: Outsider, topic: TopicId) -> None:
         self.patience_s = NODE_S  # how long a node may take for an answer
+        self.supervisor_patience_s = SUPERVISOR_S
         self._outsider = outsider
         self._topic = topic
         self._seen: dict[NodeId, NodeStatus | Refused | None] = {}  # None: has not answered
@@ -111,9 +112,17 @@ class Inspector:
 
     async def inspect(self, contents: Contents) -> Inspection:
         """Look at the supervisor, then at every node; UnreachableError without a supervisor."""
+        return await self._inspect(await self._database(), (), contents)
+
+    async def inspect_again(self, before: Inspection, contents: Contents) -> Inspection:
+        """Look at those who were there before, while no supervisor answers."""
+        return await self._inspect(before.snapshot.supervisor, before.statuses, contents)
+
+    async def _inspect(
+        self, supervisor: SupervisorState, nodes: Iterable[NodeId], contents: Contents
+    ) -> Inspection:
         self._seen, self._unaddressed, self._listed_bytes = {}, set(), 0
-        supervisor = await self._database()
-        await self._visit_all(supervisor)
+        await self._visit_all(supervisor, nodes)
         statuses = {n: s for n, s in sorted(self._seen.items()) if isinstance(s, NodeStatus)}
         stored = await self._stored(statuses, contents)
         statuses = {node: status for node, status in statuses.items() if node in stored}
@@ -178,7 +187,7 @@ class Inspector:
                 SUPERVISOR,
                 lambda request: InspectDatabase(request, start),
                 DatabasePage,
-                SUPERVISOR_S,
+                self.supervisor_patience_s,
             )
             if isinstance(page, DatabasePage):
                 return page
@@ -195,10 +204,10 @@ class Inspector:
 
     # -- nodes ---------------------------------------------------------------------------------
 
-    async def _visit_all(self, supervisor: SupervisorState) -> None:
-        """Ask those who are recorded or wait, whom these refer to, and so on."""
+    async def _visit_all(self, supervisor: SupervisorState, nodes: Iterable[NodeId]) -> None:
+        """Ask those who are recorded, wait or are known, whom these refer to, and so on."""
         waiting = {node for _, node in supervisor.database if node is not None}
-        waiting.update(supervisor.queue)
+        waiting.update(supervisor.queue, nodes)
         slots = asyncio.Semaphore(AT_ONCE)
         while waiting:
             async with asyncio.TaskGroup() as group:

@@ -37,6 +37,7 @@ from skipring.wire.runtime_messages import (
     Surveyed,
     WireMessage,
 )
+from skipring.wire.watching import ArrivalPage, SupervisorStatus
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
@@ -45,6 +46,7 @@ SHOWN_MAX: Final = 4
 ANSWER_S: Final = 5.0  # Our guess: whoever has not answered by then will not.
 NAME_CHARACTERS_MAX: Final = 64  # of a node
 MEMBERS: Final = 16  # to choose from: the first may just have crashed, or have no disk
+NO_TOPIC: Final = "-"  # of an envelope that is about none: it must have one
 LOCATIONS_MAX: Final = 8  # Our guess: after so many members, of a large topic, we give up.
 
 Answer = (
@@ -57,6 +59,8 @@ Answer = (
     | Surveyed
     | StoredPage
     | DeliveryPage
+    | SupervisorStatus
+    | ArrivalPage
     | Done
 )
 Wanted = TypeVar("Wanted", bound=Answer)
@@ -174,14 +178,48 @@ class Outsider:
 
         Nor does one come from whom we cannot reach, or have lost the connection to.
         """
+        if to == SUPERVISOR:
+            return await self._ask_supervisor(
+                self.supervisor_of(topic), topic, question, kind, timeout_s
+            )
+        return await self._ask(to, partial(self._links.send, to), topic, question, kind, timeout_s)
+
+    async def ask_supervisor(
+        self,
+        address: Address,
+        question: Callable[[int], RuntimeMessage],
+        kind: type[Wanted],
+        timeout_s: float = ANSWER_S,
+    ) -> Wanted | Refused | None:
+        """As ``ask``, but of one of the supervisors, and about no topic."""
+        return await self._ask_supervisor(address, NO_TOPIC, question, kind, timeout_s)
+
+    async def _ask_supervisor(
+        self,
+        address: Address,
+        topic: TopicId,
+        question: Callable[[int], RuntimeMessage],
+        kind: type[Wanted],
+        timeout_s: float,
+    ) -> Wanted | Refused | None:
+        send = partial(self._links.send_to_supervisor, address)
+        return await self._ask(supervisor_at(address), send, topic, question, kind, timeout_s)
+
+    async def _ask(
+        self,
+        asked: NodeId,
+        send: Callable[[bytes], None],
+        topic: TopicId,
+        question: Callable[[int], RuntimeMessage],
+        kind: type[Wanted],
+        timeout_s: float,
+    ) -> Wanted | Refused | None:
         request = next(self._requests)
         future = asyncio.get_running_loop().create_future()
-        asked = supervisor_at(self.supervisor_of(topic)) if to == SUPERVISOR else to
         self._waiting[request] = asked, future
         try:
             message = question(request)
-            hints = self.book.hints(named_nodes(message))
-            self._send(topic, to, encode(topic, message, hints))
+            send(encode(topic, message, self.book.hints(named_nodes(message))))
             async with asyncio.timeout(timeout_s):
                 answer = await future
         except TimeoutError:
@@ -189,12 +227,6 @@ class Outsider:
         finally:
             del self._waiting[request]
         return answer if isinstance(answer, kind | Refused) else None
-
-    def _send(self, topic: TopicId, to: NodeId, frame: bytes) -> None:
-        if to == SUPERVISOR:
-            self._links.send_to_supervisor(self.supervisor_of(topic), frame)
-        else:
-            self._links.send(to, frame)
 
     def _give_up(self, node: NodeId) -> None:
         """Wait no more for answers of somebody who may not have got the questions."""

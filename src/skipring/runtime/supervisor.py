@@ -10,7 +10,13 @@ from typing import Final, Self
 
 from skipring.core.effects import Effect, Send
 from skipring.core.events import NodeSuspected, Received
-from skipring.core.messages import Message, SetConfiguration, Subscribe, Unsubscribe
+from skipring.core.messages import (
+    GetConfiguration,
+    Message,
+    SetConfiguration,
+    Subscribe,
+    Unsubscribe,
+)
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SupervisorState
 from skipring.core.topics import SupervisorTopics
@@ -39,8 +45,11 @@ from skipring.wire.runtime_messages import (
     RuntimeMessage,
     WireMessage,
 )
+from skipring.wire.values import TOPICS_MAX as TOPICS_IN_A_PAGE
+from skipring.wire.watching import InspectSupervisor, SupervisorStatus, TopicStatus
 
 TOPICS_MAX: Final = 10_000  # Limit of ours: each costs something at every tick.
+REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)  # what the paper's bound is about
 TOO_MANY: Final = "this supervisor has too many topics"
 NOT_ALLOWED: Final = "this supervisor does not allow the topic"
 
@@ -59,6 +68,7 @@ class SupervisorServer:
         self.on_crash: Callable[[], None] = kill_process  # who is told to end at once
         self._advertised = settings.advertised
         self.counts: Counter[str] = Counter()  # of what it was asked for, and what it did
+        self._requests: Counter[TopicId] = Counter()  # of the protocol, in topics we have
         self._topics = SupervisorTopics(config=settings.config)
         self._stored: dict[TopicId, tuple[int, int]] = {}  # how large, and which sum (R14)
         self._rng = rng
@@ -92,6 +102,9 @@ class SupervisorServer:
         self._detector.hear(sender)
         message = envelope.message
         self.counts[type(message).__name__] += 1
+        if isinstance(message, InspectSupervisor):  # it is about no topic
+            self._driver.say(envelope.topic, sender, self._status(message))
+            return
         if isinstance(message, Subscribe | Unsubscribe) and message.node != sender:
             self.links.counts["speaks for another"] += 1
             return
@@ -101,7 +114,26 @@ class SupervisorServer:
         if envelope.topic not in self._topics and len(self._topics) >= TOPICS_MAX:
             self._turn_away(sender, envelope, "too many topics", TOO_MANY)
             return
+        if isinstance(message, REQUESTS):
+            self._requests[envelope.topic] += 1
         self._driver.receive(sender, envelope)
+
+    def _status(self, question: InspectSupervisor) -> SupervisorStatus:
+        """How we fare, and some of our topics."""
+        topics = sorted((topic, len(each.roster)) for topic, each in self._topics.machines())
+        end = question.start + TOPICS_IN_A_PAGE
+        return SupervisorStatus(
+            request=question.request,
+            ticks=self.ticker.calls,
+            suspects=self._detector.suspects,
+            evictions=self.counts["evictions"],
+            total=len(topics),
+            next=end if end < len(topics) else None,
+            topics=tuple(
+                TopicStatus(topic, members, self._requests[topic])
+                for topic, members in topics[question.start : end]
+            ),
+        )
 
     def _turn_away(
         self, sender: NodeId, envelope: Envelope[WireMessage], counted: str, why: str

@@ -64,6 +64,7 @@ from skipring.wire.runtime_messages import (
     WireMessage,
 )
 from skipring.wire.values import (
+    ARRIVALS,
     BITS,
     BYTES_OF_EACH,
     CLAIMS,
@@ -102,12 +103,14 @@ from skipring.wire.values import (
     STORED,
     SURVEY,
     TIMES,
+    TOPICS,
     TRIE_DIGEST,
     WAITING,
     Check,
     FieldKind,
     Naming,
 )
+from skipring.wire.watching import ArrivalPage, InspectSupervisor, ReadArrivals, SupervisorStatus
 
 # Limit of ours: to read a claim costs 1 microsecond a byte at worst, and whoever reads ignores
 # what is longer than 64 KiB (twice the core's ``claims_bytes``).
@@ -255,6 +258,18 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
         origins=BYTES_OF_EACH,
         ids=IDS,
     ),
+    InspectSupervisor: _control(request=NUMBER, start=NUMBER),
+    SupervisorStatus: _page(
+        request=NUMBER,
+        ticks=NUMBER,
+        suspects=NUMBER,
+        evictions=NUMBER,
+        total=NUMBER,
+        next=NUMBER.or_none(),
+        topics=TOPICS,
+    ),
+    ReadArrivals: _control(request=NUMBER, since=NUMBER),
+    ArrivalPage: _page(request=NUMBER, next=NUMBER, arrivals=ARRIVALS),
     AskConsent: _control(request=NUMBER),
     Overwrite: _page(
         request=NUMBER,

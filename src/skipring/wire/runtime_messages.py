@@ -18,6 +18,7 @@ from skipring.core.messages import MESSAGE_TYPES, Message
 from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import Publication
 from skipring.core.state import SilenceState
+from skipring.wire.watching import ArrivalPage, InspectSupervisor, ReadArrivals, SupervisorStatus
 
 Address: TypeAlias = str  # "host:port"; a hint where to find a node, no part of its identity
 
@@ -392,6 +393,10 @@ RuntimeMessage: TypeAlias = (
     | StoredPage
     | ReadDeliveries
     | DeliveryPage
+    | InspectSupervisor
+    | SupervisorStatus
+    | ReadArrivals
+    | ArrivalPage
     | AskConsent
     | Overwrite
     | OverwriteDatabase
@@ -426,6 +431,10 @@ RUNTIME_TYPES: Final[tuple[type[RuntimeMessage], ...]] = (
     StoredPage,
     ReadDeliveries,
     DeliveryPage,
+    InspectSupervisor,
+    SupervisorStatus,
+    ReadArrivals,
+    ArrivalPage,
     AskConsent,
     Overwrite,
     OverwriteDatabase,

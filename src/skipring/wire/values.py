@@ -22,6 +22,7 @@ from skipring.core.state import SilenceState
 from skipring.core.trie import DIGEST_BYTES, OFFSET_BYTES
 from skipring.errors import MessageError
 from skipring.wire.runtime_messages import Address, JournalEntry
+from skipring.wire.watching import Arrival, TopicStatus
 
 Check: TypeAlias = Callable[[Any], None]
 Naming: TypeAlias = Callable[[Any], tuple[NodeId, ...]]
@@ -43,6 +44,8 @@ LABEL_CHARACTERS_MAX: Final = 4096  # in a database, where also a corrupted labe
 SHORTCUTS_MAX: Final = 128  # two for each of 64 levels; as many sums (R14) and watches (R9)
 LISTED_MAX: Final = 1024  # publications in one page
 JOURNAL_MAX: Final = 128
+TOPICS_MAX: Final = 256  # of a supervisor, in one page
+ARRIVALS_MAX: Final = 512  # in one page
 SURVEY_BITS_MAX: Final = 8  # so a survey has 256 digests at most
 STORED_MAX: Final = 16_384  # publications, ids or deliveries in one page
 STORED_BYTES_MAX: Final = 960 * 1024  # of contents in one page
@@ -282,6 +285,26 @@ def _check_journal(entries: tuple[JournalEntry, ...]) -> None:
             _check_text(text)
 
 
+def _check_topics(topics: tuple[TopicStatus, ...]) -> None:
+    _check_count(topics, TOPICS_MAX, "topics")
+    for each in topics:
+        check_topic(each.topic)
+        if not (0 <= each.members <= NUMBER_MAX and 0 <= each.requests <= NUMBER_MAX):
+            raise MessageError("members or requests that are not from 0 to 2^63-1")
+
+
+def _check_arrivals(arrivals: tuple[Arrival, ...]) -> None:
+    _check_count(arrivals, ARRIVALS_MAX, "arrivals")
+    for each in arrivals:
+        check_node(each.publisher)
+        if each.sender is not None:
+            check_node(each.sender)
+        check_hops(each.hops)
+        numbers = (each.time, each.origin, each.count, each.fresh, each.seq, each.published)
+        if min(numbers) < 0 or max(numbers) > NUMBER_MAX:
+            raise MessageError("an arrival with a number that is not from 0 to 2^63-1")
+
+
 def _check_store(store: str) -> None:
     if not _STORE.fullmatch(store):
         raise MessageError(f"a store is named by hexadecimal digits, not {shown(store)}")
@@ -393,6 +416,8 @@ DIGESTS: Final = FieldKind("map of node to 0 to 2^64-1", _check_digests, tuple)
 ROOT: Final = FieldKind("16 bytes", _check_root)
 LISTED: Final = FieldKind("publications, with ids", _check_all_listed)
 JOURNAL: Final = FieldKind("changes", _check_journal)
+TOPICS: Final = FieldKind("[topic, members, requests] each", _check_topics)
+ARRIVALS: Final = FieldKind("arrivals", _check_arrivals)
 DATABASE: Final = FieldKind(ENTRIES.words, _check_database, ENTRIES.nodes)
 NAMES: Final = FieldKind("nodes", _check_names)
 FORGED: Final = FieldKind("bytes", _check_forged)

@@ -1,0 +1,258 @@
+"""All topics and supervisors at a glance: what ``skipring top`` and the dashboard list."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from msgspec import Struct
+
+from skipring.core.peers import NodeId, TopicId
+from skipring.errors import UnreachableError
+from skipring.runtime.addresses import check_supervisors
+from skipring.runtime.inspector import Contents, Inspection, Inspector
+from skipring.runtime.outsider import Outsider
+from skipring.wire.runtime_messages import Address
+from skipring.wire.watching import InspectSupervisor, SupervisorStatus, TopicStatus
+from skipring.world.legitimacy import violations
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.runtime.credentials import Credentials
+
+ANSWER_S: Final = 1.0  # what is looked at again and again does not wait long for those who are gone
+TOPICS_MAX: Final = 64  # Limit of ours: of more topics only the largest are looked into.
+PAGES_MAX: Final = 64  # of topics: a supervisor has 10,000 at most
+DIFFERING_MAX: Final = 8  # Our guess: more names in a table are not read.
+# Our guess: long enough to tell one request an interval from two.
+WINDOW_TICKS: Final = 30
+SAMPLES_MAX: Final = 64
+# What a legitimate ring asks of its supervisor in an interval is below this (decision 0012).
+REQUESTS_BOUND: Final = 0.912
+
+
+class TopicRow(Struct, frozen=True, kw_only=True):
+    """A topic at a glance."""
+
+    topic: TopicId
+    members: int
+    publications: int  # as many as anybody has
+    rate: float  # publications a second
+    lag: int  # how many fewer the one has that has least
+    roots: int  # different ones
+    differs: tuple[NodeId, ...]  # some of those who have another root than most
+    wrong: int  # things that keep the ring from being legitimate
+
+    @property
+    def legitimate(self) -> bool:
+        """True if the ring is as it should be."""
+        return self.members > 0 and self.wrong == 0
+
+
+class SupervisorRow(Struct, frozen=True, kw_only=True):
+    """A supervisor at a glance; zeros if it does not answer."""
+
+    address: Address
+    answers: bool
+    topics: int = 0
+    members: int = 0
+    ticks: int = 0
+    requests: float = 0.0  # in an interval, over all topics
+    suspects: int = 0
+    evictions: int = 0
+
+
+class Overview(Struct, frozen=True, kw_only=True):
+    """All topics, the largest first, and all supervisors."""
+
+    topics: tuple[TopicRow, ...]
+    supervisors: tuple[SupervisorRow, ...]
+    unlisted: int = 0  # topics that are not looked into
+
+
+class Pace:
+    """How much something grows while something else does, over a window of the latter."""
+
+    def __init__(self, window: float, clock: Callable[[], float] | None = None) -> None:
+        self._window = window
+        self._clock = clock
+        self._samples: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
+
+    def add(self, value: float, at: float | None = None) -> float:
+        """Note a value; how much it has grown for each of the other, lately."""
+        now = at if at is not None else (self._clock or time.monotonic)()
+        if self._samples and (now < self._samples[-1][0] or value < self._samples[-1][1]):
+            self._samples.clear()  # it has begun anew
+        self._samples.append((now, value))
+        while now - self._samples[0][0] > self._window and self._samples[1] != self._samples[-1]:
+            self._samples.popleft()
+        begin, first = self._samples[0]
+        return (value - first) / (now - begin) if now > begin else 0.0
+
+
+RATE_WINDOW_S: Final = 5.0  # Our guess: steady enough to be read, and it soon shows a change.
+
+
+class Observer:
+    """Looks at all topics of some supervisors, again and again."""
+
+    def __init__(
+        self, supervisors: Sequence[Address], credentials: Credentials | None = None
+    ) -> None:
+        self._supervisors = check_supervisors(supervisors, is_secured=credentials is not None)
+        # What somebody publishes while watching may be in memory only, where members have no disk.
+        self.outsider = Outsider(
+            self._supervisors, rng=Random(), credentials=credentials, is_volatile=True
+        )
+        self.inspections: dict[TopicId, Inspection] = {}  # what was last seen
+        self.statuses: dict[Address, SupervisorStatus | None] = {}
+        self.requests: dict[TopicId, float] = {}  # in an interval, lately
+        self._rates: dict[TopicId, Pace] = {}
+        self._paces: dict[TopicId, Pace] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close every connection."""
+        await self.outsider.__aexit__(kind, error, trace)
+
+    async def overview(self) -> Overview:
+        """Look at everything once; UnreachableError if nothing was ever seen."""
+        topics = await self._topics()
+        if not self.inspections and not any(self.statuses.values()):
+            raise UnreachableError(
+                f"no supervisor answers at {', '.join(self._supervisors)}; is one running?"
+            )
+        largest = sorted(topics, key=lambda each: (-each.members, each.topic))[:TOPICS_MAX]
+        # Those seen before are looked at too: a supervisor may have forgotten them.
+        names = list(dict.fromkeys([*(each.topic for each in largest), *self.inspections]))
+        await asyncio.gather(*(self.inspect(topic) for topic in names))
+        self.inspections = {
+            name: seen
+            for name in names
+            if (seen := self.inspections.get(name)) is not None and seen.is_known
+        }
+        self._rates = {n: pace for n, pace in self._rates.items() if n in self.inspections}
+        return Overview(
+            topics=tuple(map(self._row, self.inspections)),
+            supervisors=tuple(map(self._supervisor_row, self._supervisors)),
+            unlisted=len(topics) - len(largest),
+        )
+
+    async def inspect(self, topic: TopicId) -> Inspection | None:
+        """Look at a topic; as far as that goes, also while its supervisor does not answer."""
+        inspector = Inspector(self.outsider, topic)
+        inspector.patience_s = inspector.supervisor_patience_s = ANSWER_S
+        before = self.inspections.get(topic)
+        if before is not None and not self._may_answer(topic):
+            seen = await inspector.inspect_again(before, Contents.NOTHING)
+        else:
+            try:
+                seen = await inspector.inspect(Contents.NOTHING)
+            except UnreachableError:
+                self.statuses[self.outsider.supervisor_of(topic)] = None
+                return None
+        self.inspections[topic] = seen
+        return seen
+
+    def _may_answer(self, topic: TopicId) -> bool:
+        """False if the supervisor of a topic was silent when we last asked."""
+        address = self.outsider.supervisor_of(topic)
+        return address not in self.statuses or self.statuses[address] is not None
+
+    # -- supervisors ---------------------------------------------------------------------------
+
+    async def _topics(self) -> list[TopicStatus]:
+        """The topics of all supervisors that answer."""
+        pages = await asyncio.gather(*(self._pages(each) for each in self._supervisors))
+        topics = []
+        for address, found in zip(self._supervisors, pages, strict=True):
+            self.statuses[address] = found[0] if found else None
+            topics += [each for page in found for each in page.topics if each.members]
+            for page in found:
+                self._note_requests(page)
+        self._paces = {each.topic: self._paces[each.topic] for each in topics}
+        return topics
+
+    async def _pages(self, address: Address) -> list[SupervisorStatus]:
+        pages: list[SupervisorStatus] = []
+        start: int | None = 0
+        while start is not None and len(pages) < PAGES_MAX:
+            page = await self.outsider.ask_supervisor(
+                address, _question(start), SupervisorStatus, ANSWER_S
+            )
+            if not isinstance(page, SupervisorStatus):
+                break
+            pages.append(page)
+            start = page.next if page.next is None or page.next > start else None
+        return pages
+
+    def _note_requests(self, page: SupervisorStatus) -> None:
+        for each in page.topics:
+            pace = self._paces.setdefault(each.topic, Pace(WINDOW_TICKS))
+            self.requests[each.topic] = pace.add(each.requests, page.ticks)
+
+    def _supervisor_row(self, address: Address) -> SupervisorRow:
+        status = self.statuses.get(address)
+        if status is None:
+            return SupervisorRow(address=address, answers=False)
+        listed = status.topics
+        return SupervisorRow(
+            address=address,
+            answers=True,
+            topics=status.total,
+            members=sum(each.members for each in listed),
+            ticks=status.ticks,
+            requests=sum(self.requests.get(each.topic, 0.0) for each in listed),
+            suspects=status.suspects,
+            evictions=status.evictions,
+        )
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def _row(self, topic: TopicId) -> TopicRow:
+        inspection = self.inspections[topic]
+        counts = [status.count for status in inspection.statuses.values() if status.member]
+        pace = self._rates.setdefault(topic, Pace(RATE_WINDOW_S))
+        roots = roots_of(inspection)
+        return TopicRow(
+            topic=topic,
+            members=len(counts),
+            publications=max(counts, default=0),
+            rate=pace.add(max(counts, default=0)),
+            lag=max(counts, default=0) - min(counts, default=0),
+            roots=len(set(roots.values())),
+            differs=tuple(differing(roots))[:DIFFERING_MAX],
+            wrong=sum(1 for _ in violations(inspection.snapshot)),
+        )
+
+
+def _question(start: int) -> Callable[[int], InspectSupervisor]:
+    return lambda request: InspectSupervisor(request, start)
+
+
+def roots_of(inspection: Inspection) -> dict[NodeId, bytes]:
+    """The root of each member's trie."""
+    return {node: each.root for node, each in inspection.statuses.items() if each.member}
+
+
+def differing(roots: Mapping[NodeId, bytes]) -> Iterator[NodeId]:
+    """Those who have another root than most."""
+    usual = most_common(roots.values())
+    return (node for node, root in roots.items() if root != usual)
+
+
+def most_common(roots: Iterable[bytes]) -> bytes | None:
+    """The root that most have; None if there is nobody."""
+    ranking = Counter(roots).most_common(1)
+    return ranking[0][0] if ranking else None

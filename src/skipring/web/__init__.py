@@ -1,0 +1,1 @@
+"""The dashboard: a watched ring in the browser."""

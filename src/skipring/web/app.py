@@ -1,0 +1,248 @@
+"""The dashboard's addresses: each reads its question, asks one thing and answers in JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from importlib.metadata import version
+from importlib.resources import files
+from itertools import count
+from pathlib import Path
+from time import time_ns
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import Publication
+from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
+from skipring.runtime.diagnosis import LAYERS, REPAIRS, explain
+from skipring.runtime.inspector import Contents, Inspector
+from skipring.runtime.saboteur import Saboteur
+from skipring.watch.overview import Observer
+from skipring.web.access import Gate, Guarded, refused
+from skipring.web.damage import Wish, plan_of
+from skipring.web.feed import KEEP_ALIVE_S, Event, Feed
+from skipring.wire.runtime_messages import Address
+from skipring.wire.values import check_publication, check_topic
+from skipring.world.adversaries import ADVERSARIES
+
+STATIC: Final = Path(str(files("skipring.web"))) / "static"
+BODY_BYTES_MAX: Final = 1 << 20  # Limit of ours: the largest payload, as JSON.
+NO_TOPIC: Final = "say which topic: ?topic=..."
+
+Given = TypeVar("Given")
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a dashboard shows, and what it lets one do."""
+
+    supervisors: tuple[Address, ...]
+    topic: TopicId | None = None
+    chaos: bool = False
+
+
+class _Text(Struct, frozen=True):
+    """What somebody publishes in the page."""
+
+    text: str
+    key: str | None = None
+
+
+class App:
+    """The dashboard of some supervisors."""
+
+    def __init__(self, settings: Settings, observer: Observer, feed: Feed) -> None:
+        self._settings = settings
+        self._observer = observer
+        self._feed = feed
+        self._seqs = count()
+
+    def behind(self, gate: Gate) -> ASGIApp:
+        """The application that a server runs."""
+        routes = [
+            Route("/", self._index),
+            Route("/api/settings", self._show_settings),
+            Route("/api/events", self._events),
+            Route("/api/timeline", self._timeline),
+            Route("/api/scene", self._scene),
+            Route("/api/messages", self._messages),
+            Route("/api/journey", self._journey),
+            Route("/api/node", self._node),
+            Route("/api/publish", self._publish, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+        if self._settings.chaos:
+            routes.append(Route("/api/chaos", self._damage, methods=["POST"]))
+        handlers: Mapping[type[Exception], Callable[..., Response]] = {
+            SkipringError: _on_error,
+            HTTPException: _on_http_error,
+        }
+        app = Starlette(routes=routes, exception_handlers=dict(handlers))
+        app.router.redirect_slashes = False  # an address that is not ours leads nowhere
+        return Guarded(app, gate)
+
+    # -- pages and what they begin with ----------------------------------------------------------
+
+    async def _index(self, _: Request) -> Response:
+        return Response((STATIC / "index.html").read_bytes(), media_type="text/html")
+
+    async def _show_settings(self, _: Request) -> Response:
+        settings = self._settings
+        shown: dict[str, object] = {
+            "version": version("skipring"),
+            "supervisors": settings.supervisors,
+            "topic": settings.topic,
+            "chaos": settings.chaos,
+            "layers": {str(layer): text for layer, text in LAYERS.items()},
+        }
+        if settings.chaos:
+            shown["adversaries"] = [
+                {"code": each.code, "text": each.title} for each in ADVERSARIES.values()
+            ]
+        return _json(shown)
+
+    async def _events(self, request: Request) -> Response:
+        topic = _topic(request)
+        return StreamingResponse(self._stream(topic), media_type="text/event-stream")
+
+    async def _stream(self, topic: TopicId) -> AsyncIterator[Event]:
+        async with self._feed.listening(topic) as queue:
+            while True:
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE_S):
+                        told = await queue.get()
+                except TimeoutError:
+                    told = b": still here\n\n"
+                if told is None:
+                    return
+                yield told
+
+    # -- what was seen ---------------------------------------------------------------------------
+
+    async def _timeline(self, request: Request) -> Response:
+        return _json({"samples": self._feed.watcher(_topic(request)).timeline()})
+
+    async def _scene(self, request: Request) -> Response:
+        number = _number(request, "number")
+        scene = self._feed.watcher(_topic(request)).scene_again(number)
+        if scene is None:
+            return refused(f"scene {number} is not kept any more", 404)
+        return Response(scene, media_type="application/json")
+
+    async def _messages(self, request: Request) -> Response:
+        return _json({"messages": list(self._feed.watcher(_topic(request)).messages)})
+
+    async def _journey(self, request: Request) -> Response:
+        publisher, seq = request.query_params.get("publisher", ""), _number(request, "seq")
+        journey = self._feed.watcher(_topic(request)).journey(publisher, seq)
+        if journey is None:
+            return refused("nothing was seen of it: it was published before anybody watched", 404)
+        return _json(journey)
+
+    async def _node(self, request: Request) -> Response:
+        node: NodeId = request.query_params.get("node", "")
+        inspector = Inspector(self._observer.outsider, _topic(request))
+        inspection = await inspector.inspect(Contents.DIFFERENCES)
+        journal = await inspector.journal(node) if node in inspection.statuses else None
+        told = explain(inspection, node, journal)
+        return _json(
+            {
+                "node": node,
+                "standing": told.standing,
+                "tick": told.tick,
+                "journal": [
+                    msgspec.structs.asdict(entry) | {"time": entry.time / 1000}
+                    for entry in told.journal
+                ],
+                "violations": [
+                    {"layer": each.layer, "text": each.text, "repair": REPAIRS[each.layer]}
+                    for each in told.violations
+                ],
+            }
+        )
+
+    # -- what somebody does ----------------------------------------------------------------------
+
+    async def _publish(self, request: Request) -> Response:
+        topic, given = _topic(request), await _body(request, _Text)
+        outsider = self._observer.outsider
+        made = Publication(
+            publisher=outsider.name,
+            seq=next(self._seqs),
+            payload=given.text.encode(errors="replace"),
+            key=given.key.encode(errors="replace") if given.key else None,
+            time=time_ns() // 1000,
+        )
+        _check(lambda: check_publication(made))
+        (published,) = await outsider.publish(topic, [made])
+        answer = {"id": published.id.hex(), "publisher": made.publisher, "seq": made.seq}
+        return _json(answer)
+
+    async def _damage(self, request: Request) -> Response:
+        topic, wish = _topic(request), await _body(request, Wish)
+        saboteur = Saboteur(self._observer.outsider, topic)
+        plan = plan_of(wish, topic, await saboteur.members())
+        inflict = saboteur.inflict_gently if wish.is_gentle else saboteur.inflict
+        done = await inflict(plan)
+        hit = "one process was hit" if len(done) == 1 else f"{len(done)} processes were hit"
+        return _json({"done": f"{wish.words}: {hit}"})
+
+
+# --- questions and answers --------------------------------------------------------------
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def _topic(request: Request) -> TopicId:
+    topic: TopicId | None = request.query_params.get("topic")
+    if not topic:
+        raise InputError(NO_TOPIC)
+    _check(lambda: check_topic(topic))
+    return topic
+
+
+def _number(request: Request, name: str) -> int:
+    given = request.query_params.get(name, "")
+    if not given.isascii() or not given.isdigit() or len(given) > len(str(1 << 63)):
+        raise InputError(f"{name} is a number, not {given[:40]!r}")
+    return int(given)
+
+
+async def _body(request: Request, kind: type[Given]) -> Given:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_BYTES_MAX:
+            raise InputError(f"more than {BODY_BYTES_MAX} bytes; nobody takes it")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"this is not what belongs here: {error}") from None
+
+
+def _check(check: Callable[[], None]) -> None:
+    try:
+        check()
+    except MessageError as error:
+        raise InputError(str(error)) from None
+
+
+def _on_error(_: Request, error: SkipringError) -> Response:
+    if isinstance(error, InputError):
+        return refused(str(error), 400)
+    return refused(str(error), 503 if isinstance(error, UnreachableError) else 409)
+
+
+def _on_http_error(_: Request, error: HTTPException) -> JSONResponse:
+    return refused(error.detail, error.status_code)

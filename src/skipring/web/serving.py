@@ -1,0 +1,127 @@
+"""Running the dashboard beside whatever else the loop does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+import uvicorn
+
+from skipring.core.peers import TopicId
+from skipring.errors import InputError
+from skipring.runtime.addresses import is_loopback
+from skipring.watch.overview import Observer
+from skipring.web.access import Gate
+from skipring.web.app import App, Settings
+from skipring.web.feed import Feed
+from skipring.wire.runtime_messages import Address
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.runtime.credentials import Credentials
+
+LOOPBACK: Final = "127.0.0.1"
+ENDING_S: Final = 2  # Our guess: as long as pages are let finish what they read.
+
+
+class Dashboard:
+    """A dashboard on this machine, inside its block.
+
+    ``url`` is an address that works once: whoever opens it first is let in, and gets a cookie. Then
+    it is another one, and ``on_entered`` is called.
+    """
+
+    def __init__(  # noqa: PLR0913  (each is named, and all but the first can be left out)
+        self,
+        supervisors: Sequence[Address],
+        credentials: Credentials | None = None,
+        *,
+        topic: TopicId | None = None,
+        chaos: bool = False,
+        host: str = LOOPBACK,
+        port: int = 0,
+        on_entered: Callable[[], None] = lambda: None,
+    ) -> None:
+        if not is_loopback(host):
+            raise InputError(
+                f"the dashboard is for this machine only, so it listens at {LOOPBACK}, not at "
+                f"{host}; to see it from elsewhere, forward its port over SSH"
+            )
+        self._observer = Observer(supervisors, credentials)
+        self._settings = Settings(supervisors=tuple(supervisors), topic=topic, chaos=chaos)
+        self._place = (host, port)
+        self._gate = Gate(on_entered)
+        self._feed = Feed(self._observer)
+
+    @property
+    def url(self) -> str:
+        """The address to be opened, once."""
+        return f"http://{_shown(*self._place)}/?token={self._gate.token}"
+
+    async def __aenter__(self) -> Self:
+        listener = _listening(*self._place)
+        host, port = self._place = (self._place[0], listener.getsockname()[1])
+        self._gate.hosts = frozenset({_shown(host, port), f"localhost:{port}"})
+        app = App(self._settings, self._observer, self._feed).behind(self._gate)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=ENDING_S,
+        )
+        self._server = _Server(config)
+        self._feed.start()
+        if self._settings.topic is not None:
+            self._feed.watcher(self._settings.topic)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close every page's stream and every connection."""
+        await self._feed.close()
+        self._server.should_exit = True
+        await self._serving
+        await self._observer.__aexit__(kind, error, trace)
+
+    async def ended(self) -> None:
+        """Wait for the server to end by itself, which it does only if it cannot go on."""
+        await asyncio.shield(self._serving)
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to whoever runs it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()  # from here on whoever has the address gets an answer
+    except OSError as error:
+        listener.close()
+        raise InputError(
+            f"cannot listen at {_shown(host, port)}: {error.strerror}; choose another port, or 0"
+        ) from None
+    return listener
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

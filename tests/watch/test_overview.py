@@ -1,0 +1,118 @@
+"""All topics and supervisors at a glance."""
+
+import asyncio
+
+import pytest
+
+from skipring.errors import UnreachableError
+from skipring.testing import Cluster
+from skipring.watch.overview import Observer, Pace, differing, most_common
+
+PATIENCE_S = 30.0
+
+
+def supervisors_of(cluster: Cluster) -> list[str]:
+    return cluster.url.removeprefix("skipring://").split(",")
+
+
+def test_a_pace_is_the_growth_over_its_window() -> None:
+    pace = Pace(window=10)
+    assert pace.add(5, at=0) == 0
+    assert pace.add(9, at=2) == 2
+    assert pace.add(9, at=4) == 1
+    assert pace.add(9, at=20) == 0  # what was before the window does not count any more
+
+
+def test_a_pace_begins_anew_with_whoever_was_restarted() -> None:
+    pace = Pace(window=10)
+    pace.add(100, at=50)
+    assert pace.add(3, at=1) == 0
+    assert pace.add(5, at=2) == 2
+
+
+def test_those_differ_who_have_another_root_than_most() -> None:
+    roots = {"a": b"1", "b": b"2", "c": b"1"}
+    assert most_common(roots.values()) == b"1"
+    assert list(differing(roots)) == ["b"]
+    assert list(differing({})) == []
+
+
+def test_a_topic_is_listed_with_its_members_publications_and_lag() -> None:
+    async def scene() -> None:
+        async with Cluster(n=4) as cluster:
+            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.publish("n00", b"x")
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                (topic,) = (await observer.overview()).topics
+                assert (topic.topic, topic.members, topic.publications) == ("news", 4, 1)
+                assert (topic.lag, topic.roots, topic.differs) == (0, 1, ())
+                assert topic.legitimate
+                with cluster.partition(["n00"], ["n01", "n02", "n03"]):
+                    await cluster.publish("n00", b"nobody hears it")
+                    (topic,) = (await observer.overview()).topics
+                assert (topic.lag, topic.roots, topic.differs) == (1, 2, ("n00",))
+
+    asyncio.run(scene())
+
+
+def test_every_supervisor_is_listed_with_its_topics() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, supervisors=3) as cluster:
+            for number in range(12):
+                cluster.node("n00").subscribe(f"t{number}")
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer, asyncio.timeout(PATIENCE_S):
+                while len((seen := await observer.overview()).topics) < 13:
+                    pass
+            assert {row.topic for row in seen.topics} == {"news", *(f"t{k}" for k in range(12))}
+            assert seen.topics[0].topic == "news"  # the largest first
+            assert sum(row.topics for row in seen.supervisors) == 13
+            assert sum(row.members for row in seen.supervisors) == 14
+            assert all(row.answers and row.ticks > 0 for row in seen.supervisors)
+
+    asyncio.run(scene())
+
+
+def test_requests_are_counted_in_intervals() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            async with Observer(supervisors_of(cluster)) as observer:
+                before = (await observer.overview()).supervisors[0].ticks
+                async with asyncio.timeout(PATIENCE_S):
+                    while (seen := await observer.overview()).supervisors[0].ticks < before + 20:
+                        pass
+            assert 0 <= seen.supervisors[0].requests < 20
+
+    asyncio.run(scene())
+
+
+def test_what_was_seen_stays_while_the_supervisor_is_away_and_after_it_forgot() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                await observer.overview()
+                await cluster.stop_supervisor()
+                seen = await observer.overview()
+                assert [row.answers for row in seen.supervisors] == [False]
+                assert [(row.topic, row.members) for row in seen.topics] == [("news", 3)]
+                await cluster.start_supervisor(lose_data=True)
+                async with asyncio.timeout(PATIENCE_S):
+                    while True:
+                        seen = await observer.overview()
+                        assert [(row.topic, row.members) for row in seen.topics] == [("news", 3)]
+                        if seen.supervisors[0].answers and seen.topics[0].legitimate:
+                            break
+                        await asyncio.sleep(0.05)
+
+    asyncio.run(scene())
+
+
+def test_where_nobody_answers_that_is_said() -> None:
+    async def scene() -> None:
+        async with Observer(["127.0.0.1:9"]) as observer:
+            with pytest.raises(UnreachableError, match=r"no supervisor answers at 127\.0\.0\.1:9"):
+                await observer.overview()
+
+    asyncio.run(scene())

@@ -1,0 +1,290 @@
+"""What the dashboard answers about a live ring."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from skipring.core.topology import levels, ring_edges, shortcut_edges
+from skipring.testing import Cluster
+from skipring.web import feed
+from skipring.web.serving import Dashboard
+from tests.web.asking import PATIENCE_S, Visitor
+
+N = 8
+Scene = Callable[[Visitor, Cluster], Awaitable[None]]
+
+
+# Slow enough that what is wrong is seen before it is mended.
+SLOW_TICK_S = 0.3
+
+
+def watching(scene: Scene, n: int = N, *, chaos: bool = False, tick_s: float | None = None) -> None:
+    async def watch() -> None:
+        async with Cluster(n=n, tick_s=tick_s) as cluster:
+            await cluster.settle(timeout=PATIENCE_S)
+            supervisors = cluster.url.removeprefix("skipring://").split(",")
+            async with Dashboard(supervisors, topic="news", chaos=chaos) as dashboard:
+                visitor = Visitor(dashboard)
+                await visitor.enter()
+                await scene(visitor, cluster)
+
+    asyncio.run(watch())
+
+
+async def until(
+    visitor: Visitor, event: str, holds: Callable[[Any], bool] = bool, topic: str = "news"
+) -> Any:  # noqa: ANN401  (JSON is anything)
+    """The first event of a kind that fits."""
+    async with visitor.events(topic) as events:
+        async for name, value in events:
+            if name == event and holds(value):
+                return value
+    raise AssertionError("the stream has ended")
+
+
+def test_a_scene_shows_the_ring_as_the_paper_draws_it() -> None:
+    async def scene(visitor: Visitor, cluster: Cluster) -> None:
+        seen = await until(visitor, "scene", lambda each: each["legitimate"])
+        states = cluster.snapshot().subscribers
+        assert {each["node"]: each["label"] for each in seen["nodes"]} == {
+            node: str(state.label) for node, state in states.items()
+        }
+        places = {each["node"]: each["turn"] for each in seen["nodes"]}
+        assert sorted(places.values()) == [k / N for k in range(N)]
+        label = {node: state.label for node, state in states.items()}
+        drawn = {
+            kind: {
+                tuple(sorted((label[each["a"]], label[each["b"]])))
+                for each in seen["edges"]
+                if each["kind"] == kind
+            }
+            for kind in ("ring", "shortcut")
+        }
+        assert drawn["ring"] == ring_edges(N)
+        assert drawn["shortcut"] == shortcut_edges(N) - ring_edges(N)
+        assert {each["state"] for each in seen["edges"]} == {"right"}
+        assert {each["level"] for each in seen["edges"] if each["kind"] == "ring"} == {levels(N)}
+        assert len(seen["tree"]) == N - 1
+        assert len({child for _, child in seen["tree"]}) == N - 1
+        assert seen["wrong"] == dict.fromkeys(("L0", "L1", "L2", "L3", "L4", "PUB"), 0)
+        assert seen["supervisor"]["answers"] is True
+        assert seen["supervisor"]["conditions"] == {"i": 0, "ii": 0, "iii": 0, "iv": 0}
+
+    watching(scene)
+
+
+def test_what_is_published_in_the_page_reaches_everybody_and_its_journey_is_told() -> None:
+    async def scene(visitor: Visitor, cluster: Cluster) -> None:
+        await until(visitor, "scene", lambda each: each["legitimate"])
+        async with visitor.events("news") as events:
+            sent = await visitor.post("/api/publish?topic=news", {"text": "grüße", "key": "k"})
+            assert sent.status == 200
+            said = sent.value
+            came: set[str] = set()
+            async for name, value in events:
+                if name == "pulses":
+                    came |= {
+                        each["to"]
+                        for each in value["pulses"]
+                        if (each["publisher"], each["seq"]) == (said["publisher"], said["seq"])
+                    }
+                if len(came) == N:
+                    break
+        await cluster.settle(timeout=PATIENCE_S)
+        assert cluster.payloads("n03") == ["grüße".encode()]
+        query = f"topic=news&publisher={said['publisher']}&seq={said['seq']}"
+        journey = (await visitor.get(f"/api/journey?{query}")).value
+        assert (journey["reached"], journey["members"]) == (N, N)
+        assert journey["messages"] == N - 1 + journey["duplicates"]
+        first, *others = journey["arrivals"]
+        assert (first["way"], first["from"], first["hops"]) == ("own", None, 0)
+        hops = {each["node"]: each["hops"] for each in journey["arrivals"]}
+        assert all(each["hops"] == hops[each["from"]] + 1 for each in others)
+        assert all(each["latency"] >= 0 for each in journey["arrivals"])
+        messages = (await visitor.get("/api/messages?topic=news")).value["messages"]
+        if not messages:  # they are read with the next scene
+            await until(visitor, "messages")
+            messages = (await visitor.get("/api/messages?topic=news")).value["messages"]
+        (message,) = messages
+        assert (message["text"], message["key"], message["id"]) == ("grüße", "k", said["id"])
+
+    watching(scene)
+
+
+@pytest.mark.heavy
+def test_a_killed_node_is_shown_dead_and_then_gone_and_the_timeline_keeps_it() -> None:
+    async def scene(visitor: Visitor, cluster: Cluster) -> None:
+        await until(visitor, "scene", lambda each: each["legitimate"])
+        cluster.kill("n03")
+        hurt = await until(
+            visitor, "scene", lambda each: any(x["mark"] == "dead" for x in each["nodes"])
+        )
+        (dead,) = (each for each in hurt["nodes"] if each["mark"] == "dead")
+        assert dead["node"] == "n03"
+        assert dead["reasons"][0].startswith("it does not answer")
+        assert hurt["legitimate"] is False
+        healed = await until(visitor, "scene", lambda each: each["legitimate"])
+        assert "n03" not in {each["node"] for each in healed["nodes"]}
+        samples = (await visitor.get("/api/timeline?topic=news")).value["samples"]
+        assert [each["number"] for each in samples] == sorted(each["number"] for each in samples)
+        assert not all(each["legitimate"] for each in samples)
+        again = await visitor.get(f"/api/scene?topic=news&number={hurt['number']}")
+        assert again.value == hurt
+
+    watching(scene, tick_s=SLOW_TICK_S)
+
+
+@pytest.mark.heavy
+def test_damage_is_done_where_chaos_is_on_and_wrong_labels_are_marked_with_a_reason() -> None:
+    async def scene(visitor: Visitor, _: Cluster) -> None:
+        await until(visitor, "scene", lambda each: each["legitimate"])
+        async with visitor.events("news") as events:
+            damage = {"damage": "adversary", "code": "A15"}
+            done = await visitor.post("/api/chaos?topic=news", damage)
+            assert done.status == 200, done.body
+            hurt = False
+            async for name, value in events:
+                if name != "scene":
+                    continue
+                wrong = [each for each in value["nodes"] if each["mark"] in ("label", "edges")]
+                if wrong:
+                    assert all(each["reasons"] for each in wrong)
+                    lines = [each for each in value["edges"] if each["state"] != "right"]
+                    assert all(each["reason"] for each in lines)
+                    hurt = True
+                if hurt and value["legitimate"]:
+                    break
+
+    watching(scene, chaos=True, tick_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        ({"damage": "kill"}, "whom to kill"),
+        ({"damage": "kill", "nodes": ["nobody"]}, "nobody"),
+        ({"damage": "adversary", "code": "A99"}, "A99"),
+        ({"damage": "everything"}, "not what belongs here"),
+        ([], "not what belongs here"),
+    ],
+)
+def test_damage_that_cannot_be_is_refused_with_a_reason(damage: object, why: str) -> None:
+    async def scene(visitor: Visitor, cluster: Cluster) -> None:
+        answer = await visitor.post("/api/chaos?topic=news", damage)
+        assert answer.status == 400
+        assert why in answer.value["error"]
+        assert len(cluster.nodes) == 2
+
+    watching(scene, n=2, chaos=True)
+
+
+def test_an_overview_lists_the_topic_and_the_supervisor() -> None:
+    async def scene(visitor: Visitor, cluster: Cluster) -> None:
+        await cluster.publish("n00", b"x")
+        seen = await until(
+            visitor, "overview", lambda each: each["topics"] and each["topics"][0]["publications"]
+        )
+        (topic,), (supervisor,) = seen["topics"], seen["supervisors"]
+        assert (topic["topic"], topic["members"], topic["legitimate"]) == ("news", N, True)
+        assert (supervisor["answers"], supervisor["topics"], supervisor["members"]) == (True, 1, N)
+
+    watching(scene)
+
+
+def test_without_its_supervisor_a_ring_is_still_shown_and_can_be_published_in() -> None:
+    async def scene(visitor: Visitor, cluster: Cluster) -> None:
+        await until(visitor, "scene", lambda each: each["legitimate"])
+        await cluster.stop_supervisor()
+        trouble = await until(visitor, "trouble", lambda each: each["text"] is not None)
+        assert "still reaches everybody" in trouble["text"]
+        await cluster.publish("n01", b"all the same")
+        seen = await until(visitor, "scene", lambda each: each["publications"] == 1)
+        assert seen["members"] == N
+        await cluster.start_supervisor()
+        await until(visitor, "trouble", lambda each: each["text"] is None)
+
+    watching(scene)
+
+
+def test_a_node_s_story_is_told() -> None:
+    async def scene(visitor: Visitor, _: Cluster) -> None:
+        told = (await visitor.get("/api/node?topic=news&node=n01")).value
+        assert told["standing"].startswith("a member under label")
+        assert {"label", "member"} <= {each["field"] for each in told["journal"]}
+        answer = await visitor.get("/api/node?topic=news&node=nobody")
+        assert answer.status == 400
+        assert "no node called" in answer.value["error"]
+
+    watching(scene, n=2)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/scene?topic=news&number=x", 400),
+        ("/api/scene?topic=news&number=-1", 400),
+        ("/api/scene?topic=news&number=" + "9" * 30, 400),
+        ("/api/scene?topic=news&number=99999", 404),
+        ("/api/scene?number=1", 400),
+        ("/api/timeline", 400),
+        ("/api/timeline?topic=" + "x" * 300, 400),
+        ("/api/timeline?topic=%00", 400),
+        ("/api/journey?topic=news&publisher=a&seq=1", 404),
+        ("/api/nothing", 404),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_in_a_sentence(path: str, status: int) -> None:
+    async def scene(visitor: Visitor, _: Cluster) -> None:
+        answer = await visitor.get(path)
+        assert answer.status == status
+        assert answer.value["error"]
+
+    watching(scene, n=1)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"nonsense", b"{}", b'{"text": 3}', b'{"text": "' + b"x" * (1 << 20) + b'"}']
+)
+def test_rubbish_is_not_published(body: bytes) -> None:
+    async def scene(visitor: Visitor, cluster: Cluster) -> None:
+        origin = {"Origin": f"http://{visitor.address.netloc}"}
+        answer = await visitor.ask("POST", "/api/publish?topic=news", body, origin)
+        assert answer.status == 400
+        assert cluster.payloads("n00") == []
+
+    watching(scene, n=1)
+
+
+def test_a_page_that_reads_too_slowly_gets_how_things_are() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            supervisors = cluster.url.removeprefix("skipring://").split(",")
+            async with Dashboard(supervisors, topic="news") as dashboard:
+                stream = dashboard._feed
+                async with stream.listening("news") as queue:
+                    channel = stream._channels["news"]
+                    for number in range(3 * feed.WAITING_MAX):
+                        stream._tell(channel, feed.event("pulses", {"number": number}))
+                    waiting = [queue.get_nowait() for _ in range(queue.qsize())]
+        assert len(waiting) <= feed.WAITING_MAX
+        assert waiting[-1] == feed.event("pulses", {"number": 3 * feed.WAITING_MAX - 1})
+        assert waiting[0].startswith(b"event: trouble")
+
+    asyncio.run(scene())
+
+
+def test_only_so_many_topics_are_watched_and_unseen_ones_make_room() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            supervisors = cluster.url.removeprefix("skipring://").split(",")
+            async with Dashboard(supervisors) as dashboard:
+                visitor = Visitor(dashboard)
+                await visitor.enter()
+                for number in range(2 * feed.WATCHED_MAX):
+                    answer = await visitor.get(f"/api/timeline?topic=t{number}")
+                    assert answer.status == 200
+                assert len(dashboard._feed._channels) <= feed.WATCHED_MAX
+
+    asyncio.run(scene())
