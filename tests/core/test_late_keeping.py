@@ -34,6 +34,7 @@ from skipring.core.messages import (
     CheckLabel,
     CheckTrie,
     Digest,
+    GetConfiguration,
     IHave,
     Introduce,
     IntroduceShortcut,
@@ -43,6 +44,8 @@ from skipring.core.messages import (
     PublishNew,
     RemoveConnections,
     SetConfiguration,
+    Subscribe,
+    Unsubscribe,
     Want,
 )
 from skipring.core.peers import NodeId
@@ -337,6 +340,7 @@ UNCONCERNED = {
     IntroduceShortcut,
     RemoveConnections,
     Digest,
+    *(Subscribe, Unsubscribe, GetConfiguration),  # these are for supervisors: they are dropped
 }
 ONES = [
     message
@@ -370,6 +374,18 @@ def test_what_the_application_wants_finds_all_kept(event: Event) -> None:
     host = Host()
     host.hear(PublishNew(made(0)))
     assert host.act(event)[0] == store(0, made(0))
+
+
+def test_what_waits_while_another_state_is_loaded_is_neither_lost_nor_delivered_again() -> None:
+    host = Host()
+    host.hear(PublishNew(made(0)))
+    host.hear(PublishMany((made(1), made(2))))
+    host.machine.load(QUARTER)
+    assert host.hear(PublishMany((made(1), made(2)))) == [store(0, made(0), made(1), made(2))]
+    host.hear(PublishNew(made(3)))
+    host.settle()
+    assert host.delivered == list(enumerate([made(0), made(1), made(2), made(3)]))
+    assert host.stored == genuine(*(each for _, each in host.delivered))
 
 
 def test_who_is_let_go_has_stored_all_that_it_was_given() -> None:

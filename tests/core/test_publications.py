@@ -8,7 +8,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skipring.core.publications import ID_BITS, ID_BYTES, OVERHEAD_BYTES, Publication
+from skipring.core.publications import (
+    ID_BITS,
+    ID_BYTES,
+    OVERHEAD_BYTES,
+    Publication,
+    ids_of,
+    name,
+)
 from tests.support.machines import TOPIC, unhurried
 
 NEWS = Publication(
@@ -182,3 +189,36 @@ def test_it_comes_back_from_the_wire_as_it_was(drawn: tuple[str, dict[str, Any]]
     settled = Publication(**fields).settled(topic)
     wire = msgspec.msgpack.encode(settled)
     assert msgspec.msgpack.decode(wire, type=Publication) == settled
+
+
+# -- many at once ----------------------------------------------------------------------------
+
+EDGES = sorted({max((1 << 8 * size) + step, 0) for size in range(9) for step in (-1, 0, 1)})
+
+
+@unhurried
+@given(st.lists(all_fields().map(lambda drawn: drawn[1]), max_size=8))
+def test_many_at_once_have_the_ids_that_each_has_alone(fields: list[dict[str, Any]]) -> None:
+    some = [Publication(**each) for each in fields]
+    alone = tuple(b"" if each.payload is None else each.id_in(TOPIC) for each in some)
+    assert ids_of(some, TOPIC) == alone
+
+
+def test_numbers_of_any_size_one_after_another_give_the_ids_that_each_gives_alone() -> None:
+    pairs = [(seq, time) for seq in EDGES for time in EDGES]
+    some = [Publication(publisher="p", seq=seq, time=time, payload=b"x") for seq, time in pairs]
+    assert ids_of(some, TOPIC) == tuple(each.id_in(TOPIC) for each in some)
+
+
+def test_what_can_have_no_id_has_none_and_does_not_disturb_the_others() -> None:
+    sound = Publication(publisher="p", seq=1, time=1, payload=b"x")
+    odd = [replace(sound, seq=-1), replace(sound, time=-1), replace(sound, payload=None)]
+    ids = ids_of([sound, odd[0], sound, odd[1], sound, odd[2], sound], TOPIC)
+    assert ids == (sound.id_in(TOPIC), b"") * 3 + (sound.id_in(TOPIC),)
+
+
+def test_publications_that_are_given_their_ids_are_settled() -> None:
+    some = [Publication(publisher="p", seq=seq, payload=b"x") for seq in range(3)]
+    settled = [each.settled(TOPIC) for each in some]
+    name(some, ids_of(some, TOPIC))
+    assert some == settled

@@ -290,7 +290,7 @@ def tree_of(n: int) -> dict[NodeId, list[NodeId]]:
     for node, state in legitimate_states(node_names(n)):
         machine = Subscriber(node, topic=TOPIC, rng=Random(0), config=ProtocolConfig())
         machine.load(state)
-        found = machine._spreading.tree_edges()
+        found = machine._circulation.spreading.tree_edges()
         assert found is not None
         edges[node] = found
     return edges
@@ -385,7 +385,7 @@ def test_in_calm_weather_n_minus_1_messages_reach_all_in_larger_rings(n: int) ->
 
 
 def test_the_tree_edges_of_one_quarter_are_zero_and_both_ring_neighbours() -> None:
-    assert sorted(Host().machine._spreading.tree_edges() or ()) == TREE
+    assert sorted(Host().machine._circulation.spreading.tree_edges() or ()) == TREE
 
 
 def test_tree_alone_uses_the_tree_in_any_weather() -> None:
@@ -447,12 +447,13 @@ def test_after_a_change_of_the_view_all_edges_are_used_until_it_has_lasted(
     change: Message,
 ) -> None:
     host = calm_host()
+    assert to(host.publish(b"before")) == TREE
     host.hear(change)
-    edges = sorted(host.machine._spreading.neighbours())
+    edges = sorted(host.machine._circulation.spreading.neighbours())
     assert to(host.publish()) == edges
     assert edges != ALL
     host.wait(CALM - 1)
-    assert to(host.publish(b"later")) == sorted(host.machine._spreading.neighbours())
+    assert to(host.publish(b"later")) == sorted(host.machine._circulation.spreading.neighbours())
 
 
 def test_a_change_that_was_taken_back_is_one_all_the_same() -> None:

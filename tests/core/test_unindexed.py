@@ -13,7 +13,7 @@ from skipring.core import holdings as holdings_module
 from skipring.core.archive import MemoryArchive
 from skipring.core.claims import Claim
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Send, Store
-from skipring.core.events import Flush, HistoryRead, Tick
+from skipring.core.events import ConfirmRequested, Flush, HistoryRead, Tick
 from skipring.core.holdings import UNINDEXED_MAX, Holdings
 from skipring.core.messages import CheckTrie, PublishMany, PublishNew
 from skipring.core.prefixes import ALL
@@ -233,7 +233,7 @@ def test_a_machine_that_keeps_at_once_does_not_have_to_flush_for_its_trie() -> N
 def test_a_machine_knows_how_much_it_has_without_its_trie() -> None:
     host = Host()
     host.act(read(some(50)))
-    holdings = host.machine._holdings
+    holdings = host.machine._circulation.holdings
     assert (host.machine.count, waiting(holdings)) == (50, 50)
 
 
@@ -292,6 +292,26 @@ def test_of_what_was_read_nothing_is_believed_that_is_an_id_alone() -> None:
     assert host.stored == [*some(1)]
 
 
+def test_of_two_that_are_the_same_one_that_is_spoilt_does_not_stand_for_the_other() -> None:
+    host = Host()
+    (row,) = some(1)
+    host.act(HistoryRead((row, row, row), (b"x" * 32, row.id, row.id)))
+    assert host.stored == [row]
+
+
+def test_what_was_read_is_stored_as_it_came_as_far_as_it_is_taken() -> None:
+    host = Host()
+    rows = some(4)
+    host.act(read(rows[:1]))
+    ids = (rows[0].id, rows[1].id, b"x" * 32, rows[3].id)
+    effects = host.act(HistoryRead(rows, ids, (b"zero", b"one", b"two", b"three")))
+    taken = (rows[1], rows[3])
+    assert effects == [
+        Store(1, taken, len(b"onethree"), (b"one", b"three")),
+        Deliver(taken, 1, Origin.REPAIR, 0, len(b"onethree")),
+    ]
+
+
 def asks(host: Host) -> bool:
     return to_all(host.act(Tick()), CheckTrie) != []
 
@@ -310,6 +330,18 @@ def test_T8_while_a_history_is_read_nobody_is_asked_or_answered() -> None:
         assert not asks(host)
         host.act(read(some(3, start)))
     assert host.stored == [*some(30)]
+
+
+def test_T8_a_history_that_is_awaited_comes_from_nobody_else_and_not_for_ever() -> None:
+    host = Host(repairs=True, history_ticks=4)
+    host.act(read(some(3)))
+    host.act(HistoryRead(()))
+    host.act(Tick())
+    assert is_answered(host)
+    assert host.act(HistoryRead((), is_awaited=True)) == []
+    assert not is_answered(host)
+    assert [asks(host) for _ in range(4)] == [False, False, False, True]
+    assert is_answered(host)
 
 
 def test_T8_the_end_of_a_history_lets_tries_be_compared_from_the_next_tick_on() -> None:
@@ -339,7 +371,31 @@ def test_while_a_history_is_read_nothing_is_indexed_or_scrubbed() -> None:
     assert not any(isinstance(effect, Discard | Store) for effect in effects)
     assert not host.machine.has_to_flush
     assert not is_answered(host)
-    assert waiting(host.machine._holdings) == 30
+    assert waiting(host.machine._circulation.holdings) == 30
+
+
+def test_who_wants_to_be_confirmed_while_a_history_is_read_waits_for_its_end() -> None:
+    host = Host(repairs=True, history_ticks=8)
+    host.act(read(some(30)))
+    assert host.act(ConfirmRequested()) == []
+    assert waiting(host.machine._circulation.holdings) == 30
+    host.act(HistoryRead(()))
+    host.act(Tick())
+    assert to_all(host.act(ConfirmRequested()), CheckTrie) != []
+
+
+def test_ticks_index_nothing_while_a_history_is_read_however_much_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
+    host = Host(repairs=True, history_ticks=8, hashed_ids=10)
+    host.act(read(some(30)))
+    host.act(Tick())
+    assert waiting(host.machine._circulation.holdings) == 30
+    host.act(HistoryRead(()))
+    host.act(Tick())
+    host.act(Tick())
+    assert waiting(host.machine._circulation.holdings) == 20
 
 
 def test_an_end_without_a_history_is_nothing() -> None:

@@ -24,6 +24,7 @@ from skipring.runtime.catching_up import PATIENCE_TICKS, SHARE, SOURCES_MAX, Cat
 from skipring.runtime.node import Node
 from skipring.runtime.offering import stored_page
 from skipring.runtime.settings import Settings
+from skipring.storage.packs import encoded
 from skipring.storage.publications import PublicationStore
 from skipring.wire.runtime_messages import (
     ReadStored,
@@ -74,6 +75,7 @@ class Newcomer:
         self.asked: list[Question] = []
         self.open: list[Question] = []
         self.given: list[tuple[TopicId, HistoryRead]] = []
+        self.awaited: list[TopicId] = []
         self.catching = CatchingUp(self._say, self._give)
         self.catching.expect(TOPIC)
 
@@ -84,7 +86,10 @@ class Newcomer:
 
     def _give(self, topic: TopicId, event: HistoryRead) -> None:
         assert (topic, HistoryRead(())) not in self.given, "nothing comes after the end"
-        self.given.append((topic, event))
+        if event.is_awaited:
+            self.awaited.append(topic)
+        else:
+            self.given.append((topic, event))
 
     @property
     def machine(self) -> Subscriber:
@@ -205,6 +210,16 @@ def test_nobody_is_asked_before_there_is_a_place_and_somebody_beside_it() -> Non
     assert [each.node for each in newcomer.asked] == ["a"]
 
 
+def test_that_somebody_is_asked_is_told_before_there_is_an_answer_and_once() -> None:
+    newcomer = Newcomer(NEIGHBOURS)
+    assert newcomer.awaited == []
+    newcomer.look().look()
+    assert (newcomer.awaited, newcomer.given) == ([TOPIC], [])
+    newcomer.answer_all()
+    assert newcomer.awaited == [TOPIC]
+    assert newcomer.has_ended()
+
+
 def test_one_who_has_caught_up_asks_nobody_again() -> None:
     newcomer = reading().answer_all()
     assert newcomer.has_ended()
@@ -305,6 +320,12 @@ def test_pages_are_followed_to_the_end_of_what_was_there() -> None:
 def test_what_has_come_is_given_before_the_rest_is_there() -> None:
     newcomer = reading()
     assert 0 < len(newcomer.got()) < COUNT
+
+
+def test_with_what_has_come_come_the_bytes_in_which_it_was_stored() -> None:
+    newcomer = reading(2).answer_all()
+    for _, event in newcomer.given:
+        assert [bytes(row) for row in event.encoded] == [encoded(p) for p in event.publications]
 
 
 def test_it_is_read_in_the_store_and_the_epoch_that_were_told_of() -> None:

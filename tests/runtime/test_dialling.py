@@ -311,12 +311,14 @@ def test_a_spare_link_that_is_used_stays_and_one_that_is_not_goes() -> None:
             await until(lambda: a.numbers("b") == [1])
             (spare,) = a.links.peer("b")._spare
             for number in (2, 3):  # it is used again and again, each time nearly too late
+                a.links.sweep()
                 spare.used_s -= SPARE_S * 0.7
                 a.links.sweep()
                 first.write(note(number))
                 await until(lambda: a.numbers("b")[-1] == number)  # noqa: B023
             await turns()
             assert len(a.links.connections) == 2
+            a.links.sweep()
             spare.used_s -= SPARE_S * 1.1
             a.links.sweep()
             await until(lambda: len(a.links.connections) == 1)
@@ -336,6 +338,7 @@ def test_a_link_that_we_dialled_and_nobody_uses_goes() -> None:
             a.links.send_to_supervisor(supervisor.address, note(1))
             await until(lambda: bool(b.got and supervisor.got))
             for host in (a, b, supervisor):
+                host.links.sweep()
                 for link in host.links.connections:
                     link.used_s -= IDLE_S * 1.1
             b.links.sweep()

@@ -121,6 +121,60 @@ def test_one_that_gives_up_waiting_does_not_end_the_commit_of_others(loop: LoopF
     play(scene, loop)
 
 
+def test_what_comes_while_a_commit_runs_is_committed_after_it_if_somebody_nudges(
+    loop: LoopFactory,
+) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.write()
+            durability.nudge()
+            await begun(store)
+            store.write(2)
+            durability.nudge()
+            store.gate.set()
+            await until(lambda: durability.unwritten == 0)
+            assert store.written == [1, 2]
+
+    play(scene, loop)
+
+
+def test_a_disk_that_takes_nothing_is_not_tried_again_at_once(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.error = StoreFullError("no room")
+            store.write()
+            durability.nudge()
+            await begun(store)
+            durability.nudge()
+            store.gate.set()
+            await until(lambda: durability.failures > 0)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert durability.coming == 2  # there was one
+
+    play(scene, loop)
+
+
+def test_what_a_commit_that_runs_covers_is_not_worth_another_one(
+    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability_module, "WORTH_IT_BYTES", 100)
+
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.write()
+            durability.note(101)
+            assert durability.is_worth_it
+            durability.nudge()
+            await begun(store)
+            durability.note(100)
+            assert not durability.is_worth_it
+            durability.note(1)
+            assert durability.is_worth_it
+
+    play(scene, loop)
+
+
 def test_where_there_is_nothing_to_write_nobody_waits(loop: LoopFactory) -> None:
     async def scene() -> None:
         with gated() as (store, durability):

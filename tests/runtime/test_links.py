@@ -141,6 +141,29 @@ def test_one_write_carries_all_that_was_said_in_one_turn(monkeypatch: pytest.Mon
     play(scene)
 
 
+def test_what_is_said_because_of_one_chunk_is_written_at_once_to_each_in_one_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writes: list[int] = []
+
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b):
+            a.knows(b)
+            a.links.send("b", note(0))
+            await until(lambda: len(b.got) == 1)
+
+            def answer(sender: str, *_: object) -> None:
+                b.links.send(sender, note(len(writes)))
+
+            monkeypatch.setattr(b.links, "_receive", answer)
+            link = link_of(b, "a")
+            monkeypatch.setattr(link, "write", lambda data: writes.append(len(data)))
+            link.data_received(note(1) + note(2) + note(3))
+            assert writes == [3 * len(note(0))]
+
+    play(scene)
+
+
 # -- those who do not read ----------------------------------------------------------------------
 
 

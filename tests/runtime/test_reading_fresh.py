@@ -404,8 +404,14 @@ def _broken() -> Iterator[bytes]:
 
 @pytest.mark.parametrize(
     "payloads",
-    [[b"good", "text"], [b"good", None], [b"good", bytes(1 << 20)], "text", b"bytes", _broken()],
-    ids=["a text", "nothing", "too large", "only a text", "only bytes", "an error"],
+    [
+        *([b"good", "text"], [b"good", None], [b"good", bytes(1 << 20)]),
+        *("text", b"bytes", None, 7, _broken()),
+    ],
+    ids=[
+        *("a text", "nothing", "too large"),
+        *("only a text", "only bytes", "nothing at all", "a number", "an error"),
+    ],
 )
 def test_if_one_of_several_cannot_be_published_none_is(payloads: Iterable[bytes]) -> None:
     async def scene() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from skipring.core.publications import Publication
-from skipring.storage.packs import Draft, Head, Pack, encoded
+from skipring.storage.packs import PACK_BYTES, Draft, Head, Pack, encoded
 from tests.storage.stored import NEWS, publication
 
 # Written by version 1, from publications 5 and 6 of ``golden``.
@@ -84,3 +84,31 @@ def test_an_opaque_publication_is_believed_only_in_a_whole_pack() -> None:
 @pytest.mark.parametrize("body", [b"", b"SRP1", b"SRP1\xff\xff\xff\xff", b"nonsense" * 100])
 def test_what_is_no_pack_is_none(body: bytes) -> None:
     assert Pack.parse(body) is None
+
+
+def test_a_draft_takes_as_many_as_belong_into_one_pack_and_at_least_one() -> None:
+    row = b"x" * (PACK_BYTES // 4)
+    ids = [bytes([place]) * 32 for place in range(6)]
+    made = Draft(NEWS, 0)
+    assert made.fill(ids[:3], [row] * 3) == 3
+    assert not made.is_full
+    assert made.fill(ids[3:], [row] * 3) == 1
+    assert made.is_full
+    assert [key for key, _ in made.entries()] == ids[:4]
+    assert Draft(NEWS, 0).fill(ids, [b"x" * 2 * PACK_BYTES] * 6) == 1
+
+
+def test_a_pack_gives_what_lies_between_two_offsets_under_some_first_bytes() -> None:
+    rows = [publication(seq) for seq in range(40)]
+    made = draft(*rows, start=100)
+    pack = parsed(made.packed(0))
+    for start, end, firsts in ((0, 999, range(256)), (103, 131, range(128)), (140, 99, range(256))):
+        wanted = [
+            (100 + place, row.id, encoded(row))
+            for place, row in enumerate(rows)
+            if start <= 100 + place < end and row.id[0] in firsts
+        ]
+        for is_checked in (True, False):
+            for segment in (made, pack):
+                found = segment.stored(start, end, firsts, is_checked=is_checked)
+                assert list(zip(*found, strict=True)) == wanted

@@ -7,12 +7,13 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from msgspec import Raw, msgpack
 from msgspec.structs import replace
 
 from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
 from skipring.errors import StorageError, StoreBusyError, StoreFullError
-from skipring.storage.packs import PACK_BYTES
+from skipring.storage.packs import PACK_BYTES, encoded
 from skipring.storage.publications import PublicationStore
 from tests.storage.stored import (
     CHAT,
@@ -43,6 +44,33 @@ def test_a_new_store_holds_nothing(directory: Path) -> None:
         assert list(archive.entries()) == list(archive.publications()) == []
         assert archive.newest() == {}
         assert (store.topics, str(store.recovery)) == ([NEWS], "0 publications")
+
+
+def test_what_comes_encoded_is_stored_as_it_came_whatever_holds_it(directory: Path) -> None:
+    rows = [publication(seq, size=PACK_BYTES // 8) for seq in range(20)]
+    page = msgpack.encode([Raw(encoded(row)) for row in rows])
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        archive.write(0, *rows[:12], encoded=msgpack.decode(page, type=tuple[Raw, ...])[:12])
+        archive.write(12, *rows[12:])
+        for _ in ("in memory", "on the disk"):
+            assert list(archive.publications()) == rows
+            assert archive.newest() == {"node0": 18, "node1": 19, "node2": 17}
+            stored = [data for each in archive.stored(0, 20, range(256)) for data in each.rows.data]
+            assert b"".join(stored) == b"".join(map(encoded, rows))
+            store.commit()
+
+
+def test_what_came_encoded_can_be_put_aside_before_it_is_on_the_disk(directory: Path) -> None:
+    rows = [publication(seq) for seq in range(3)]
+    page = msgpack.encode([Raw(encoded(row)) for row in rows])
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        archive.write(0, *rows, encoded=msgpack.decode(page, type=tuple[Raw, ...]))
+        archive.discard(1)
+        store.commit()
+    with PublicationStore.open(directory) as store:
+        assert list(store.archive(NEWS).publications()) == [rows[0], rows[2]]
 
 
 def test_what_is_written_can_be_read_at_once_and_is_durable_after_a_commit(

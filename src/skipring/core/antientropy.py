@@ -73,7 +73,8 @@ class AntiEntropy:
         config, holdings = self._config, self._holdings
         holdings.renew_credits()
         if holdings.is_far_behind:  # nothing takes long at once
-            holdings.work_off(config.hashed_ids)
+            if not self._histories.is_reading:
+                holdings.work_off(config.hashed_ids)
             self._histories.on_tick()
             return
         if config.rules.scrub and not self._histories.is_reading:
@@ -117,10 +118,17 @@ class AntiEntropy:
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
         """Ask whether the partners' tries are equal to ours, and to be told if they are (T19)."""
+        if self._is_busy:
+            return  # whoever wants to know asks again
         if self._holdings.trie.freshen(self._config.hashed_ids):
             claims = self._root_claims()
             for partner in partners:
                 out.send(partner, CheckTrie(self._node, claims, self._session, confirm=True))
+
+    @property
+    def _is_busy(self) -> bool:
+        """True while so much comes, or has come, that there is no time to compare tries."""
+        return self._histories.is_reading or self._holdings.is_far_behind
 
     @property
     def is_behind(self) -> bool:
@@ -154,9 +162,7 @@ class AntiEntropy:
     def on_check(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
         """CheckTrie and CheckAndPublish: compare, ask for more, send what is lacking there."""
         rules = self._config.rules
-        if not self._can_answer(message) or self._histories.is_reading:
-            return
-        if self._holdings.is_far_behind:
+        if not self._can_answer(message) or self._is_busy:
             return  # who asks will ask again
         is_fresh = self._holdings.trie.freshen(self._config.hashed_ids)
         if is_fresh and type(message) is CheckTrie and message.claims == self._root_claims():
@@ -233,8 +239,11 @@ class AntiEntropy:
 
     def on_history(self, part: HistoryRead, out: Outbox) -> None:
         """Take in a part of a history that was read from neighbours; the last one is empty."""
-        new = self._holdings.take_read(part.publications, part.ids, out)
-        if new or not part.publications:
+        if part.is_awaited:
+            self._histories.note_read(is_last=False)
+            return
+        is_new = self._holdings.take_read(part, out)
+        if is_new or not part.publications:
             self.note_difference()
             self._histories.note_read(is_last=not part.publications)
 

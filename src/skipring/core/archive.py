@@ -74,8 +74,11 @@ class MemoryArchive:
         """The largest number that each publisher's stored publications have, as far as believed."""
         return newest_of((each.publisher, each.seq) for each in self.publications())
 
-    def write(self, offset: int, *publications: Publication) -> None:
+    def write(
+        self, offset: int, *publications: Publication, encoded: tuple[bytes, ...] = ()
+    ) -> None:
         """Carry out a Store: offsets come in order."""
+        del encoded  # for a disk
         if self._rows is None:
             self._rows = []
         assert offset == len(self._rows), f"offset {offset} after {len(self._rows)} rows"

@@ -30,6 +30,8 @@ class Origin(StrEnum):
     SPREAD = "spread"  # as new, over the tree or a flood (section 4.3)
     REPAIR = "repair"  # because tries were compared (section 4.2)
 
+    __hash__ = str.__hash__  # the enum's own is looked up by name, and each delivery needs it
+
 
 class Store(Struct, frozen=True, gc=False):
     """Keep publications in the archive, from an offset on, before anything that follows is sent."""
@@ -37,6 +39,7 @@ class Store(Struct, frozen=True, gc=False):
     offset: int
     publications: tuple[Publication, ...]
     size_bytes: int = 0  # about what they take in a message, if somebody has counted
+    encoded: tuple[bytes, ...] = ()  # the same as they are to be stored, if the host had them so
 
 
 class Discard(Struct, frozen=True, gc=False):

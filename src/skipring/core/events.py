@@ -56,11 +56,14 @@ class PublishManyRequested(Struct, frozen=True, gc=False):
 class HistoryRead(Struct, frozen=True, gc=False):
     """The host has read publications from a neighbour's store; none: it has read all there are.
 
-    With them come the ids under which they are stored there: what has another one is spoilt.
+    With them come the ids under which they are stored there: what has another one is spoilt. And,
+    if the host has them so, the publications as they are stored.
     """
 
     publications: tuple[Publication, ...]
     ids: tuple[bytes, ...] = ()
+    encoded: tuple[bytes, ...] = ()
+    is_awaited: bool = False  # nothing was read yet, but the host has begun to ask
 
 
 class Flush(Struct, frozen=True, gc=False):

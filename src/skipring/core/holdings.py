@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import compress, islice
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import compress, count, islice
 from operator import itemgetter
 from typing import Final
 
 from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.effects import Deliver, Discard, Origin, Outbox, Store
+from skipring.core.events import HistoryRead
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefixes import Prefix
-from skipring.core.publications import OVERHEAD_BYTES, SEQ_BELIEVED_MAX, Publication, settled
+from skipring.core.publications import (
+    OVERHEAD_BYTES,
+    SEQ_BELIEVED_MAX,
+    Publication,
+    ids_of,
+    name,
+    settled,
+)
 from skipring.core.trie import PublicationTrie
 
 READ_AHEAD_MIN: Final = 16
@@ -126,15 +134,45 @@ class Holdings:
         some = settled((p for p in publications if p.seq >= 0 and p.time >= 0), self.topic)
         return self._take(some, out, origin, hops)
 
-    def take_read(
-        self, publications: tuple[Publication, ...], ids: tuple[bytes, ...], out: Outbox
-    ) -> tuple[Publication, ...]:
-        """Keep publications that were read elsewhere, but none that was stored under another id."""
-        shown = [p.payload is not None and p.seq >= 0 and p.time >= 0 for p in publications]
-        some = settled(compress(publications, shown), self.topic)
-        claimed = zip(some, compress(ids, shown), strict=True)
-        genuine = tuple([each for each, key in claimed if each.id == key])
-        return self._take(genuine, out, Origin.REPAIR, 0)
+    def take_read(self, part: HistoryRead, out: Outbox) -> bool:
+        """Keep what was read elsewhere, but nothing that was stored under another id.
+
+        True if something of it was new.
+        """
+        new, ids, encoded = part.publications, ids_of(part.publications, self.topic), part.encoded
+        places = self._places(ids)
+        if ids != part.ids or len(places) != len(ids) or not self._are_new(places):
+            chosen = self._chosen(ids, part.ids)  # rarely: then each is looked at
+            new, encoded = tuple(compress(new, chosen)), tuple(compress(encoded, chosen))
+            places = self._places(compress(ids, chosen))
+        if new:
+            name(new, places)
+            start = self._add(places, len(new))
+            self._note_numbers(new)
+            size = sum(map(len, encoded)) or sum([each.size_bytes for each in new])
+            out.effects += (
+                Store(start, new, size, encoded),
+                Deliver(new, start, Origin.REPAIR, 0, size),
+            )
+        return len(new) > 0
+
+    def _are_new(self, ids: Collection[bytes]) -> bool:
+        """True if all are ids, and none is known."""
+        return (
+            b"" not in ids
+            and (self._unindexed is None or self._unindexed.keys().isdisjoint(ids))
+            and (len(self._trie) == 0 or not any(key in self._trie for key in ids))
+        )
+
+    def _chosen(self, ids: tuple[bytes, ...], said: tuple[bytes, ...]) -> list[bool]:
+        """Which of the ids are what was said, not known, and not there a second time."""
+        chosen: list[bool] = []
+        seen = {b""}
+        for key, other in zip(ids, said, strict=True):
+            chosen.append(key == other and key not in seen and not self._has(key))
+            if chosen[-1]:
+                seen.add(key)
+        return chosen
 
     def _take(
         self, some: tuple[Publication, ...], out: Outbox, origin: Origin, hops: int
@@ -144,7 +182,7 @@ class Holdings:
             del unknown[known]
         new = tuple(unknown.values())
         if new:
-            start = self._add(new)
+            start = self._add(self._places(unknown), len(new))
             self._note_numbers(new)
             size = sum([each.size_bytes for each in new])
             out.effects += (Store(start, new, size), Deliver(new, start, origin, hops, size))
@@ -155,15 +193,19 @@ class Holdings:
             return True
         return len(self._trie) > 0 and key in self._trie
 
-    def _add(self, new: tuple[Publication, ...]) -> int:
-        """Give publications that are not here yet their offsets; return the first."""
+    def _places(self, ids: Iterable[bytes]) -> dict[bytes, int]:
+        """The offsets that publications would get now."""
+        return dict(zip(ids, count(self._end), strict=False))
+
+    def _add(self, places: dict[bytes, int], rows: int) -> int:
+        """Let so many publications that are not here yet have these offsets; return the first."""
         start = self._end
-        self._end += len(new)
+        self._end += rows
         if self._unindexed is None:
             self._unindexed = {}
-        self._unindexed.update((each.id, offset) for offset, each in enumerate(new, start))
+        self._unindexed.update(places)
         if len(self._unindexed) > UNINDEXED_MAX:
-            self._index(2 * len(new))  # so nothing takes long at once
+            self._index(2 * rows)  # so nothing takes long at once
         return start
 
     def _index(self, count: int) -> None:
@@ -181,11 +223,15 @@ class Holdings:
 
     def _note_numbers(self, new: tuple[Publication, ...]) -> None:
         """One of ours may come back that was lost here: its number is not used again."""
-        newest = self._newest
-        if newest is not None:
-            for each in new:
-                if newest.get(each.publisher, -1) < each.seq < SEQ_BELIEVED_MAX:
-                    newest[each.publisher] = each.seq
+        newest, publisher, last = self._newest, None, -1
+        if newest is None:
+            return
+        for each in new:
+            if each.publisher != publisher:
+                publisher = each.publisher
+                last = newest.get(publisher, -1)
+            if last < each.seq < SEQ_BELIEVED_MAX:
+                last = newest[publisher] = each.seq
 
     # -- what is indexed later ----------------------------------------------------------------
 
@@ -217,15 +263,19 @@ class Holdings:
         size_bytes: int,
     ) -> None:
         """Deliver unseen publications before they are stored, behind so many other such ones."""
-        last = publications[-1]
-        self._numbers()[last.publisher] = last.seq
+        self.note_unstored(publications)
         offset = self._end + after
         out.effects.append(Deliver(publications, offset, Origin.SPREAD, hops, size_bytes))
+
+    def note_unstored(self, publications: tuple[Publication, ...]) -> None:
+        """Unseen publications of one publisher were delivered: they are known from now on."""
+        last = publications[-1]
+        self._numbers()[last.publisher] = last.seq
 
     def keep(self, publications: tuple[Publication, ...], out: Outbox) -> tuple[Publication, ...]:
         """Store and index publications that were handed over, in the same order."""
         genuine = settled(publications, self.topic)
-        start = self._add(genuine)
+        start = self._add(self._places([each.id for each in genuine]), len(genuine))
         self._kept = start, genuine
         out.effects.append(Store(start, genuine, sum([each.size_bytes for each in genuine])))
         return genuine

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Annotated, Final, Self
+from struct import Struct as Layout
+from typing import Annotated, Final, NamedTuple, Self
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from skipring.core.peers import NodeId, TopicId
 
@@ -88,6 +89,41 @@ def settled(publications: Iterable[Publication], topic: TopicId) -> tuple[Public
     return tuple([publication.settled(topic) for publication in publications])
 
 
+def ids_of(publications: Iterable[Publication], topic: TopicId) -> tuple[bytes, ...]:
+    """The id that the fields of each give in a topic (``Publication.id_in``); none, if they cannot.
+
+    For many at once: mostly one has publisher, length and the sizes of its numbers in common with
+    the one before.
+    """
+    ids: list[bytes] = []
+    publisher, size, plain, begun = None, -1, b"", _ID
+    seq_min, seq_max, time_min, time_max, seq_mark, time_mark, pack = _NO_FORM
+    for each in publications:
+        seq, time, payload = each.seq, each.time, each.payload
+        if not (seq_min <= seq <= seq_max and time_min <= time <= time_max):
+            form = _form_of(seq, time)
+            seq_min, seq_max, time_min, time_max, seq_mark, time_mark, pack = form
+        if payload is None or pack is None or each.key is not None or each.headers:
+            ids.append(each.id_in(topic) if payload is not None and seq | time >= 0 else b"")
+            continue
+        if each.publisher != publisher:
+            publisher = each.publisher
+            begun = _begun(topic, publisher)
+        if len(payload) != size:
+            size = len(payload)
+            plain = _plain(size)
+        state = begun.copy()
+        state.update(pack(seq_mark | seq, time_mark | time, plain) + payload)
+        ids.append(state.digest())
+    return tuple(ids)
+
+
+def name(publications: Iterable[Publication], ids: Iterable[bytes]) -> None:
+    """Give publications their ids; they stay what they are, as an id is a cache."""
+    for publication, key in zip(publications, ids, strict=True):
+        force_setattr(publication, "id", key)
+
+
 _NOTHING: Final = b"\0\0\0\0"
 _PRESENT: Final = b"\0\0\0\1\1"
 
@@ -106,6 +142,47 @@ def _begun(topic: TopicId, publisher: NodeId) -> blake2b:
 def _plain(payload_bytes: int) -> bytes:
     """What stands between the numbers and the payload where there is neither key nor headers."""
     return _NOTHING + _NOTHING + _PRESENT + payload_bytes.to_bytes(4, "big")
+
+
+class _Form(NamedTuple):
+    """How numbers of two sizes are hashed, with what follows them: as ``_number`` writes them."""
+
+    seq_min: int
+    seq_max: int
+    time_min: int
+    time_max: int
+    seq_mark: int  # the size, above the number
+    time_mark: int
+    pack: Callable[[int, int, bytes], bytes] | None
+
+
+# A number of so many bytes, behind its size, as zeroes and one integer.
+_SIZED: Final = ("I", "3xH", "2xI", "3xI", "Q", "xQ", "2xQ", "3xQ")
+_NO_FORM: Final = _Form(1, 0, 1, 0, 0, 0, None)  # of numbers that are longer, or below 0
+
+
+def _form_of(seq: int, time: int) -> _Form:
+    """The form of two numbers."""
+    seq_size, time_size = (seq.bit_length() + 7) // 8, (time.bit_length() + 7) // 8
+    if min(seq, time) < 0 or max(seq_size, time_size) >= len(_SIZED):
+        return _NO_FORM
+    return _form(seq_size, time_size)
+
+
+@lru_cache(maxsize=len(_SIZED) ** 2)
+def _form(seq_size: int, time_size: int) -> _Form:
+    """The form of two numbers, of so many bytes each."""
+    layout = Layout(f">{_SIZED[seq_size]}{_SIZED[time_size]}{len(_plain(0))}s")
+    seq_max, time_max = (1 << 8 * seq_size) - 1, (1 << 8 * time_size) - 1
+    return _Form(
+        (seq_max >> 8) + bool(seq_size),
+        seq_max,
+        (time_max >> 8) + bool(time_size),
+        time_max,
+        seq_size << 8 * seq_size,
+        time_size << 8 * time_size,
+        layout.pack,
+    )
 
 
 def _text(value: str) -> bytes:

@@ -44,6 +44,13 @@ class _Missing(Struct, frozen=True, gc=False):
     flushes: int
 
 
+class _Route(Struct, frozen=True, gc=False):
+    """Where what somebody brings goes, and who has it then as far as we know."""
+
+    nodes: tuple[NodeId, ...]
+    knowing: frozenset[NodeId | None]
+
+
 class _Arrival(Struct, frozen=True, gc=False):
     """What was passed on and delivered, and is to be kept."""
 
@@ -63,12 +70,14 @@ class Spreading:
         "_edges",
         "_has_news",
         "_holdings",
+        "_is_view_sure",
         "_levels",
         "_missing",
         "_news",
         "_news_ticks",
         "_put_off",
         "_ring",
+        "_routes",
         "_shortcuts",
         "_view",
     )
@@ -82,7 +91,9 @@ class Spreading:
         self._config = config
         self._calm_ticks = 0
         self._view = 0
+        self._is_view_sure = False  # nothing has happened that could change it
         self._edges: list[NodeId | None] | None = None  # of the tree, in this view
+        self._routes: dict[NodeId | None, _Route] = {}  # by who brings something, while it is sure
         self._levels = 0  # of the ring, as far as it can be seen in this view
         # Since the last Flush: what came, and what we only heard of, from whom, over how many hops.
         # None costs less memory than nothing in a dict.
@@ -129,6 +140,7 @@ class Spreading:
 
     def on_tick(self) -> None:
         """Count one more tick without a change of our view, and whether something was new."""
+        self.look_again()
         self._look()
         self._calm_ticks += 1
         self._news_ticks = self._news_ticks + 1 if self._has_news else 0
@@ -147,8 +159,16 @@ class Spreading:
         """
         return self._news_ticks % self._config.news_ticks != 0
 
+    def look_again(self) -> None:
+        """Something has happened that may have changed our view."""
+        self._is_view_sure = False
+
     def _look(self) -> None:
         """Notice whether our own view has changed."""
+        if self._is_view_sure:
+            return
+        self._is_view_sure = True
+        self._routes.clear()
         ring, slots = self._ring, self._shortcuts.slots
         view = hash((ring.me, *ring.neighbours, ring.wrap, *slots, *slots.values()))
         if view != self._view:
@@ -225,19 +245,30 @@ class Spreading:
         out: Outbox,
     ) -> News:
         """Send publications to those below and above us in the tree, or to everybody we know."""
-        spread = self._config.spread
-        if spread is Spread.FLOOD:
-            nodes = self.neighbours()  # to the sender too, as the paper does
-        else:
-            edges = self.tree_edges()
-            if spread is Spread.ADAPTIVE and (None in edges or not self._is_calm()):
-                edges = [*self.neighbours()]
-            nodes = [node for node in edges if node is not None and node != sender]
+        route = self._route(sender)
         # One for all: a host encodes it once, or never if it is what has come.
         message = _new(publications, hops)
-        for node in nodes:
+        for node in route.nodes:
             out.send(node, message)
-        return News(hops, frozenset((*nodes, sender)))
+        return News(hops, route.knowing)
+
+    def _route(self, sender: NodeId | None) -> _Route:
+        """Where to send what somebody has brought, worked out when it may have changed."""
+        self._look()
+        route = self._routes.get(sender)
+        if route is None:
+            nodes = self._receivers(sender)
+            route = self._routes[sender] = _Route(nodes, frozenset((*nodes, sender)))
+        return route
+
+    def _receivers(self, sender: NodeId | None) -> tuple[NodeId, ...]:
+        spread = self._config.spread
+        if spread is Spread.FLOOD:
+            return tuple(self.neighbours())  # to the sender too, as the paper does
+        edges = self.tree_edges()
+        if spread is Spread.ADAPTIVE and (None in edges or not self._is_calm()):
+            edges = [*self.neighbours()]
+        return tuple([node for node in edges if node is not None and node != sender])
 
     # -- what is kept later ------------------------------------------------------------------
 
@@ -263,6 +294,11 @@ class Spreading:
             end = start + len(arrival.publications)
             self._note_news(kept[start:end], arrival.news)
             start = end
+
+    def on_recovered(self) -> None:
+        """What is known was read anew from the archive: what waits is known, too."""
+        for arrival in self._arrivals or ():
+            self._holdings.note_unstored(arrival.publications)
 
     # -- lazy edges --------------------------------------------------------------------------
 
@@ -296,16 +332,27 @@ class Spreading:
         news = self._news or {}
         missing = (self._missing or {}) if not self._holdings.is_far_behind else {}
         self._news = self._missing = None
-        for node in self.neighbours() if news else ():
-            told = {short: item.hops for short, item in news.items() if node not in item.nodes}
-            if told:
-                out.send(node, IHave(self._ring.node, b"".join(told), bytes(told.values())))
+        if news:
+            self._tell(news, out)
         asked: dict[NodeId, dict[bytes, int]] = {}
         for short, item in missing.items():
             if self._holdings.trie.find(short) is None:
                 self._want(short, item, asked)
         for node, wanted in asked.items():
             out.send(node, Want(self._ring.node, b"".join(wanted), bytes(wanted.values())))
+
+    def _tell(self, news: dict[bytes, News], out: Outbox) -> None:
+        """Announce to each neighbour what it does not have as far as we know."""
+        holders = {item.nodes for item in news.values()}  # few: most came the same way
+        said: dict[frozenset[frozenset[NodeId | None]], IHave] = {}
+        for node in self.neighbours():
+            lacking = frozenset([nodes for nodes in holders if node not in nodes])
+            if not lacking:
+                continue
+            if lacking not in said:
+                told = {short: each.hops for short, each in news.items() if each.nodes in lacking}
+                said[lacking] = IHave(self._ring.node, b"".join(told), bytes(told.values()))
+            out.send(node, said[lacking])
 
     def _want(self, short: bytes, item: _Missing, asked: dict[NodeId, dict[bytes, int]]) -> None:
         """Ask for what has not come, unless it may still be on its way."""
@@ -320,14 +367,14 @@ class Spreading:
         """Remember what we lack until the next Flush: it may come by the tree meanwhile."""
         if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.is_far_behind:
             return
-        flushes = self._config.want_flushes
+        missing, flushes = self._missing or {}, self._config.want_flushes
         for short, hops in message.short_ids():
+            if short in missing or len(missing) >= self._config.announced_max:
+                continue
             # What has arrived and is not indexed yet cannot be looked for: at the Flush it can.
             if self._arrivals is not None or self._holdings.trie.find(short) is None:
-                if self._missing is None:
-                    self._missing = {}
-                if len(self._missing) < self._config.announced_max:
-                    self._missing.setdefault(short, _Missing(message.sender, hops, flushes))
+                missing[short] = _Missing(message.sender, hops, flushes)
+        self._missing = missing or None
 
     def on_want(self, message: Want, out: Outbox) -> None:
         """Send what somebody lacks, as new: its own tree edges may lack it too."""

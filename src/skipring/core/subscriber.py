@@ -7,8 +7,8 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, ClassVar, assert_never
 
-from skipring.core.antientropy import AntiEntropy
 from skipring.core.archive import Archive
+from skipring.core.circulation import Circulation
 from skipring.core.config import ProtocolConfig
 from skipring.core.digest import TreeDigest
 from skipring.core.effects import Effect, Left, Outbox
@@ -33,25 +33,18 @@ from skipring.core.messages import (
     CheckTrie,
     Digest,
     GetConfiguration,
-    IHave,
     Introduce,
     IntroduceShortcut,
-    Publications,
-    PublishMany,
-    PublishNew,
     RemoveConnections,
     SetConfiguration,
     Subscribe,
-    TrieEqual,
     Unsubscribe,
-    Want,
 )
 from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, NodeId, Peer, TopicId
-from skipring.core.publications import Publication, believed
+from skipring.core.publications import Publication
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.silence import Silence
-from skipring.core.spreading import Spreading
 from skipring.core.state import SilenceState, SubscriberState
 from skipring.core.trie import PublicationTrie
 
@@ -60,15 +53,13 @@ class Subscriber:
     """One node's part in the skip ring of one topic."""
 
     __slots__ = (
+        "_circulation",
         "_config",
         "_digest",
-        "_holdings",
-        "_repair",
         "_ring",
         "_rng",
         "_shortcuts",
         "_silence",
-        "_spreading",
         "node",
         "wants",
     )
@@ -91,51 +82,46 @@ class Subscriber:
         self._shortcuts = Shortcuts(self._ring)
         self._silence = Silence(config)
         self._digest = TreeDigest(config)
-        self._holdings = Holdings(topic, archive)
-        self._repair = AntiEntropy(node, self._holdings, config)
-        self._spreading = Spreading(self._ring, self._shortcuts, self._holdings, config)
+        holdings = Holdings(topic, archive)
+        self._circulation = Circulation(self._ring, self._shortcuts, holdings, config)
 
     def handle(self, event: Event) -> list[Effect]:
         """React to one event."""
         out = Outbox()
-        self._settle_before(event, out)
         match event:
             case Received():
                 self._on_received(event, out)
             case Tick():
                 self._on_tick(out)
+            case Flush():
+                self._circulation.on_flush(out)
             case SubscribeRequested():
                 self._on_subscribe_requested(out)
             case UnsubscribeRequested():
                 self._on_unsubscribe_requested(out)
             case PublishRequested() | PublishManyRequested():
-                self._publish(event, out)
+                self._circulation.publish(event, out)
             case HistoryRead():
-                self._repair.on_history(event, out)
-            case Flush():
-                self._on_flush(out)
+                self._circulation.on_history(event, out)
             case ConfirmRequested():
-                self._repair.ask_to_confirm(self.ring_neighbours(), out)
+                self._circulation.ask_to_confirm(self.ring_neighbours(), out)
             case NodeSuspected():
                 pass  # section 3.3: one failure detector, at the supervisor, is enough
             case _:
                 assert_never(event)
-        self._holdings.let_go()
+        self._circulation.holdings.let_go()
         return out.effects
 
-    def _settle_before(self, event: Event, out: Outbox) -> None:
-        """Keep what has arrived, for whatever looks at it; new publications can wait in a row."""
-        is_unconcerned = type(event) is Received and type(event.message) in self._UNCONCERNED
-        if not is_unconcerned and type(event) not in (Flush, Tick):
-            self._spreading.settle(out)
-
     def _on_received(self, event: Received, out: Outbox) -> None:
-        kind = type(event.message)
-        handler = self._HANDLERS.get(kind)
-        if handler is not None:
-            handler(self, event.message, out)
-        elif kind in self._CARRIERS and self._takes_part:
-            self._CARRIERS[kind](self, event.message, event.sender, out)
+        message, kind = event.message, type(event.message)
+        if kind in Circulation.HANDLERS:
+            if self.wants or self._ring.me is not None:
+                self._circulation.on_message(message, event.sender, out)
+            elif isinstance(message, CheckTrie | CheckAndPublish):
+                self._on_check_after_leaving(message, out)
+        elif kind in self._HANDLERS:
+            self._HANDLERS[kind](self, message, out)
+            self._circulation.spreading.look_again()
         # Else it is a request that only a supervisor understands: drop it.
 
     # -- periodic actions ------------------------------------------------------------------
@@ -159,22 +145,11 @@ class Subscriber:
         alarmed = rules.silence and self._silence.on_tick(ring.peers())
         if self._asks_by_chance(me.label) or alarmed:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
-        self._spreading.on_tick()
-        if self._config.repairs:
-            self._repair.on_tick(self._partners(out), self._rng, out)
-
-    def _partners(self, out: Outbox) -> list[NodeId]:
-        """With whom to compare tries in this tick (R16); nobody, while much is on its way."""
-        if self._spreading.is_stirred:
-            return []
-        self._spreading.settle(out)
-        if self._config.rules.repair_over_shortcuts:
-            return self._spreading.neighbours()
-        return self.ring_neighbours()
+        self._circulation.on_tick(self.ring_neighbours(), self._rng, out)
 
     def neighbours(self) -> list[NodeId]:
         """Everybody we have an edge to, the ring neighbours first."""
-        return self._spreading.neighbours()
+        return self._circulation.spreading.neighbours()
 
     def ring_neighbours(self) -> list[NodeId]:
         """The distinct ring neighbours (T16)."""
@@ -197,11 +172,13 @@ class Subscriber:
     # -- what the application wants --------------------------------------------------------
 
     def _on_subscribe_requested(self, out: Outbox) -> None:
+        self._circulation.settle(out)
         self.wants = True
         if self._ring.me is None:
             out.send(SUPERVISOR, Subscribe(self.node))
 
     def _on_unsubscribe_requested(self, out: Outbox) -> None:
+        self._circulation.settle(out)
         self.wants = False
         if self._ring.me is None:
             self._forget_all()
@@ -227,11 +204,11 @@ class Subscriber:
         self._ring.me = None
         if not self.wants:
             self._forget_all()
-            self._spreading.settle(out)
+            self._circulation.settle(out)
             out.effects.append(Left())
             return
         if was_labelled and self._config.rules.wake:
-            for node in self._spreading.neighbours():
+            for node in self.neighbours():
                 out.ask(node)  # R11: they may be as unrecorded as we are
         out.send(SUPERVISOR, Subscribe(self.node))
 
@@ -260,59 +237,10 @@ class Subscriber:
         if self._config.rules.digest:
             self._digest.on_digest(message)
 
-    # -- publications ------------------------------------------------------------------------
-
-    @property
-    def _takes_part(self) -> bool:
-        """True until we have left: one without a label may be about to get one."""
-        return self.wants or self._ring.me is not None
-
-    def _on_check(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
-        if self._takes_part:
-            self._repair.on_check(message, out)
-        elif message.sender not in (self.node, SUPERVISOR):
+    def _on_check_after_leaving(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
+        if message.sender not in (self.node, SUPERVISOR):
             out.send(message.sender, RemoveConnections(self.node))  # as B7
 
-    def _on_publications(self, message: Publications, sender: NodeId | None, out: Outbox) -> None:
-        shown = believed(message.publications, opaque=self._config.takes_opaque)
-        taken = self._repair.on_publications(Publications(shown, message.session), sender, out)
-        self._spreading.announce(taken, sender)
-
-    def _on_trie_equal(self, message: TrieEqual, out: Outbox) -> None:
-        self._repair.on_trie_equal(message, out)
-
-    def _publish(self, event: PublishRequested | PublishManyRequested, out: Outbox) -> None:
-        requests = event.requests if isinstance(event, PublishManyRequested) else (event,)
-        self._spreading.publish(requests, out)
-        self._repair.note_difference()
-
-    def _on_publish_new(self, message: PublishNew, sender: NodeId | None, out: Outbox) -> None:
-        self._on_new((message.publication,), message.hops, sender, out)
-
-    def _on_publish_many(self, message: PublishMany, sender: NodeId | None, out: Outbox) -> None:
-        self._on_new(message.publications, message.hops, sender, out)
-
-    def _on_new(
-        self,
-        publications: tuple[Publication, ...],
-        hops: int,
-        sender: NodeId | None,
-        out: Outbox,
-    ) -> None:
-        self._spreading.on_new(publications, hops, sender, out)
-        if out.effects:
-            self._repair.note_difference()
-
-    def _on_ihave(self, message: IHave, out: Outbox) -> None:
-        del out
-        if self._takes_part:
-            self._spreading.on_ihave(message)
-
-    def _on_want(self, message: Want, out: Outbox) -> None:
-        if self._takes_part:
-            self._spreading.on_want(message, out)
-
-    # The hot path: one look-up from the type of a message to its method.
     _HANDLERS: ClassVar[Mapping[type, Callable[[Subscriber, Any, Outbox], None]]] = (
         MappingProxyType(
             {
@@ -322,44 +250,14 @@ class Subscriber:
                 IntroduceShortcut: _on_introduce_shortcut,
                 RemoveConnections: _on_remove_connections,
                 Digest: _on_digest,
-                CheckTrie: _on_check,
-                CheckAndPublish: _on_check,
-                TrieEqual: _on_trie_equal,
-                IHave: _on_ihave,
-                Want: _on_want,
             }
         )
-    )
-
-    # Of what brings publications it matters from whom it came.
-    _CARRIERS: ClassVar[Mapping[type, Callable[[Subscriber, Any, NodeId | None, Outbox], None]]] = (
-        MappingProxyType(
-            {
-                PublishNew: _on_publish_new,
-                PublishMany: _on_publish_many,
-                Publications: _on_publications,
-            }
-        )
-    )
-
-    # These do not look at what is kept, so what has arrived before them can wait.
-    _UNCONCERNED: ClassVar = frozenset(
-        {
-            PublishNew,
-            PublishMany,
-            IHave,
-            SetConfiguration,
-            CheckLabel,
-            Introduce,
-            IntroduceShortcut,
-            RemoveConnections,
-            Digest,
-        }
     )
 
     def _forget_all(self) -> None:
         self._ring.forget_all()
         self._shortcuts.forget_all()
+        self._circulation.spreading.look_again()
 
     # -- state as a value ------------------------------------------------------------------
 
@@ -406,12 +304,12 @@ class Subscriber:
     @property
     def trie(self) -> PublicationTrie:
         """v.T."""
-        return self._holdings.trie
+        return self._circulation.holdings.trie
 
     @property
     def count(self) -> int:
         """How many publications are kept; less is done for it than for the trie's length."""
-        return self._holdings.count
+        return self._circulation.holdings.count
 
     @property
     def publications(self) -> tuple[Publication, ...]:
@@ -421,34 +319,23 @@ class Subscriber:
     @property
     def archive(self) -> Archive:
         """Where the publications lie."""
-        return self._holdings.archive
+        return self._circulation.holdings.archive
 
     @property
     def has_to_flush(self) -> bool:
         """True if a Flush would do something."""
-        return self._spreading.has_to_flush or self._has_to_work_off
-
-    @property
-    def _has_to_work_off(self) -> bool:
-        """True if we are to index and hash, now that nothing more urgent is there."""
-        is_time = self._spreading.is_quiet or self._holdings.is_far_behind
-        return self._config.settles_late and self._repair.is_behind and is_time
-
-    def _on_flush(self, out: Outbox) -> None:
-        self._spreading.on_flush(out)
-        if self._has_to_work_off:
-            self._repair.work_off()
+        return self._circulation.has_to_flush
 
     def settle(self) -> list[Effect]:
         """Store and index what was delivered already."""
         out = Outbox()
-        self._spreading.settle(out)
-        self._holdings.let_go()
+        self._circulation.settle(out)
+        self._circulation.holdings.let_go()
         return out.effects
 
     def recover(self) -> None:
         """Index what lies in the archive."""
-        self._holdings.recover({})
+        self._circulation.recover({})
 
     def state(self) -> SubscriberState:
         """The machine's variables as a value."""
@@ -475,7 +362,8 @@ class Subscriber:
         self._shortcuts.slots = dict(sorted(state.shortcuts.items()))
         self._silence.load(state.silence)
         self._digest.load(state.digests)
-        self._holdings.recover(state.hashes)
+        self._circulation.recover(state.hashes)
+        self._circulation.spreading.look_again()
 
 
 def asks_supervisor(label: Label, rng: Random, *, rare: bool) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from msgspec import MsgspecError, Struct
+from msgspec import MsgspecError, Raw, Struct
 from msgspec.msgpack import Decoder
 
 from skipring.core.events import HistoryRead
@@ -43,6 +43,7 @@ Say = Callable[[TopicId, NodeId, RuntimeMessage], None]
 Give = Callable[[TopicId, HistoryRead], None]
 
 _PUBLICATIONS: Final = Decoder(tuple[Publication, ...])
+_ROWS: Final = Decoder(tuple[Raw, ...])
 
 
 class _Source(Struct):
@@ -100,6 +101,7 @@ class CatchingUp:
             self._expected.discard(topic)
             sources = {node: _Source(next(self._requests)) for node in neighbours}
             self._histories[topic] = _History(sources, deque())
+            self._give(topic, HistoryRead((), is_awaited=True))  # else others send it meanwhile
             for node, source in sources.items():
                 self._say(topic, node, Survey(source.request, None))
 
@@ -230,4 +232,5 @@ def _part(page: StoredPage) -> HistoryRead | None:
     if len(ids) != ID_BYTES * len(publications):
         return None
     keys = tuple([ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)])
-    return HistoryRead(publications, keys)
+    # The same bytes once more: only so is it certain where each begins and ends.
+    return HistoryRead(publications, keys, _ROWS.decode(page.publications))

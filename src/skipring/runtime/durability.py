@@ -49,7 +49,9 @@ class Durability:
         self._begun = 0
         self._ended = 0
         self._running: asyncio.Task[StorageError | None] | None = None
+        self._is_nudged = False  # while a commit was running
         self._waiting_bytes = 0
+        self._covered_bytes = 0  # of them, by the commit that runs
 
     def note(self, size_bytes: int) -> None:
         """Something was written that is only in memory."""
@@ -64,7 +66,7 @@ class Durability:
     @property
     def is_worth_it(self) -> bool:
         """True if so much is only in memory that it should not wait for the next tick."""
-        return self._waiting_bytes > WORTH_IT_BYTES
+        return self._waiting_bytes - self._covered_bytes > WORTH_IT_BYTES
 
     @property
     def is_overfull(self) -> bool:
@@ -99,8 +101,9 @@ class Durability:
             await self.reached()
 
     def nudge(self) -> None:
-        """Commit what has come meanwhile, without waiting for it."""
+        """Commit what has come meanwhile, without waiting for it; after a commit that runs."""
         if self._store is not None and self._store.unwritten:
+            self._is_nudged = self._running is not None
             self._begin()
 
     def _begin(self) -> asyncio.Task[StorageError | None]:
@@ -111,7 +114,7 @@ class Durability:
 
     async def _run(self) -> StorageError | None:
         assert self._store is not None
-        covered = self._waiting_bytes
+        self._covered_bytes = self._waiting_bytes
         try:
             await asyncio.to_thread(self._store.commit)
         except StorageError as error:
@@ -125,10 +128,16 @@ class Durability:
                 _LOG.info("storing again")
             self.error = None
             # What came after it had begun may be in it: it runs in a thread.
-            self._waiting_bytes = self._waiting_bytes - covered if self._store.unwritten else 0
+            self._waiting_bytes -= self._covered_bytes
+            if not self._store.unwritten:
+                self._waiting_bytes = 0
         finally:
+            self._covered_bytes = 0
             self._ended += 1
             self._running = None
+        if self._is_nudged and self.error is None:  # a disk that takes nothing is let be
+            self._is_nudged = False
+            self.nudge()
         return self.error
 
 

@@ -66,6 +66,8 @@ class Owner(Protocol):
 class Switchboard(Protocol):
     """All links of a process, as one of them sees it."""
 
+    bytes_received: int
+
     @property
     def greeting_frame(self) -> bytes:
         """What we say first."""
@@ -80,11 +82,14 @@ class Switchboard(Protocol):
     def welcome(self, greeting: Greeting) -> Owner:
         """Whom a link belongs to, now that somebody who dialled us has greeted."""
 
-    def on_bytes(self, size: int) -> None:
-        """Something has come."""
-
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
         """A message has come, in a frame."""
+
+    def gather(self) -> None:
+        """Keep what is said from now on for ``write_gathered``."""
+
+    def write_gathered(self) -> None:
+        """Write what was said since ``gather``, to each in one piece."""
 
     def refuse(self, reason: str, link: Link, detail: str = "") -> None:
         """A connection is dropped; count it and say so."""
@@ -111,7 +116,8 @@ class Link(asyncio.Protocol):
         self.is_greeted = False
         self.can_write = True
         self.began_s = 0.0
-        self.used_s = 0.0  # when something last came or went
+        self.is_used = False  # something has come or gone since the last ``look``
+        self.used_s = 0.0  # when that was last so
         self.settled = asyncio.Event()  # greeted, or lost
 
     # -- the transport's calls ---------------------------------------------------------------
@@ -133,9 +139,11 @@ class Link(asyncio.Protocol):
         self._deadline = loop.call_later(GREETING_S, self._refuse, "no greeting")
 
     def data_received(self, data: bytes) -> None:
-        """Cut into frames, and hand over what they hold."""
-        self.used_s = asyncio.get_running_loop().time()
-        self._board.on_bytes(len(data))
+        """Cut into frames, hand over what they hold, and write what follows from it."""
+        board = self._board
+        self.is_used = True
+        board.bytes_received += len(data)
+        board.gather()
         try:
             for frame in self._reader.feed(data):
                 if self._is_refused:
@@ -143,6 +151,8 @@ class Link(asyncio.Protocol):
                 self._take(frame)
         except WireError as error:
             self._refuse(type(error).__name__, str(error))
+        finally:
+            board.write_gathered()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; the next frame dials again."""
@@ -217,8 +227,13 @@ class Link(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Hand bytes to the socket."""
         if self._transport is not None:
-            self.used_s = asyncio.get_running_loop().time()
+            self.is_used = True
             self._transport.write(data)
+
+    def look(self, now: float) -> None:
+        """Note whether the link was used since the last time."""
+        if self.is_used:
+            self.is_used, self.used_s = False, now
 
     def _refuse(self, reason: str, detail: str = "") -> None:
         self._is_refused = True

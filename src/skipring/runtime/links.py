@@ -82,6 +82,7 @@ class Links:
         self.dialling = 0  # how many we dial at this moment
         self._doors = Doors(self)
         self._emptied: asyncio.Future[None] | None = None
+        self._gathering: list[_Peer] | None = None  # whom something is said, while we react
         self._rarely = Rarely(_LOG)
 
     async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
@@ -153,9 +154,10 @@ class Links:
 
     def peer(self, name: NodeId, address: Address | None = None) -> _Peer:
         """The queue of a node, made when it is first needed."""
-        if name not in self._peers:
-            self._peers[name] = _Peer(self, name, address)
-        return self._peers[name]
+        found = self._peers.get(name)
+        if found is None:
+            found = self._peers[name] = _Peer(self, name, address)
+        return found
 
     # -- for a link --------------------------------------------------------------------------
 
@@ -200,9 +202,25 @@ class Links:
             self.book.hear(envelope.hints)
         self._receive(sender, envelope, frame)
 
-    def on_bytes(self, size: int) -> None:
-        """Something has come."""
-        self.bytes_received += size
+    def gather(self) -> None:
+        """Keep what is said from now on for ``write_gathered``."""
+        self._gathering = []
+
+    def write_gathered(self) -> None:
+        """Write what was said since ``gather``, to each in one piece."""
+        gathered, self._gathering = self._gathering, None
+        for peer in gathered or ():
+            peer.flush()
+
+    def schedule(self, peer: _Peer) -> None:
+        """Something waits for a node: it is written once we have reacted to what has come.
+
+        At the next turn of the loop, if it is for another reason that we said it.
+        """
+        if self._gathering is not None:
+            self._gathering.append(peer)
+        else:
+            asyncio.get_running_loop().call_soon(peer.flush)
 
     def on_lost(self, link: Link) -> None:
         """A connection is gone."""
@@ -241,7 +259,7 @@ class _Peer:
         self._failed_s = 0.0
 
     def queue(self, frame: bytes) -> None:
-        """Keep a frame until the loop comes round: one write carries all that was said by then."""
+        """Keep a frame for a while: one write carries all that is said meanwhile."""
         if self._links.is_closed:
             self._links.counts["closed"] += 1
             return
@@ -252,7 +270,7 @@ class _Peer:
         self._size += len(frame)
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self.flush)
+            self._links.schedule(self)
 
     @property
     def waiting_bytes(self) -> int:
@@ -263,11 +281,12 @@ class _Peer:
         """Write what waits, or dial."""
         self._is_scheduled = False
         if self.link is not None:
-            if self._waiting and self.link.can_write:
-                self.link.write(b"".join(self._waiting))
-                self._links.bytes_sent += self._size
-                self._links.frames_sent += len(self._waiting)
-                self._waiting.clear()
+            waiting, links = self._waiting, self._links
+            if waiting and self.link.can_write:
+                self.link.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+                links.bytes_sent += self._size
+                links.frames_sent += len(waiting)
+                waiting.clear()
                 self._size = 0
         elif self._waiting and self._dialling is None and not self._links.is_closed:
             self._dial_or_drop()
@@ -357,10 +376,13 @@ class _Peer:
     def sweep(self, now: float) -> None:
         """Close links that nobody uses; forget that somebody could not be reached."""
         for link in self._spare:
+            link.look(now)
             if now - link.used_s > SPARE_S:
                 link.close()
-        if self.link is not None and self._is_idle(self.link, now):
-            self.link.close()
+        if self.link is not None:
+            self.link.look(now)
+            if self._is_idle(self.link, now):
+                self.link.close()
         if now - self._failed_s > GRUDGE_S:
             self.forgive()
         self._forget_if_idle()

@@ -45,13 +45,14 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import SkipringError, StorageError
 from skipring.runtime.addresses import AddressBook
+from skipring.runtime.arrivals import Arrivals
 from skipring.runtime.catching_up import CatchingUp
 from skipring.runtime.chaos import DAMAGES, SeverableLinks, damage_node, kill_process
 from skipring.runtime.detector import Watch
 from skipring.runtime.driver import Driver
 from skipring.runtime.durability import Durability, Tracing
 from skipring.runtime.errands import Errands
-from skipring.runtime.inspection import answer
+from skipring.runtime.inspection import NOT_A_MEMBER, answer
 from skipring.runtime.journal import Journals
 from skipring.runtime.links import Links
 from skipring.runtime.membership import Membership
@@ -84,23 +85,15 @@ from skipring.wire.runtime_messages import (
     WireMessage,
 )
 from skipring.wire.values import shown
+from skipring.wire.watching import ArrivalPage, ReadArrivals
 
+TRACED_TICKS: Final = 8  # Our guess: how publications came is telemetry, and a write takes 0.3 ms.
 LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accuses nobody.
 
-# What is not taken from everybody at all times.
-_WEIGHED: Final = frozenset(
-    {
-        SetConfiguration,
-        PublishNew,
-        PublishMany,
-        Publications,
-        CheckTrie,
-        CheckAndPublish,
-        Survey,
-        ReadStored,
-        ReadDeliveries,
-    }
-)
+# What is not taken from everybody at all times: what brings something to be stored, and what asks
+# for much.
+_BRINGING: Final = frozenset({PublishNew, PublishMany, Publications})
+_ASKING: Final = frozenset({CheckTrie, CheckAndPublish, Survey, ReadStored, ReadDeliveries})
 
 WritableArchive = MemoryArchive | StoredArchive
 Deliverer = Callable[[TopicId, Deliver], None]
@@ -162,6 +155,7 @@ class Node:
         self.durability = Durability(store)
         self._trace = trace if trace is not None else DeliveryTrace()
         self._tracing = Tracing(self._trace)
+        self._arrivals = Arrivals()
         self.deliveries: Counter[tuple[TopicId, Origin]] = Counter()
         self.put_aside = 0  # publications that turned out to be spoilt
         self.errands = Errands(
@@ -251,26 +245,27 @@ class Node:
             return
         if topic in self._topics:
             self._watch.hear(topic, sender)
-        self._driver.receive(sender, envelope, frame)
+        if self._arrivals.is_watched:
+            with self._arrivals.handling(topic, sender, message):
+                self._driver.receive(sender, envelope, frame)
+        else:
+            self._driver.receive(sender, envelope, frame)
         if sender == SUPERVISOR:
             self.membership.on_heard(topic, message)
             self._catching_up.look(topic, self._topics.machine(topic))
 
     def _why_dropped(self, sender: NodeId, message: WireMessage) -> str | None:
         """Why we take nothing of this kind from a node now, or None."""
-        if type(message) not in _WEIGHED:
-            return None
-        match message:
-            case SetConfiguration():
-                return "not the supervisor"
-            case PublishNew() | PublishMany() | Publications() if self.durability.is_overfull:
+        kind = type(message)
+        if kind in _BRINGING:
+            if self.durability.is_overfull:
                 return "store full"
-            case CheckTrie() | CheckAndPublish() | Survey() | ReadStored() | ReadDeliveries() if (
-                self.links.is_behind(sender)
-            ):
+        elif kind in _ASKING:
+            if self.links.is_behind(sender):
                 return "partner behind"  # it has to read first what it was sent already
-            case _:
-                return None
+        elif kind is SetConfiguration:
+            return "not the supervisor"
+        return None
 
     def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
         match message:
@@ -287,6 +282,8 @@ class Node:
             case ReadDeliveries():
                 page = offer_deliveries(self._trace, topic, self._topics.machine(topic), message)
                 self._driver.say(topic, sender, page)
+            case ReadArrivals():
+                self._driver.say(topic, sender, self._watched(topic, message))
             case Refused(reason=reason) if sender == SUPERVISOR:
                 self.membership.on_refused(topic, reason)
             case Surveyed() | StoredPage() | Refused():
@@ -295,6 +292,11 @@ class Node:
                 self._driver.say(topic, sender, damage_node(self, topic, message))
             case _:
                 pass  # an answer to nobody
+
+    def _watched(self, topic: TopicId, question: ReadArrivals) -> ArrivalPage | Refused:
+        if topic not in self._topics:
+            return Refused(question.request, NOT_A_MEMBER)
+        return self._arrivals.answer(topic, question)
 
     def _on_history(self, topic: TopicId, part: HistoryRead) -> None:
         """A part of a history has come; all of it, if there is nothing in it."""
@@ -311,12 +313,14 @@ class Node:
         for topic, machine in self._topics.machines():
             self._catching_up.on_tick(topic, machine)
         self.membership.on_tick()
+        self._arrivals.on_tick()
         self.links.sweep()
         # Whoever has published what came has it on its disk: once a tick is enough. Also what a
         # full disk did not take.
         self.durability.nudge()
         self._outgoing.release(self.durability.ended)  # also of those who did not wait for it
-        self._tracing.nudge()
+        if self.ticker.calls % TRACED_TICKS == 0:
+            self._tracing.nudge()
         for topic, node in self._watch.tick(self._topics.ring_neighbours(), is_late=is_late):
             self._driver.say(topic, SUPERVISOR, ReportSilent(node))
 
@@ -336,9 +340,9 @@ class Node:
             self._hand_over(topic, effect)
             return
         match effect:
-            case Store(offset=offset, publications=publications, size_bytes=size_bytes):
-                self._archives[topic].write(offset, *publications)
-                self.durability.note(size_bytes)
+            case Store(offset=offset, publications=publications):
+                self._archives[topic].write(offset, *publications, encoded=effect.encoded)
+                self.durability.note(effect.size_bytes)
                 if self.durability.is_worth_it and self.durability.error is None:
                     self.durability.nudge()
             case Discard(offset=offset):
@@ -357,6 +361,8 @@ class Node:
         self.deliveries[topic, origin] += count
         now = time_ns() // 1000
         self._trace.note(topic, delivery.offset, now, delivery.hops, origin, count)
+        if self._arrivals.is_watched:
+            self._arrivals.on_delivered(topic, delivery)
         self._deliver(topic, delivery)
 
     def _on_left(self, topic: TopicId) -> None:

@@ -7,7 +7,9 @@ bounded amount of work, and fits into its frame whatever is stored.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Final
 
 from skipring.core.archive import Archive
@@ -18,7 +20,7 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.trie import PublicationTrie
 from skipring.runtime.inspection import NOT_A_MEMBER
 from skipring.storage.archive import Stored, StoredArchive
-from skipring.storage.packs import encoded
+from skipring.storage.packs import Rows, encoded
 from skipring.storage.trace import Deliveries, DeliveryTrace
 from skipring.wire.runtime_messages import (
     DeliveryPage,
@@ -42,7 +44,6 @@ BYTE_BITS: Final = 8
 ANY_BYTE: Final = range(1 << BYTE_BITS)
 ARRAY_HEAD: Final = b"\xdd"  # of MessagePack: an array with a length of four bytes
 
-Row = tuple[int, bytes, bytes]  # offset, id and data
 Question = Survey | ReadStored
 
 
@@ -91,38 +92,38 @@ def stored_page(archive: Archive, question: ReadStored) -> StoredPage:
     rows_max, bytes_max = (
         (PAGE_ROWS_MAX, PAGE_BYTES) if question.contents else (STORED_MAX, math.inf)
     )
-    rows: list[Row] = []
+    rows = Rows([], [], [])
     size = scanned = 0
     # Whoever reads under a prefix proves by its digest that it has everything, and nothing else. To
     # check whole packs for the part of them that goes out would cost more than all the rest.
     is_checked = question.bits == 0 or not question.contents
     firsts = _firsts(question)
     for segment in _segments(archive, question.start, end, firsts, is_checked=is_checked):
-        found = list(segment.rows)
-        total = size + sum([len(row[2]) for row in found])
-        if question.contents and len(rows) + len(found) < rows_max and total < bytes_max:
-            rows += found  # mostly: all of a segment fits
-            found, size = [], total
-        for offset, key, data in found:
-            rows.append((offset, key, data if question.contents else b""))
-            size += len(data)
-            if len(rows) >= rows_max or size >= bytes_max:
-                return _page(question, rows, offset + 1, end)
+        sizes = list(accumulate(map(len, segment.rows.data), initial=size))
+        room = min(rows_max - len(rows.ids), bisect_left(sizes, bytes_max, lo=1))
+        found = segment.rows
+        rows = Rows(
+            rows.offsets + found.offsets[:room],
+            rows.ids + found.ids[:room],
+            rows.data + found.data[:room],
+        )
+        if room <= len(found.ids):
+            return _page(question, rows, rows.offsets[-1] + 1, end)
+        size = sizes[-1]
         scanned += segment.size_bytes
         if scanned >= SCANNED_BYTES_MAX:
             return _page(question, rows, segment.end, end)
     return _page(question, rows, end, end)
 
 
-def _page(question: ReadStored, rows: list[Row], reached: int, end: int) -> StoredPage:
-    contents = question.contents
-    head = ARRAY_HEAD + len(rows).to_bytes(4, "big")
+def _page(question: ReadStored, rows: Rows, reached: int, end: int) -> StoredPage:
+    head = ARRAY_HEAD + len(rows.data).to_bytes(4, "big")
     return StoredPage(
         request=question.request,
         next=reached if reached < end else None,
-        offsets=tuple([row[0] for row in rows]),
-        ids=b"".join([row[1] for row in rows]),
-        publications=head + b"".join([row[2] for row in rows]) if contents else b"",
+        offsets=tuple(rows.offsets),
+        ids=b"".join(rows.ids),
+        publications=b"".join((head, *rows.data)) if question.contents else b"",
     )
 
 
@@ -157,12 +158,17 @@ def _segment_in_memory(archive: Archive, start: int, end: int, firsts: range) ->
     return Stored(start + len(found), size, _rows_in_memory(start, found, firsts))
 
 
-def _rows_in_memory(
-    start: int, found: list[Publication | None], firsts: range
-) -> Iterator[tuple[int, bytes, bytes]]:
-    for offset, publication in enumerate(found, start):
-        if publication is not None and publication.id[0] in firsts:
-            yield offset, publication.id, encoded(publication)
+def _rows_in_memory(start: int, found: list[Publication | None], firsts: range) -> Rows:
+    some = [
+        (offset, publication)
+        for offset, publication in enumerate(found, start)
+        if publication is not None and publication.id[0] in firsts
+    ]
+    return Rows(
+        [offset for offset, _ in some],
+        [publication.id for _, publication in some],
+        [encoded(publication) for _, publication in some],
+    )
 
 
 # -- deliveries --------------------------------------------------------------------------------
@@ -190,7 +196,7 @@ def delivery_page(
     scanned = looked = 0
     for known in trace.read(topic, question.start, end, DELIVERIES_MAX):
         for segment in _segments(archive, known.start, known.end, ANY_BYTE):
-            for offset, key, _ in segment.rows:
+            for offset, key in zip(segment.rows.offsets, segment.rows.ids, strict=True):
                 page.take(known, offset, key)
             scanned += segment.size_bytes
             if scanned >= SCANNED_BYTES_MAX:

@@ -222,12 +222,16 @@ class Reader:
         if self._steps >= READ_AT_ONCE:
             self._steps = 0
             await asyncio.sleep(0)
-        if self._next >= self._end and self._is_open:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._more()
-            except TimeoutError:
-                return False
+        if self._next < self._end or not self._is_open:
+            return self._is_open
+        if deadline is None:  # as most wait
+            await self._more()
+            return self._is_open
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._more()
+        except TimeoutError:
+            return False
         return self._is_open
 
     async def _more(self) -> None:
@@ -314,16 +318,16 @@ class Reader:
         """Publications have come."""
         is_repaired = delivery.origin is Origin.REPAIR
         publications, start = delivery.publications, delivery.offset
-        self._end = start + len(publications)
+        self._end = end = start + len(publications)
         hops = None if is_repaired else delivery.hops
         size_bytes = delivery.size_bytes or sum(each.size_bytes for each in publications)
-        self._keep(_Fresh(start, self._end, publications, hops, size_bytes))
+        self._keep(_Fresh(start, end, publications, hops, size_bytes))
         wanted_since = max(self._since, self._history_before if is_repaired else 0)
         if wanted_since:
             for offset, publication in enumerate(publications, start):
                 if publication.time < wanted_since:
                     self._skip(offset)
-        if self._next < self._end:
+        if self._next < end:
             self._arrived.set()
 
     def _keep(self, fresh: _Fresh) -> None:

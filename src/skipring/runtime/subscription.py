@@ -174,6 +174,10 @@ class Subscription:
         InputError, and nothing is published, if one of them is too large or of the wrong kind.
         """
         self._check_open()
+        if not isinstance(payloads, Iterable):
+            raise InputError(
+                f"publish_many takes a list of payloads, not {type(payloads).__name__}"
+            )
         made: list[bytes] = []
         now = _now()
         requests = [
@@ -245,8 +249,8 @@ class Subscription:
         """
         if limit < 1:
             raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
-        reader, now = self.reader, asyncio.get_running_loop().time()
-        deadline = None if timeout is None else now + timeout
+        reader = self.reader
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         while await reader.arrival(deadline):
             if found := reader.take(limit):
                 return found

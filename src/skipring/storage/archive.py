@@ -11,7 +11,7 @@ from skipring.core.archive import newest_of
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.storage.database import Mark
-from skipring.storage.packs import Draft, Pack, Segment
+from skipring.storage.packs import Draft, Pack, Rows, Segment, encoded_all
 from skipring.storage.places import Places
 
 SPOILT: Final = "not what was stored there (T12)"
@@ -25,11 +25,11 @@ class Batch(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """Rows of one segment, in order: offset, id and data of each."""
+    """Rows of one segment."""
 
     end: int  # of the segment
     size_bytes: int  # of all of it
-    rows: Iterator[tuple[int, bytes, bytes]]
+    rows: Rows
 
 
 class StoredArchive:
@@ -134,21 +134,23 @@ class StoredArchive:
                 return
             rows = segment.stored(start, end, firsts, is_checked=is_checked)
             if aside:
-                rows = (row for row in rows if row[0] not in aside)
+                rows = rows.chosen(offset not in aside for offset in rows.offsets)
             yield Stored(segment.end, segment.size_bytes, rows)
 
-    def write(self, offset: int, *publications: Publication) -> None:
-        """Carry out a Store: offsets come in order."""
+    def write(
+        self, offset: int, *publications: Publication, encoded: tuple[bytes, ...] = ()
+    ) -> None:
+        """Carry out a Store: offsets come in order; what is encoded already is kept as it is."""
         assert offset == self._end, f"offset {offset} after {self._end}"
-        coming = iter(publications)
-        end = offset + len(publications)
+        ids = [publication.id for publication in publications]
+        rows = encoded or encoded_all(publications)
+        taken = 0
         with self._lock:
-            while offset < end:
+            while taken < len(ids):
                 if not self._drafts or self._drafts[-1].is_full:
-                    self._drafts.append(Draft(self.topic, offset))
-                self._drafts[-1].fill(coming)
-                offset = self._drafts[-1].end
-        self._end = end
+                    self._drafts.append(Draft(self.topic, offset + taken))
+                taken += self._drafts[-1].fill(ids[taken:], rows[taken:])
+        self._end = offset + taken
 
     def discard(self, offset: int, reason: str = SPOILT) -> None:
         """Carry out a Discard: put aside what is at an offset, never to be served again."""

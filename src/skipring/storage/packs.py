@@ -8,12 +8,14 @@ believed if its id follows from its fields, and the head exists twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate, chain
+from itertools import accumulate, compress
 from struct import Struct as Layout
 from struct import pack, unpack_from
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 from msgspec import DecodeError, Meta, Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
@@ -28,6 +30,7 @@ DIGEST_BYTES: Final = 32
 _MAGIC: Final = b"SRP1"  # the last byte is the version
 _SIZE: Final = Layout("<I")
 _SPAN: Final = Layout("<II")  # begin, counted from the first publication's, and length
+_RECORD_BYTES: Final = ID_BYTES + _SPAN.size  # of a publication, besides itself
 _CHECK_BYTES: Final = 8
 _DIGEST: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring pack")
 _CHECK: Final = blake2b(digest_size=_CHECK_BYTES, person=b"skipring head")
@@ -68,6 +71,12 @@ def encoded(publication: Publication) -> bytes:
     return _ENCODER.encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers))
 
 
+def encoded_all(publications: Iterable[Publication]) -> list[bytes]:
+    """As ``encoded``: this is done for every one that comes."""
+    encode = _ENCODER.encode
+    return [encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers)) for p in publications]
+
+
 def restored(data: bytes, key: bytes, topic: TopicId) -> Publication | None:
     """The publication stored under an id; None if the id does not follow from its fields.
 
@@ -81,6 +90,28 @@ def restored(data: bytes, key: bytes, topic: TopicId) -> Publication | None:
         return replace(publication, id=key)
     publication = publication.settled(topic)
     return publication if publication.id == key else None
+
+
+class Rows(NamedTuple):
+    """Publications as they are stored, in order: of each its offset, its id and its data."""
+
+    offsets: list[int]
+    ids: list[bytes]
+    data: list[bytes]
+
+    def chosen(self, marks: Iterable[object]) -> Rows:
+        """Some of them: those with a mark that is true."""
+        marks = list(marks)
+        offsets, ids, data = self
+        return Rows(
+            list(compress(offsets, marks)), list(compress(ids, marks)), list(compress(data, marks))
+        )
+
+
+@lru_cache(maxsize=256)
+def _marks(firsts: range) -> bytes:
+    """A byte for each that there is: 1 if an id may begin with it."""
+    return bytes(value in firsts for value in range(256))
 
 
 class Draft:
@@ -107,24 +138,17 @@ class Draft:
 
     def append(self, key: bytes, data: bytes) -> None:
         """Take an encoded publication."""
-        assert len(key) == ID_BYTES, f"an id of {len(key)} bytes"
-        self._ids.append(key)
-        self._encoded.append(data)
-        self.size_bytes += ID_BYTES + _SPAN.size + len(data)
+        self.fill([key], [data])
 
-    def fill(self, publications: Iterator[Publication]) -> None:
-        """Take publications until there are no more, or no more belong here."""
-        ids, rows, size, encode = self._ids, self._encoded, self.size_bytes, _ENCODER.encode
-        for p in publications:  # as ``encoded``: this is done for every one that comes
-            data = encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers))
-            key = p.id
-            assert len(key) == ID_BYTES, f"an id of {len(key)} bytes"
-            ids.append(key)
-            rows.append(data)
-            size += ID_BYTES + _SPAN.size + len(data)
-            if size >= PACK_BYTES:
-                break
-        self.size_bytes = size
+    def fill(self, ids: Sequence[bytes], rows: Sequence[bytes]) -> int:
+        """Take encoded publications, as many as belong here; return how many."""
+        sizes = list(accumulate([_RECORD_BYTES + len(row) for row in rows]))
+        count = min(bisect_left(sizes, PACK_BYTES - self.size_bytes) + 1, len(sizes))
+        assert set(map(len, ids)) == {ID_BYTES}, "an id that is none"
+        self._ids += ids[:count]
+        self._encoded += rows[:count]
+        self.size_bytes += sizes[count - 1]
+        return count
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Ids and their offsets."""
@@ -136,17 +160,16 @@ class Draft:
 
     def data(self, offset: int) -> bytes:
         """What is stored of a publication."""
-        return self._encoded[offset - self.start]
+        return bytes(self._encoded[offset - self.start])
 
-    def stored(
-        self, start: int, end: int, firsts: range, *, is_checked: bool = True
-    ) -> Iterator[tuple[int, bytes, bytes]]:
-        """Offset, id and data of those between two offsets whose ids begin with such a byte."""
+    def stored(self, start: int, end: int, firsts: range, *, is_checked: bool = True) -> Rows:
+        """Those between two offsets whose ids begin with such a byte."""
         del is_checked  # memory is what was written
-        for place in range(max(start, self.start) - self.start, min(end, self.end) - self.start):
-            key = self._ids[place]
-            if key[0] in firsts:
-                yield self.start + place, key, self._encoded[place]
+        start, end = max(start, self.start), min(end, self.end)
+        part = slice(start - self.start, max(end - self.start, 0))
+        ids = self._ids[part]
+        rows = Rows(list(range(start, end)), ids, self._encoded[part])
+        return rows.chosen([key[0] in firsts for key in ids])
 
     def publication(self, offset: int) -> Publication | None:
         """The publication at an offset."""
@@ -156,11 +179,12 @@ class Draft:
     def packed(self, epoch: int) -> bytes:
         """The pack."""
         head = _framed(Head(self.topic, epoch, self.start, len(self._ids)))
-        lengths = [len(data) for data in self._encoded]
-        begins = accumulate(lengths, initial=0)
-        numbers = chain.from_iterable(zip(begins, lengths, strict=False))
-        spans = pack(f"<{2 * len(lengths)}I", *numbers)
-        content = b"".join((head, *self._ids, spans, *self._encoded, head))
+        lengths = list(map(len, self._encoded))
+        spans = [0] * (2 * len(lengths))
+        spans[::2] = accumulate(lengths[:-1], initial=0)
+        spans[1::2] = lengths
+        where = pack(f"<{len(spans)}I", *spans)
+        content = b"".join((head, *self._ids, where, *self._encoded, head))
         return content + _digest(content)
 
 
@@ -240,35 +264,41 @@ class Pack:
         first = spans + _SPAN.size * self.head.count
         return self._body[first + begin : first + begin + size]
 
-    def stored(
-        self, start: int, end: int, firsts: range, *, is_checked: bool = True
-    ) -> Iterator[tuple[int, bytes, bytes]]:
-        """Offset, id and data of those between two offsets whose ids begin with such a byte.
+    def stored(self, start: int, end: int, firsts: range, *, is_checked: bool = True) -> Rows:
+        """Those between two offsets whose ids begin with such a byte.
 
         Only what is intact; unless whoever asks checks that itself.
         """
         first, count = max(start, self.start) - self.start, min(end, self.end) - self.start
-        heads = self._body[self._ids : self._ids + ID_BYTES * count : ID_BYTES]
-        chosen = [place for place in range(first, len(heads)) if heads[place] in firsts]
+        begin, stop = self._ids + ID_BYTES * first, self._ids + ID_BYTES * max(count, first)
+        chosen = self._body[begin:stop:ID_BYTES].translate(_marks(firsts))
         if self.is_whole if is_checked else self._has_room:
-            return self._rows(chosen)
-        offsets = (self.start + place for place in chosen)
-        return ((o, self._id(o), self.data(o)) for o in offsets if self.publication(o) is not None)
+            return self._rows(first, chosen)
+        offsets = compress(range(self.start + first, self.end), chosen)
+        intact = [offset for offset in offsets if self.publication(offset) is not None]
+        return Rows(intact, [self._id(o) for o in intact], [self.data(o) for o in intact])
 
     @property
     def _has_room(self) -> bool:
         """True if it is as long as its head says, at least up to the publications."""
         return len(self._body) >= self._ids + (ID_BYTES + _SPAN.size) * self.head.count
 
-    def _rows(self, places: list[int]) -> Iterator[tuple[int, bytes, bytes]]:
-        """Offset, id and data at some places, as they lie there."""
+    def _rows(self, first: int, chosen: bytes) -> Rows:
+        """What lies at some of the places from one on: there is a byte for each, 1 or 0."""
         body, start, ids, count = self._body, self.start, self._ids, self.head.count
-        spans = unpack_from(f"<{2 * count}I", body, ids + ID_BYTES * count)
-        first = ids + (ID_BYTES + _SPAN.size) * count
-        for place in places:
-            key, begin = ids + ID_BYTES * place, first + spans[2 * place]
-            data = body[begin : begin + spans[2 * place + 1]]
-            yield start + place, body[key : key + ID_BYTES], data
+        places = list(compress(range(first, first + len(chosen)), chosen))
+        spans_at = ids + ID_BYTES * count
+        spans = unpack_from(f"<{2 * len(chosen)}I", body, spans_at + _SPAN.size * first)
+        begins, sizes = compress(spans[::2], chosen), compress(spans[1::2], chosen)
+        data_at = spans_at + _SPAN.size * count
+        return Rows(
+            [start + place for place in places],
+            [body[at : at + ID_BYTES] for at in [ids + ID_BYTES * place for place in places]],
+            [
+                body[data_at + at : data_at + at + size]
+                for at, size in zip(begins, sizes, strict=True)
+            ],
+        )
 
     def _id(self, offset: int) -> bytes:
         place = self._ids + ID_BYTES * (offset - self.start)

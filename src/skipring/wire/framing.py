@@ -83,6 +83,8 @@ class FrameReader:
         """
         if self._refusal:
             raise FramingError(self._refusal)
+        if not self._begun and (whole := _whole(chunk)) is not None:
+            return [whole]
         try:
             frames, at = self._finish(chunk)
             at = _cut(chunk, at, frames)
@@ -105,6 +107,16 @@ class FrameReader:
                 frames.append(Frame(_KINDS[begun[_LENGTH.size]], bytes(begun[_HEADER.size :])))
                 begun.clear()
         return frames, at
+
+
+def _whole(chunk: bytes) -> Frame | None:
+    """The frame that a chunk is, if it is exactly one, as most are."""
+    if len(chunk) < _HEADER.size:
+        return None
+    length, kind = _HEADER.unpack_from(chunk)
+    if length + _LENGTH.size != len(chunk) or kind >= len(_KINDS) or length > _BYTES_MAX[kind] + 1:
+        return None
+    return Frame(_KINDS[kind], chunk[_HEADER.size :])
 
 
 def _cut(chunk: bytes, at: int, frames: list[Frame]) -> int:
