@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from io import StringIO
 from pathlib import Path
 from threading import Thread
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from skipring.cli import skipring
+from skipring.cli.ring_changes import changes
+from skipring.cli.ring_page import Page
+from skipring.cli.ring_view import RingWatch
 from skipring.core.labels import Label
+from skipring.core.peers import NodeId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.topology import legitimate_state
 from skipring.errors import InputError
+from skipring.runtime.inspector import Inspection
 from skipring.testing import Cluster
+from skipring.watch.picture import ASCII, UNICODE
+from skipring.wire.runtime_messages import NodeStatus
 from skipring.world.adversaries.building import database_of
 from skipring.world.file import parse_world
 from skipring.world.legitimacy import publication_violations, violations
+from skipring.world.snapshot import Snapshot
 from tests.runtime.rings import LiveRing, live_ring, until
 
 DEADLINE_S = 60.0
@@ -187,36 +202,247 @@ def test_the_ring_of_an_unknown_topic_is_empty(calm: Running[Cluster]) -> None:
     )
 
 
-def test_a_watch_on_a_terminal_repaints_until_it_is_interrupted(calm: Running[Cluster]) -> None:
+class Screen:
+    """A terminal on which a command runs; its size can be changed."""
+
+    def __init__(self, screen: int, program: subprocess.Popen[bytes]) -> None:
+        self._screen = screen
+        self.program = program
+        self.shown = b""
+
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self._screen, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.program.send_signal(signal.SIGWINCH)
+
+    def read_until(self, text: str, times: int = 1) -> None:
+        """Wait until a text was painted so often from now on."""
+        self.shown = b""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.text.count(text) < times:
+            came = self._read()
+            assert came, f"nothing came after {self.text}"
+            assert time.monotonic() < deadline, f"{text!r} is not painted: {self.text}"
+            self.shown += came
+
+    @property
+    def text(self) -> str:
+        """What was painted, without control sequences."""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.shown.decode(errors="replace"))
+
+    def interrupt(self) -> int:
+        """Stop the command as Ctrl-C does; its exit status."""
+        self.program.send_signal(signal.SIGINT)
+        return self.read_all()
+
+    def read_all(self) -> int:
+        """Read to the end; the exit status."""
+        while came := self._read():
+            self.shown += came
+        return self.program.wait(timeout=DEADLINE_S)
+
+    def _read(self) -> bytes:
+        """What comes; nothing if it takes too long, or nobody holds the other end."""
+        ready, _, _ = select.select([self._screen], [], [], DEADLINE_S / 2)
+        try:
+            return os.read(self._screen, 65536) if ready else b""
+        except OSError:
+            return b""
+
+
+# Whoever starts the tests may have had SIGINT ignored, and a child inherits that.
+PROGRAM = """\
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from skipring.cli import main
+sys.argv[0] = "skipring"
+main()
+"""
+
+
+@contextmanager
+def on_terminal(*words: str, **env: str) -> Iterator[Screen]:
+    """A command on a terminal of 80 columns and 24 rows."""
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "skipring", "ring", TOPIC, "--watch"]
-    watching = subprocess.Popen(
-        [*words, "--supervisor", calm.address], stdout=theirs, stderr=subprocess.DEVNULL
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    inherited = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES", "NO_COLOR"}}
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=inherited | {"TERM": "xterm"} | env,
     )
     os.close(theirs)
     try:
-        painted = b""
-        while painted.count(b"5 members") < 2:
-            came = _read(ours)
-            assert came, "it is not painted again"
-            painted += came
-        watching.send_signal(signal.SIGINT)
-        while _read(ours):
-            pass
-        assert watching.wait(timeout=DEADLINE_S) == 130
+        yield Screen(ours, program)
     finally:
-        watching.kill()
-        watching.wait(timeout=DEADLINE_S)
+        program.kill()
+        program.wait(timeout=DEADLINE_S)
         os.close(ours)
 
 
-def _read(terminal: int) -> bytes:
-    """What comes from a terminal; nothing if it takes too long, or nobody holds its other end."""
-    ready, _, _ = select.select([terminal], [], [], DEADLINE_S / 2)
-    try:
-        return os.read(terminal, 65536) if ready else b""
-    except OSError:
-        return b""
+@pytest.mark.heavy
+def test_a_watch_repaints_in_any_size_until_it_is_interrupted_and_leaves_the_terminal_in_order(
+    calm: Running[Cluster],
+) -> None:
+    with on_terminal("ring", TOPIC, "--watch", "--supervisor", calm.address) as screen:
+        screen.read_until("5 members", times=2)
+        assert "stored  root" not in screen.text  # no room for the nodes
+        screen.resize(120, 50)
+        screen.read_until("stored  root")
+        assert screen.interrupt() == 130
+    assert screen.shown.rindex(b"\x1b[?1049l") > screen.shown.find(b"\x1b[?1049h")
+    assert screen.shown.rindex(b"\x1b[?25h") > screen.shown.rfind(b"\x1b[?25l")
+    assert b"Traceback" not in screen.shown
+
+
+@pytest.mark.heavy
+def test_where_nothing_can_be_painted_over_a_watch_is_printed_once(calm: Running[Cluster]) -> None:
+    words = ("ring", TOPIC, "--watch", "--supervisor", calm.address)
+    with on_terminal(*words, TERM="dumb") as screen:
+        assert screen.read_all() == 0
+    assert screen.text.count("5 members, 5 recorded") == 1
+    assert "shortcuts  stored" in screen.text
+
+
+@pytest.mark.heavy
+def test_a_watch_goes_on_without_a_supervisor_and_says_so() -> None:
+    with in_thread(cluster_of(4)) as running:
+        running.do(running.ring.settle)
+        with on_terminal("ring", TOPIC, "--watch", "--supervisor", running.address) as screen:
+            screen.read_until("4 members")
+            running.do(running.ring.stop_supervisor)
+            screen.read_until(f"no supervisor answers at {running.address}")
+
+            async def publish() -> None:
+                await running.ring.publish("n01", b"without a supervisor")
+
+            running.do(publish)
+            screen.read_until("stored")
+            screen.read_until("1 stored")
+            assert screen.interrupt() == 130
+
+
+@pytest.mark.heavy
+def test_on_a_terminal_of_ascii_without_colours_there_is_neither_anything_else_nor_a_colour(
+    broken: Running[LiveRing],
+) -> None:
+    for words in (("ring", TOPIC), ("explain", TOPIC, "n02"), ("doctor", TOPIC)):
+        env = {"PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
+        with on_terminal(*words, "--supervisor", broken.address, **env) as screen:
+            screen.read_all()
+        assert screen.shown.isascii()
+        assert not re.search(rb"\x1b\[[0-9;]*3[0-7]m", screen.shown)
+        assert b"n02" in screen.shown
+
+
+# -- what changed ----------------------------------------------------------------------------
+
+
+def seen(labels: dict[NodeId, str | None], count: int = 0, **more: Any) -> Inspection:  # noqa: ANN401
+    """A look at some nodes, each with a label."""
+    statuses = {
+        node: NodeStatus(
+            request=0,
+            member=True,
+            label=Label.parse(bits) if bits is not None else None,
+            left=None,
+            right=None,
+            ring=None,
+            shortcuts=(),
+            silence={},
+            digests={},
+            count=count,
+            end=count,
+            root=bytes([count]) * 32,
+        )
+        for node, bits in labels.items()
+    }
+    subscribers = {
+        node: SubscriberState(label=status.label) for node, status in statuses.items()
+    } | more.pop("outside", {})
+    database = tuple((Label.nth(index).bits, node) for index, node in enumerate(sorted(labels)))
+    return Inspection(
+        snapshot=Snapshot(
+            topic=TOPIC,
+            supervisor=SupervisorState(database=database),
+            subscribers=subscribers,
+            **more,
+        ),
+        statuses=statuses,
+    )
+
+
+def told(before: Inspection, after: Inspection) -> list[tuple[str, str, str, str]]:
+    return [
+        (" ".join(each.nodes), each.field, each.before, each.after)
+        for each in changes(before, after)
+    ]
+
+
+def test_between_two_looks_what_happened_to_several_nodes_is_said_once() -> None:
+    before, after = seen({"a": "0", "b": "1", "c": None}), seen({"a": "0", "b": "01", "c": "1"}, 2)
+    assert told(before, before) == []
+    assert told(before, after) == [
+        ("a b c", "stored", "0", "2"),
+        ("b", "label", "1", "01"),
+        ("c", "label", "-", "1"),
+    ]
+
+
+def test_between_two_looks_nodes_come_and_go() -> None:
+    before = seen({"a": "0", "b": "1"})
+    after = seen({"a": "0", "c": "01"}, crashed=("b",))
+    assert told(before, after) == [
+        ("b", "standing", "member", "does not answer"),
+        ("c", "standing", "unknown", "member"),
+    ]
+    gone = seen({"a": "0"}, outside={"c": SubscriberState(member=False)})
+    assert told(after, gone) == [
+        ("b", "standing", "does not answer", "unknown"),
+        ("c", "standing", "member", "not in the topic"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "size", [(80, 24), (60, 20), (40, 14), (80, 16), (100, 18), (100, 40), (200, 70)]
+)
+@pytest.mark.parametrize("n", [1, 2, 16, 100])
+def test_a_watched_ring_fits_into_the_terminal(size: tuple[int, int], n: int) -> None:
+    columns, rows = size
+    watch = RingWatch()
+    names = [f"n{number:03}" for number in range(n)]
+    watch.note(seen(dict.fromkeys(names, "0")))
+    labels: dict[NodeId, str | None] = {
+        name: Label.nth(number).bits for number, name in enumerate(names)
+    }
+    watch.note(seen(labels, 3, crashed=("gone",)), trouble="no supervisor answers")
+    for glyphs in (UNICODE, ASCII):
+        printed = StringIO()
+        console = Console(width=columns, file=printed, color_system=None)
+        console.print(watch.painted(Page(columns, rows - 1, glyphs)))
+        lines = printed.getvalue().splitlines()
+        assert len(lines) < rows
+        assert max(len(line.rstrip()) for line in lines) <= columns
+        assert any("no supervisor answers" in line for line in lines)
+        assert any("database" in line for line in lines)
+        assert glyphs is UNICODE or printed.getvalue().isascii()
+
+
+def test_what_changed_since_the_last_look_is_marked_in_the_table_and_told() -> None:
+    watch = RingWatch()
+    watch.note(seen({"a": "0", "b": "01"}))
+    watch.note(seen({"a": "0", "b": "1"}))
+    page = Page(100, 49, UNICODE)
+
+    def highlighted() -> list[str]:
+        console = Console(width=100, file=StringIO(), color_system="standard", force_terminal=True)
+        segments = console.render(watch.painted(page))
+        return [each.text.strip() for each in segments if each.style and each.style.reverse]
+
+    assert highlighted() == ["b", "01 → 1", "1"]
+    watch.note(seen({"a": "0", "b": "1"}))
+    assert highlighted() == []
 
 
 @pytest.mark.parametrize(

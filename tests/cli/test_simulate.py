@@ -3,12 +3,14 @@
 import json
 import os
 import pty
+import re
 import select
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -332,6 +334,7 @@ class Terminal:
     def __init__(self, screen: int, program: subprocess.Popen[bytes]) -> None:
         self._screen = screen
         self._deadline = time.monotonic() + DEADLINE_S
+        self._decoder = getincrementaldecoder("utf-8")("replace")
         self.program = program
         self.text = ""
 
@@ -344,7 +347,7 @@ class Terminal:
             shown = os.read(self._screen, 65536)
         except OSError:  # Linux says so when the last program has left the terminal
             return False
-        self.text += shown.decode(errors="replace")
+        self.text += self._decoder.decode(shown)
         return bool(shown)
 
     def read_until(self, text: str) -> None:
@@ -359,10 +362,10 @@ class Terminal:
 
 
 @contextmanager
-def terminal(*words: str) -> Iterator[Terminal]:
+def terminal(*words: str, **more: str) -> Iterator[Terminal]:
     """Simulate on a pseudo terminal."""
     screen, inside = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", **more}
     with subprocess.Popen(
         [*COMMAND, *words], stdin=inside, stdout=inside, stderr=inside, env=env
     ) as program:
@@ -379,30 +382,72 @@ def assert_cursor_is_back(text: str) -> None:
     assert text.rindex(SHOW_CURSOR) > text.rindex(HIDE_CURSOR)
 
 
+LAYERS = (
+    *("database", "labels", "neighbours", "shortcuts", "leavers", "in flight", "publications"),
+)
+
+
 def test_on_a_terminal_one_sees_round_and_layers_and_then_the_outcome() -> None:
-    with terminal("--n", "64", "--adversary", "A15") as shown:
+    with terminal("--n", "64", "--adversary", "A15", "--pace", "0") as shown:
         assert shown.read_all() == 0
     assert "round 0" in shown.text
-    for words in (
-        "database",
-        "labels",
-        "edges",
-        "shortcuts",
-        "leavers",
-        "in flight",
-        "publications",
-    ):
-        assert words in shown.text
+    assert "begins with A15: Everything is arbitrary" in shown.text
     assert "wrong" in shown.text
     assert_cursor_is_back(shown.text)
-    outcome = shown.text[shown.text.rindex(SHOW_CURSOR) :]
-    assert outcome.count("right") == 7  # of the layers
+    outcome = plain(shown.text[shown.text.rindex(SHOW_CURSOR) :])
+    for layer in LAYERS:
+        assert re.search(rf"{layer} +✓ right", outcome), layer
     assert "converged: explicit after " in outcome
     assert "{" not in shown.text
 
 
+def plain(text: str) -> str:
+    """What is left of a text for a terminal without its control sequences."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+
+
+def test_each_of_the_first_rounds_is_shown_with_the_picture_and_what_was_wrong_so_far() -> None:
+    with terminal("--n", "16", "--adversary", "A15", "--pace", "0.01") as shown:
+        assert shown.read_all() == 0
+    text = plain(shown.text)
+    last = max(int(found) for found in re.findall(r"strict after (\d+)", text))
+    for number in range(last + 1):
+        assert f"round {number} " in text
+    assert "supervisor knows 16 of 16" in text
+    assert "wrong, as rounds pass" in text
+    assert "█" in text  # the bars
+    assert f"round {last + 20}, 20 of them closure" in text
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (80, 13), (30, 9), (120, 50)])
+def test_what_is_painted_over_fits_into_the_terminal(columns: int, rows: int) -> None:
+    words = ("--n", "33", "--adversary", "A15", "--pace", "0.01")
+    with terminal(*words, COLUMNS=str(columns), LINES=str(rows)) as shown:
+        assert shown.read_all() == 0
+    pictures = plain(shown.text[: shown.text.rindex(SHOW_CURSOR)])
+    assert max(each.count("\n") for each in re.split(r"round \d+   ", pictures)) <= rows
+    lines = pictures.splitlines()
+    assert max(len(line) for line in lines) <= columns
+    assert "..." not in {line.strip() for line in lines}  # which is what stands for a cut
+
+
+def test_a_terminal_of_ascii_gets_nothing_else() -> None:
+    with terminal(
+        "--n", "16", "--adversary", "A15", "--pace", "0", PYTHONIOENCODING="ascii"
+    ) as shown:
+        assert shown.read_all() == 0
+    assert shown.text.isascii()
+    assert "ok right" in plain(shown.text)
+
+
+def test_without_colours_there_are_none() -> None:
+    with terminal("--n", "16", "--adversary", "A15", "--pace", "0", NO_COLOR="1") as shown:
+        assert shown.read_all() == 0
+    assert not re.search(r"\x1b\[[0-9;]*[39][0-7]m", shown.text)
+
+
 def test_on_a_terminal_a_failed_run_shows_what_is_wrong_and_how_to_replay_it() -> None:
-    with terminal(*FAILS) as shown:
+    with terminal(*FAILS, "--pace", "0") as shown:
         assert shown.read_all() == 3
     outcome = shown.text[shown.text.rindex(SHOW_CURSOR) :]
     assert "not converged" in outcome

@@ -5,17 +5,17 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
+from rich.text import Text
 
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.topology import legitimate_states, ring_edges, shortcut_edges
-from skipring.demo.picture import (
+from skipring.watch.canvas import Size
+from skipring.watch.picture import (
     ASCII,
     UNICODE,
     Mark,
-    Size,
-    Text,
     draw_bars,
     draw_levels,
     draw_ring,
@@ -231,3 +231,67 @@ def test_bars_keep_to_the_newest_if_there_are_too_many() -> None:
 
 def test_without_values_there_are_no_bars() -> None:
     assert plain(draw_bars([0, 0], 3, 1)) == ["  "]
+
+
+# --- edges -----------------------------------------------------------------------------
+
+
+def is_dotted(character: str) -> bool:
+    return "\u2800" < character <= "\u28ff"
+
+
+def dots(lines: list[Text], style: str) -> int:
+    """How many dots of braille have a style."""
+    found = 0
+    for line in lines:
+        for span in line.spans:
+            if str(span.style) == style:
+                text = line.plain[span.start : span.end]
+                found += sum((ord(each) - 0x2800).bit_count() for each in text if is_dotted(each))
+    return found
+
+
+def test_sound_edges_are_drawn_by_level_and_broken_ones_with_gaps() -> None:
+    world = legitimate(16)
+    whole = draw_ring(portray(world), SIZE)
+    assert {style: dots(whole, style) > 0 for style in ("green", "magenta", "blue", "cyan")} == {
+        "green": True,
+        "magenta": True,
+        "blue": True,
+        "cyan": True,
+    }
+    assert dots(whole, "red") == 0
+    # Label 1 is at the other end of the only edge of level 1, and of two of level 2.
+    broken = draw_ring(
+        portray(with_state(world, "v1", replace(world.subscribers["v1"], shortcuts={}))), SIZE
+    )
+    assert dots(broken, "magenta") == 0
+    assert 0 < dots(broken, "red") < dots(whole, "magenta") + dots(whole, "blue")
+    assert 0 < dots(broken, "blue") < dots(whole, "blue")
+
+
+def test_the_chord_between_the_first_two_labels_goes_through_the_middle() -> None:
+    rows = draw(legitimate(16))
+    column, bottom = spot(Label.parse("1"), SIZE)
+    assert all(is_dotted(rows[row][column]) for row in range(1, bottom))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 16])
+def test_the_ring_is_closed(n: int) -> None:
+    rows = draw(legitimate(n))
+    for turn in range(32):
+        x, y = on_ellipse(f"{turn:05b}", SIZE)
+        around = "".join(row[x - 2 : x + 3] for row in rows[max(y - 1, 0) : y + 2])
+        assert any(is_dotted(each) or each == RIGHT for each in around), turn
+
+
+def test_the_levels_have_the_colours_of_their_chords() -> None:
+    lines = draw_levels(portray(legitimate(16)), 80)
+    assert [str(line.spans[0].style) for line in lines] == ["magenta", "blue", "cyan", "green"]
+
+
+def test_in_ascii_there_is_an_outline_and_no_chord() -> None:
+    rows = plain(draw_ring(portray(legitimate(4)), SIZE, ASCII))
+    assert "".join(rows).isascii()
+    assert rows[8][9:38].isspace()
+    assert "." in rows[1]

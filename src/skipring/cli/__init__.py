@@ -11,6 +11,7 @@ import click
 from skipring.cli.bench import bench
 from skipring.cli.certs import certs
 from skipring.cli.chaos import chaos
+from skipring.cli.dashboard import dashboard
 from skipring.cli.demo import demo
 from skipring.cli.inspect import doctor, explain, ring
 from skipring.cli.lab import lab
@@ -19,6 +20,7 @@ from skipring.cli.messages import pub, sub
 from skipring.cli.pipeline import pipeline
 from skipring.cli.shrink import shrink
 from skipring.cli.simulate import simulate
+from skipring.cli.top import top
 from skipring.errors import InputError, SkipringError, UnreachableError
 
 
@@ -50,6 +52,8 @@ for command in (
     ring,
     doctor,
     explain,
+    top,
+    dashboard,
     chaos,
     certs,
     lab,

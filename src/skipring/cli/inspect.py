@@ -78,7 +78,7 @@ def doctor(topic: str, access: Access, as_json: bool) -> int:
         }
         click.echo(json.dumps(answers | to_builtins(diagnosis), sort_keys=True))
     else:
-        from skipring.cli.ring_view import print_diagnosis
+        from skipring.cli.diagnosis_view import print_diagnosis
 
         print_diagnosis(topic, diagnosis)
     return 0 if diagnosis.is_healthy else NO
@@ -115,7 +115,7 @@ def explain(topic: str, node: str, access: Access, as_json: bool) -> int:
         }
         click.echo(json.dumps(fields, sort_keys=True))
     else:
-        from skipring.cli.ring_view import print_explanation
+        from skipring.cli.diagnosis_view import print_explanation
 
         print_explanation(explanation)
     return 0 if explanation.is_well else NO

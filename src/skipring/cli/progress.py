@@ -1,79 +1,138 @@
-"""A simulation watched on a terminal."""
+"""A simulation watched on a terminal: the ring heals round by round, then the outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from time import monotonic
+import time
 from typing import Final
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from skipring.demo.picture import glyphs_for
+from skipring.cli.ring_page import (
+    RIGHT_STYLE,
+    WRONG_STYLE,
+    Look,
+    Page,
+    ring_page_with_levels,
+)
 from skipring.sim.engine import World
 from skipring.sim.run import Report, Simulation
+from skipring.watch.picture import Glyphs, portray
 from skipring.world.legitimacy import Layer, census
 
-REPAINT_S: Final = 0.1  # A census looks at every node: not more often than one can see.
-
-_NAMES: Final[Mapping[Layer, str]] = {
-    Layer.DATABASE: "database",
-    Layer.LABELS: "labels",
-    Layer.RING: "edges",
-    Layer.SHORTCUTS: "shortcuts",
-    Layer.LEAVERS: "leavers",
-    Layer.CHANNELS: "in flight",
-    Layer.PUBLICATIONS: "publications",
-}
+REPAINT_S: Final = 0.1  # not more often than one can see
+PACE_S: Final = 0.1  # Our guess: one sees what happens in a round, and a run takes some seconds.
+SHOWN_ROUNDS: Final = 60  # Our guess: so many are shown one by one; what lasts longer runs freely.
+# A look at a ring of 10,000 takes a second: of a run's time at most a part goes into looking.
+LOOKING_SHARE: Final = 0.5
 
 
-def run_with_progress(simulation: Simulation) -> Report:
-    """Run a simulation while its layers are shown, then print the outcome."""
-    console = Console()
+def run_with_progress(simulation: Simulation, start: str, pace_s: float | None = None) -> Report:
+    """Run a simulation while the ring is painted, then print the outcome."""
+    console = Console(highlight=False)
+    pace_s = PACE_S if pace_s is None else pace_s
+    view = RunView(simulation, start)
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        painted = -REPAINT_S
-
-        def observe(world: World) -> None:
-            nonlocal painted
-            if monotonic() - painted >= REPAINT_S:
-                live.update(_frame(console, simulation, world), refresh=True)
-                painted = monotonic()
-
-        report = simulation.run(observe)
-    console.print(_frame(console, simulation, simulation.world))
-    console.print(_outcome(report))
-    for violation in report.violations:
-        console.print(f"  {violation}", style="red", highlight=False)
+        report = simulation.run(_Painter(view, live, pace_s).show)
+    closure = simulation.scenario.closure if report.closure_ok is not None else 0
+    console.print(view.frame(simulation.world, Page.of(console), closure))
+    console.print(summary(report, Page.of(console).glyphs))
     return report
 
 
-def _frame(console: Console, simulation: Simulation, world: World) -> Group:
-    wrong = census(world)
-    glyphs = glyphs_for(console.encoding)
-    table = Table.grid(padding=(0, 2))
-    for layer in Layer:
-        count = wrong[layer]
-        light = (
-            Text(f"{glyphs.right} right", "green")
-            if count == 0
-            else Text(f"{glyphs.wrong} {count} wrong", "red")
+class _Painter:
+    """Paints the rounds of a run: the first ones each, later ones as often as one can see."""
+
+    def __init__(self, view: RunView, live: Live, pace_s: float) -> None:
+        self._view = view
+        self._live = live
+        self._pace_s = pace_s
+        self._next = 0.0  # when it is time for another look
+
+    def show(self, world: World) -> None:
+        """Paint a round, unless it is too early for another one."""
+        began = time.monotonic()
+        is_slow = world.round <= SHOWN_ROUNDS and self._pace_s > 0
+        if not is_slow and began < self._next:
+            return
+        self._live.update(self._view.frame(world, Page.of(self._live.console)), refresh=True)
+        took = time.monotonic() - began
+        self._next = began + max(REPAINT_S, took / LOOKING_SHARE)
+        if is_slow:
+            time.sleep(max(self._pace_s - took, 0))
+
+
+class RunView:
+    """A run as pictures, one after the other."""
+
+    def __init__(self, simulation: Simulation, start: str) -> None:
+        scenario, nodes = simulation.scenario, len(simulation.world.subscribers)
+        self._about = f"{nodes} subscribers, mode {scenario.mode}, seed {scenario.seed}"
+        self._start = start
+        self._history: list[int] = []  # how much was wrong, picture by picture
+
+    def frame(self, world: World, page: Page, closure: int = 0) -> RenderableType:
+        """The ring as it is now, below two lines that say of what run it is."""
+        rounds = f"round {world.round}" + (f", {closure} of them closure" if closure else "")
+        title = Text.assemble((rounds, "bold"), f"   {self._about}", no_wrap=True, overflow="crop")
+        start = Text(self._start, "dim", no_wrap=True, overflow="crop")
+        return Group(title, start, ring_page_with_levels(self._look(world), page, page.rows - 2))
+
+    def _look(self, world: World) -> Look:
+        wrong, portrait = census(world), portray(world)
+        self._history.append(wrong.total())
+        return Look(
+            portrait=portrait,
+            wrong={layer: wrong[layer] for layer in Layer},
+            history=self._history,
+            history_name="wrong, as rounds pass",
+            centre=[
+                Text(f"round {world.round}", "bold"),
+                _verdict(wrong.total()),
+                Text(f"supervisor knows {portrait.recorded} of {portrait.members}", "dim"),
+            ],
         )
-        table.add_row(str(layer), _NAMES[layer], light)
-    scenario = simulation.scenario
-    title = f"round {world.round}   {len(world.subscribers)} subscribers   mode {scenario.mode}"
-    return Group(Text(title, "bold"), table)
 
 
-def _outcome(report: Report) -> Text:
+def _verdict(wrong: int) -> Text:
+    return Text(f"{wrong} wrong", WRONG_STYLE) if wrong else Text("healed", "bold green")
+
+
+def _per_node(count: int, nodes: int) -> str:
+    return f"{count / max(nodes, 1):.0f}"
+
+
+# --- the outcome -----------------------------------------------------------------------
+
+
+def summary(report: Report, glyphs: Glyphs) -> RenderableType:
+    """How a run ended, what it took, and what is wrong if anything is."""
+    wrong = [Text(f"  {violation}", "red") for violation in report.violations]
+    return Group(_outcome(report, glyphs), _figures(report), *wrong)
+
+
+def _outcome(report: Report, glyphs: Glyphs) -> Text:
     if not report.converged:
-        return Text("not converged", "bold red")
+        return Text(f"{glyphs.wrong} not converged", WRONG_STYLE)
     rounds = (
         f"explicit after {report.rounds_explicit} rounds, strict after {report.rounds_strict}, "
         f"everybody has everything after {report.rounds_publications}"
     )
-    cost = f"{report.messages} messages, {report.supervisor_requests} supervisor requests"
     if report.closure_ok is False:
-        return Text(f"converged ({rounds}) but did not stay so", "bold red")
-    return Text(f"converged: {rounds}; {cost}", "bold green")
+        return Text(f"{glyphs.wrong} converged ({rounds}) but did not stay so", WRONG_STYLE)
+    return Text(f"{glyphs.right} converged: {rounds}", f"bold {RIGHT_STYLE}")
+
+
+def _figures(report: Report) -> Table:
+    """What the run has cost, in all and for each node."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(justify="right", style="bold")
+    grid.add_row(f"{report.messages:,}", f"messages, {_per_node(report.messages, report.n)} a node")
+    grid.add_row(f"{report.supervisor_requests:,}", "requests to the supervisor")
+    if report.published:
+        ways = f"by spreading {report.delivered_by_spreading:,}"
+        ways += f", by repair {report.delivered_by_repair:,}"
+        grid.add_row(f"{report.published:,}", f"published while it ran, delivered {ways}")
+    return grid

@@ -1,105 +1,294 @@
-"""A live ring on the terminal: its picture, and a line for each node."""
+"""A live ring on the terminal: its picture, a line for each node, and what changes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import signal
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
 from typing import Final
 
-from rich.console import Console, Group
+from rich.console import Group, OverflowMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from skipring.core.peers import NodeId, Peer
-from skipring.demo.picture import (
-    DEAD_STYLE,
-    STYLES,
-    Dot,
-    Glyphs,
-    Size,
-    draw_ring,
-    glyphs_for,
-    portray,
+from skipring.cli.ring_changes import GONE, NONE, OUTSIDE, Change, cells, changes
+from skipring.cli.ring_page import (
+    RIGHT_STYLE,
+    Look,
+    Page,
+    can_repaint,
+    light,
+    ring_page,
+    rows_of_page,
+    time_of_day,
+    wide_console,
 )
+from skipring.core.peers import NodeId
 from skipring.errors import UnreachableError
-from skipring.runtime.diagnosis import LAYERS, REPAIRS, Diagnosis, Explanation
 from skipring.runtime.inspector import Contents, Inspection, Inspector
-from skipring.wire.runtime_messages import JournalEntry, NodeStatus
-from skipring.world.legitimacy import Layer, Violation
+from skipring.watch.overview import differing, roots_of
+from skipring.watch.picture import ASCII, DEAD_STYLE, STYLES, Glyphs, Mark, Portrait, portray
+from skipring.watch.scene import SHOWN_LAYERS
+from skipring.wire.runtime_messages import NodeStatus
+from skipring.world.legitimacy import Layer, violations
 
-SIZE: Final = Size(79, 21)  # fits a terminal of 80 columns, with some lines left for the table
 REPAINT_S: Final = 1.0  # Our guess: often enough to see a ring heal.
 PATIENCE_S: Final = 1.0  # a picture that is to be new does not wait long for those who are gone
-ROOT_DIGITS: Final = 8
-TIME_MAX: Final = 1 << 57  # the year 6536: a node may say anything
-SHOWN_MAX: Final = 20  # Our guess: violations of one layer that somebody reads.
-
-
-# -- the ring --------------------------------------------------------------------------------
+PICTURE_ROWS: Final = 21  # of the picture, unless there is too little or much room
+TABLE_ROWS_MIN: Final = 4  # with its heading and a blank before it
+TOPIC_SHOWN: Final = 30  # characters of a topic; it may have 255
+LEAVING: Final = "leaving"
+HISTORY_MAX: Final = 64  # looks; more than there is room for bars
+NEWS_MAX: Final = 64  # changes that are kept; more than there is room for
+NEWS_ROWS_MIN: Final = 5  # with its heading
+NAMED_MAX: Final = 3  # Our guess: so many nodes are named in a line, then it is "and 7 more".
+CHANGED_STYLE: Final = "reverse"
+_COLUMNS: Final = ("label", "left", "right", "ring", "shortcuts", "stored", "root")
 
 
 def print_ring(inspection: Inspection) -> None:
     """Print a ring once."""
-    console = Console()
-    console.print(ring_view(inspection, glyphs_for(console.encoding)))
+    console = wide_console()
+    watch = RingWatch()
+    watch.note(inspection)
+    console.print(watch.printed(Page.of(console)))
 
 
-async def watch_ring(inspector: Inspector) -> None:
+async def watch_ring(inspector: Inspector, repaint_s: float = REPAINT_S) -> None:
     """Print a ring again and again, until somebody stops us; only once if nobody can see it."""
-    console = Console()
-    glyphs = glyphs_for(console.encoding)
+    console = wide_console()
     inspector.patience_s = PATIENCE_S
-    view = ring_view(await inspector.inspect(Contents.NOTHING), glyphs)
-    if not console.is_terminal:
-        console.print(view)
+    watch = RingWatch()
+    inspection = await inspector.inspect(Contents.NOTHING)
+    watch.note(inspection)
+    if not can_repaint(console):
+        console.print(watch.printed(Page.of(console)))
         return
-    with Live(view, console=console, auto_refresh=False, screen=True) as live:
+    with _resizes() as resized, Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            await asyncio.sleep(REPAINT_S)
+            live.update(watch.painted(Page.of(console)), refresh=True)
+            if await _passes(resized, repaint_s):
+                continue  # the same in another size
             try:
-                view = ring_view(await inspector.inspect(Contents.NOTHING), glyphs)
-                live.update(view, refresh=True)
-            except UnreachableError as error:  # it may come back: the last picture stays
-                live.update(Group(view, Text(str(error), DEAD_STYLE)), refresh=True)
+                inspection, trouble = await inspector.inspect(Contents.NOTHING), None
+            except UnreachableError as error:  # it may come back: meanwhile the nodes are there
+                trouble = str(error)
+                inspection = await inspector.inspect_again(inspection, Contents.NOTHING)
+            watch.note(inspection, trouble)
 
 
-def ring_view(inspection: Inspection, glyphs: Glyphs) -> Group:
-    """The picture of a ring, and a table of its nodes."""
-    snapshot = inspection.snapshot
-    if not inspection.is_known:
-        return Group(Text(f"nobody subscribes to {snapshot.topic!r}"))
-    portrait = portray(snapshot)
-    centre = [
-        Text(_shortened(snapshot.topic), "bold"),
-        Text(f"{portrait.members} members, {portrait.recorded} recorded"),
-        Text(f"{len({s.root for s in inspection.statuses.values() if s.member})} root(s)"),
-    ]
-    picture = draw_ring(portrait, SIZE, glyphs, centre)
-    return Group(*picture, Text(), _table(inspection, portrait.dots, glyphs))
+@contextmanager
+def _resizes() -> Iterator[asyncio.Event]:
+    """An event that is set whenever the terminal gets another size."""
+    resized = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGWINCH, resized.set)
+    try:
+        yield resized
+    finally:
+        loop.remove_signal_handler(signal.SIGWINCH)
 
 
-def _shortened(topic: str) -> str:
-    return topic if len(topic) <= SIZE.columns // 2 else topic[: SIZE.columns // 2 - 1] + "…"
+async def _passes(resized: asyncio.Event, delay_s: float) -> bool:
+    """Wait a while; True at once if the terminal gets another size."""
+    try:
+        async with asyncio.timeout(delay_s):
+            await resized.wait()
+    except TimeoutError:
+        return False
+    resized.clear()
+    return True
 
 
-def _table(inspection: Inspection, dots: Sequence[Dot], glyphs: Glyphs) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("", "node", "label", "left", "right", "ring", "shortcuts"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("stored", justify="right")
-    table.add_column("root", no_wrap=True)
-    marks = {dot.node: dot.mark for dot in dots}
-    for node, status in sorted(inspection.statuses.items(), key=_by_place):
-        mark = marks.get(node)
-        sign = Text(glyphs.marks[mark], STYLES[mark]) if mark is not None else Text("-")
-        table.add_row(sign, *_cells(node, status))
-    for node in inspection.snapshot.subscribers.keys() - inspection.statuses.keys():
-        table.add_row("-", node, "not in the topic")
-    for node in inspection.snapshot.crashed:
-        table.add_row(Text(glyphs.dead, DEAD_STYLE), node, Text("does not answer", DEAD_STYLE))
-    return table
+# -- pages -----------------------------------------------------------------------------------
+
+
+class RingWatch:
+    """What was seen of a ring so far, as pages."""
+
+    def __init__(self, hint: str = "Ctrl-C ends") -> None:
+        self._hint = hint
+        self._inspection: Inspection | None = None
+        self._trouble: str | None = None
+        self._seen_at = ""
+        self._changes: list[Change] = []
+        self._news: deque[tuple[str, Change]] = deque(maxlen=NEWS_MAX)  # the newest first
+        self._history: deque[int] = deque(maxlen=HISTORY_MAX)
+
+    def note(self, inspection: Inspection, trouble: str | None = None) -> None:
+        """Take in another look."""
+        before, self._inspection = self._inspection, inspection
+        self._trouble = trouble
+        self._changes = changes(before, inspection) if before is not None else []
+        self._seen_at = time_of_day()
+        self._news.extendleft((self._seen_at, change) for change in reversed(self._changes))
+        self._history.append(sum(wrong_by_layer(inspection).values()))
+
+    @property
+    def inspection(self) -> Inspection:
+        """What was last seen."""
+        assert self._inspection is not None, "nothing was noted"
+        return self._inspection
+
+    def printed(self, page: Page) -> RenderableType:
+        """The picture and a line for each node, as long as that may be."""
+        if not self.inspection.is_known:
+            return self._nobody()
+        portrait = portray(self.inspection.snapshot)
+        picture = ring_page(self._look(portrait), page, PICTURE_ROWS)
+        return Group(picture, Text(), self._table(portrait, page.glyphs))
+
+    def painted(self, page: Page) -> RenderableType:
+        """As much as fits: how it stands, the picture, what changed, and the nodes."""
+        heads = self._headlines(page.glyphs)
+        if not self.inspection.is_known:
+            return Group(*heads, self._nobody())
+        portrait = portray(self.inspection.snapshot)
+        look = self._look(portrait)
+        room = page.rows - len(heads)
+        nodes = len(self._standings(portrait)) + 2  # with the heading and a blank
+        most = max(room - NEWS_ROWS_MIN - nodes, min(room - NEWS_ROWS_MIN, PICTURE_ROWS))
+        left = room - rows_of_page(look, page, most)
+        table = min(nodes, left - NEWS_ROWS_MIN)
+        parts = [*heads, ring_page(look, page, most)]
+        if table < TABLE_ROWS_MIN:
+            return Group(*parts, *self._newest(page.glyphs, left))
+        parts += self._newest(page.glyphs, left - table)
+        return Group(*parts, Text(), self._table(portrait, page.glyphs, table - 2))
+
+    def _nobody(self) -> Text:
+        return Text(f"nobody subscribes to {self.inspection.snapshot.topic!r}")
+
+    def _headlines(self, glyphs: Glyphs) -> list[RenderableType]:
+        """How the topic stands, in a line; and in another one what hinders us, if anything."""
+        wrong = self._history[-1]
+        stored = max((each.count for each in self.inspection.statuses.values()), default=0)
+        line = Text(no_wrap=True, overflow="crop")
+        line.append(_shortened(self.inspection.snapshot.topic, glyphs), "bold")
+        state = light(wrong, glyphs) if wrong else Text(f"{glyphs.right} in order", RIGHT_STYLE)
+        line.append("   ").append_text(state).append(f"   {stored} stored")
+        line.append(f"   {self._seen_at}   {self._hint}", "dim")
+        if self._trouble is None:
+            return [line]
+        return [line, Text(f"{glyphs.wrong} {self._trouble}", DEAD_STYLE, no_wrap=True)]
+
+    def _look(self, portrait: Portrait) -> Look:
+        snapshot = self.inspection.snapshot
+        roots = len(set(roots_of(self.inspection).values()))
+        return Look(
+            portrait=portrait,
+            wrong=wrong_by_layer(self.inspection),
+            history=list(self._history),
+            history_name="wrong, look by look",
+            centre=[
+                Text(_shortened(snapshot.topic, ASCII), "bold"),
+                Text(f"{portrait.members} members, {portrait.recorded} recorded"),
+                Text("1 root" if roots == 1 else f"{roots} roots", "" if roots == 1 else "red"),
+            ],
+        )
+
+    # -- what changed ------------------------------------------------------------------------
+
+    def _newest(self, glyphs: Glyphs, rows: int) -> list[RenderableType]:
+        """The last changes, the newest first, in at most so many rows."""
+        lines: list[RenderableType] = [Text("what changed", "dim")]
+        if not self._news:
+            return [*lines, Text("nothing since we look", "dim")]
+        for number, (at, change) in enumerate(islice(self._news, rows - 1)):
+            is_new = number < len(self._changes)
+            lines.append(_line_of(at, change, CHANGED_STYLE if is_new else "", glyphs))
+        return lines
+
+    # -- the nodes ---------------------------------------------------------------------------
+
+    def _table(self, portrait: Portrait, glyphs: Glyphs, rows: int | None = None) -> Table:
+        """A line for each node, those first that are wrong or changed if not all have room."""
+        cut: OverflowMethod = "ellipsis" if glyphs.has_dots else "crop"
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for heading in ("", "node", *_COLUMNS):
+            table.add_column(
+                heading,
+                no_wrap=True,
+                overflow=cut,
+                justify="right" if heading == "stored" else "left",
+            )
+        standings = self._standings(portrait)
+        changed = {(node, each.field) for each in self._changes for node in each.nodes}
+        shown = self._chosen(standings, changed, rows)
+        for node in shown:
+            sign = _sign(standings[node], glyphs)
+            table.add_row(sign, *self._cells(node, standings[node], changed))
+        if len(shown) < len(standings):
+            table.add_row("", f"and {len(standings) - len(shown)} more")
+        return table
+
+    def _standings(self, portrait: Portrait) -> dict[NodeId, Mark | str]:
+        """Every node in the order of the ring, and how it stands."""
+        statuses = self.inspection.statuses
+        marks = {dot.node: dot.mark for dot in portrait.dots}
+        members = sorted(statuses.items(), key=_by_place)
+        found: dict[NodeId, Mark | str] = {node: marks.get(node, LEAVING) for node, _ in members}
+        outside = self.inspection.snapshot.subscribers.keys() - statuses.keys()
+        found |= dict.fromkeys(sorted(outside), OUTSIDE)
+        return found | dict.fromkeys(self.inspection.snapshot.crashed, GONE)
+
+    def _chosen(
+        self,
+        standings: Mapping[NodeId, Mark | str],
+        changed: Collection[tuple[NodeId, str]],
+        rows: int | None,
+    ) -> list[NodeId]:
+        if rows is None or len(standings) <= rows:
+            return list(standings)
+        moved = {node for node, _ in changed}
+
+        def is_dull(node: NodeId) -> bool:
+            return standings[node] is Mark.RIGHT and node not in moved
+
+        first = set(sorted(standings, key=is_dull)[: max(rows - 1, 0)])
+        return [node for node in standings if node in first]
+
+    def _cells(
+        self, node: NodeId, standing: Mark | str, changed: Collection[tuple[NodeId, str]]
+    ) -> list[Text]:
+        status = self.inspection.statuses.get(node)
+        if status is None:
+            style = DEAD_STYLE if standing == GONE else "dim"
+            return [Text(node), Text(str(standing), style)]
+        found = cells(status)
+        return [Text(node)] + [
+            Text(found[name], CHANGED_STYLE if (node, name) in changed else "") for name in _COLUMNS
+        ]
+
+
+def wrong_by_layer(inspection: Inspection) -> dict[Layer, int]:
+    """How many things are wrong in each layer that can be seen from outside."""
+    found = Counter(violation.layer for violation in violations(inspection.snapshot))
+    found[Layer.PUBLICATIONS] = sum(1 for _ in differing(roots_of(inspection)))
+    return {layer: found[layer] for layer in SHOWN_LAYERS}
+
+
+def _line_of(at: str, change: Change, style: str, glyphs: Glyphs) -> Text:
+    more = len(change.nodes) - NAMED_MAX
+    names = ", ".join(change.nodes[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    return Text.assemble(
+        (f"{at} ", "dim"),
+        (f"{names}", style or "bold"),
+        f" {change.field} ",
+        (f"{change.before} {glyphs.arrow} {change.after}", style),
+        no_wrap=True,
+        overflow="crop",
+    )
+
+
+def _sign(standing: Mark | str, glyphs: Glyphs) -> Text:
+    if isinstance(standing, Mark):
+        return Text(glyphs.marks[standing], STYLES[standing])
+    return Text(glyphs.dead, DEAD_STYLE) if standing == GONE else Text(NONE)
 
 
 def _by_place(item: tuple[NodeId, NodeStatus]) -> tuple[int, NodeId]:
@@ -107,73 +296,5 @@ def _by_place(item: tuple[NodeId, NodeStatus]) -> tuple[int, NodeId]:
     return (status.label.position if status.label is not None else -1, node)
 
 
-def _cells(node: NodeId, status: NodeStatus) -> list[str]:
-    held = sum(holder is not None for _, holder in status.shortcuts)
-    return [
-        node,
-        str(status.label or "-"),
-        *(_peer(peer) for peer in (status.left, status.right, status.ring)),
-        f"{held} of {len(status.shortcuts)}",
-        str(status.count),
-        status.root.hex()[:ROOT_DIGITS],
-    ]
-
-
-def _peer(peer: Peer | None) -> str:
-    return f"{peer.label} {peer.node}" if peer is not None else "-"
-
-
-# -- what is wrong ---------------------------------------------------------------------------
-
-
-def print_diagnosis(topic: str, diagnosis: Diagnosis) -> None:
-    """Print whether a topic is in order, and if not, why and what to do."""
-    console = Console(highlight=False, soft_wrap=True)
-    members = f"{diagnosis.members} members, {diagnosis.publications} publications"
-    if diagnosis.is_healthy:
-        console.print(Text(f"{topic!r} is in order: {members}, all have all of them", "green"))
-        return
-    console.print(Text(f"{topic!r} is not in order: {members}", "bold red"))
-    _print_violations(console, diagnosis.violations)
-    for sentence in diagnosis.advice:
-        console.print(Text(f"-> {sentence}"))
-
-
-def _print_violations(console: Console, violations: Sequence[Violation]) -> None:
-    by_layer: dict[Layer, list[Violation]] = {}
-    for violation in violations:
-        by_layer.setdefault(violation.layer, []).append(violation)
-    for layer, found in by_layer.items():
-        console.print(Text(f"{layer}, {LAYERS[layer]}:", "bold"))
-        for violation in found[:SHOWN_MAX]:
-            console.print(Text(f"  {violation.text}"))
-        if len(found) > SHOWN_MAX:
-            console.print(Text(f"  and {len(found) - SHOWN_MAX} more", "dim"))
-
-
-def print_explanation(explanation: Explanation) -> None:
-    """Print what changed a node, what is wrong with it, and what will mend that."""
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(f"{explanation.node}: {explanation.standing}", "bold"))
-    if explanation.tick is not None:
-        console.print(Text(f"tick {explanation.tick}; its last changes, the newest last:"))
-    for entry in explanation.journal:
-        console.print(_change(entry))
-    if not explanation.violations:
-        console.print(Text("by what was seen, nothing is wrong with it", "green"))
-        return
-    console.print(Text("wrong now:", "bold red"))
-    _print_violations(console, explanation.violations)
-    for layer in dict.fromkeys(violation.layer for violation in explanation.violations):
-        console.print(Text(f"-> {LAYERS[layer]}: {REPAIRS[layer]}."))
-
-
-def _change(entry: JournalEntry) -> Text:
-    at = datetime.fromtimestamp(entry.time % TIME_MAX / 1e6, UTC).astimezone()
-    by = f" from {entry.sender}" if entry.sender is not None else ""
-    return Text.assemble(
-        (f"  {at:%H:%M:%S} tick {entry.tick} ", "dim"),
-        (entry.field, "bold"),
-        f": {entry.before} -> {entry.after}, {entry.cause}{by}\n",
-        (f"      {entry.why}", "italic"),
-    )
+def _shortened(topic: str, glyphs: Glyphs) -> str:
+    return topic if len(topic) <= TOPIC_SHOWN else topic[: TOPIC_SHOWN - 1] + glyphs.cut

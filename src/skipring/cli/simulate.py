@@ -39,12 +39,19 @@ NOT_CONVERGED: Final = 3
 @click.option("--dump", type=FILE, metavar="F", help="Write the last state as a world file.")
 @click.option("--dump-start", type=FILE, metavar="F", help="Write the first state likewise.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
+@click.option(
+    "--pace",
+    type=click.FloatRange(0, 10),
+    metavar="S",
+    help="Seconds that a terminal shows a round for.  [default: 0.1]",
+)
 def simulate(
     scenario: Path | None,
     load: Path | None,
     dump: Path | None,
     dump_start: Path | None,
     as_json: bool,
+    pace: float | None,
     **options: object,
 ) -> int:
     """Run a ring to legitimacy, then closure; SCENARIO is a TOML file of the same options.
@@ -55,7 +62,12 @@ def simulate(
     for path in (dump, dump_start):
         require_writable(path)
     write_world(dump_start, simulation.world.snapshot())
-    report = _run(simulation, as_json=as_json or not sys.stdout.isatty())
+    if as_json or not sys.stdout.isatty():
+        report = _run_quietly(simulation)
+    else:
+        from skipring.cli.progress import run_with_progress
+
+        report = run_with_progress(simulation, _start_of(simulation, load), pace)
     write_world(dump, simulation.world.snapshot())
     if report.is_good:
         return 0
@@ -76,13 +88,19 @@ def _prepare(scenario: Path | None, load: Path | None, found: dict[str, object])
     return Simulation(read_settings(scenario, found), start)
 
 
-def _run(simulation: Simulation, *, as_json: bool) -> Report:
-    if as_json:
-        from msgspec import to_builtins
+def _start_of(simulation: Simulation, load: Path | None) -> str:
+    """What the run begins with, for a person."""
+    from skipring.world.adversaries import ADVERSARIES
 
-        report = simulation.run()
-        click.echo(json.dumps(to_builtins(report), sort_keys=True))
-        return report
-    from skipring.cli.progress import run_with_progress
+    if load is not None:
+        return f"begins with {load}"
+    adversary = ADVERSARIES[simulation.scenario.adversary]
+    return f"begins with {adversary.code}: {adversary.title}"
 
-    return run_with_progress(simulation)
+
+def _run_quietly(simulation: Simulation) -> Report:
+    from msgspec import to_builtins
+
+    report = simulation.run()
+    click.echo(json.dumps(to_builtins(report), sort_keys=True))
+    return report

@@ -1,27 +1,28 @@
 """The ring as text: a portrait of a topic, and its two drawings.
 
 A portrait says who stands where and how well. It is drawn as an ellipse, each node at the angle
-of r(label), label 0 on top and clockwise from there; and unrolled, with one row a level, which
-shows the shortcuts (chords through the ellipse could not be read).
+of r(label), label 0 on top and clockwise from there, with the longest shortcuts as chords; and
+unrolled, with one row a level, which shows all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from math import cos, sin, tau
-from typing import Final, TypeAlias
+from typing import Final
 
 from msgspec import Struct
 from rich.text import Text
 
+from skipring.core import topology
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.peers import NodeId
 from skipring.core.roster import Roster
-from skipring.core.topology import Edge, legitimate_state, levels
+from skipring.core.topology import Edge, legitimate_state, levels, ring_edges, shortcut_edges
+from skipring.watch.canvas import Canvas, Dots, Point, Size, Spot
 from skipring.world.snapshot import SubscriberView, View
-
-Spot: TypeAlias = tuple[int, int]  # column and row, counted from the upper left corner
 
 
 class Mark(Enum):
@@ -77,6 +78,9 @@ class Glyphs(Struct, frozen=True, kw_only=True):
     bars: str  # from nothing to a full cell
     right: str
     wrong: str
+    above: str
+    arrow: str
+    has_dots: bool  # braille, for lines finer than a character
 
 
 UNICODE: Final = Glyphs(
@@ -90,6 +94,9 @@ UNICODE: Final = Glyphs(
     bars=" ▁▂▃▄▅▆▇█",
     right="✓",
     wrong="✗",
+    above="▲",
+    arrow="→",
+    has_dots=True,
 )
 ASCII: Final = Glyphs(
     marks={Mark.RIGHT: "O", Mark.EDGES: "%", Mark.LABEL: "X"},
@@ -102,6 +109,9 @@ ASCII: Final = Glyphs(
     bars=" .:|",
     right="ok",
     wrong="X",
+    above="^",
+    arrow="->",
+    has_dots=False,
 )
 
 
@@ -117,6 +127,10 @@ STYLES: Final[Mapping[Mark, str]] = {
 }
 DEAD_STYLE: Final = "bold red"
 _SEVERITY: Final = {mark: rank for rank, mark in enumerate(Mark)}
+# The longest shortcuts first; green, yellow and red say how well something stands.
+LEVEL_STYLES: Final = ("magenta", "blue", "cyan", "bright_black")
+RING_STYLE: Final = "green"
+BROKEN_STYLE: Final = "red"
 _LABEL_BITS_SHOWN: Final = 5
 MARGIN: Final = _LABEL_BITS_SHOWN + 2  # columns on each side of the ellipse, for the labels
 
@@ -188,69 +202,85 @@ def _references(seen: SubscriberView) -> set[tuple[Label, NodeId | None]]:
 # --- the ellipse -----------------------------------------------------------------------
 
 
-class Size(Struct, frozen=True):
-    """How many columns and rows a drawing has; odd numbers have a middle."""
-
-    columns: int
-    rows: int
-
-
 def spot(label: Label, size: Size) -> Spot:
     """Where a label stands on the ellipse; beside it there is room for the labels."""
     return _on_ellipse(label.position / CIRCLE, size)
 
 
 def _on_ellipse(turn: float, size: Size) -> Spot:
+    x, y = _point(turn, size)
+    return round(x), round(y)
+
+
+def _point(turn: float, size: Size) -> Point:
     middle, centre = (size.columns - 1) // 2, (size.rows - 1) // 2
     x = middle + (middle - MARGIN) * sin(tau * turn)
     y = centre - centre * cos(tau * turn)
-    return round(x), round(y)
+    return x, y
 
 
 def draw_ring(
     portrait: Portrait, size: Size, glyphs: Glyphs = UNICODE, centre: Sequence[Text] = ()
 ) -> list[Text]:
     """Draw the nodes on an ellipse, with some lines of text in its middle."""
-    canvas = _Canvas(size)
-    for step in range(8 * size.rows):
-        canvas.put(_on_ellipse(step / (8 * size.rows), size), glyphs.outline, "dim")
+    canvas = Canvas(size)
+    if glyphs.has_dots and portrait.members > 1:
+        _put_edges(canvas, portrait)
+    else:
+        _put_outline(canvas, glyphs)
     _put_places(canvas, portrait, glyphs)
     _put_dots(canvas, portrait, glyphs)
     _put_centre(canvas, portrait, glyphs, centre)
     return canvas.lines()
 
 
-class _Canvas:
-    """A grid of characters, each with a style."""
-
-    def __init__(self, size: Size) -> None:
-        self.size = size
-        self._cells = [[(" ", "")] * size.columns for _ in range(size.rows)]
-        self._taken: set[Spot] = set()
-
-    def put(self, at: Spot, text: str, style: str, *, take: bool = False) -> None:
-        column, row = at
-        for offset, character in enumerate(text):
-            if 0 <= column + offset < self.size.columns and 0 <= row < self.size.rows:
-                self._cells[row][column + offset] = (character, style)
-                if take:
-                    self._taken.add((column + offset, row))
-
-    def put_beside(self, at: Spot, text: str, style: str) -> None:
-        """Write on the outer side of a spot, with a blank on either side, if all that is free."""
-        column, row = at
-        is_left = 2 * column < self.size.columns - 2
-        start = column - 1 - len(text) if is_left else column + 2
-        fits = start >= 0 and start + len(text) <= self.size.columns
-        around = range(start - 1, start + len(text) + 1)
-        if fits and not any((place, row) in self._taken for place in around):
-            self.put((start - 1, row), f" {text} ", style, take=True)
-
-    def lines(self) -> list[Text]:
-        return [Text.assemble(*row, no_wrap=True) for row in self._cells]
+def _put_outline(canvas: Canvas, glyphs: Glyphs) -> None:
+    steps = 8 * canvas.size.rows
+    for step in range(steps):
+        canvas.put(_on_ellipse(step / steps, canvas.size), glyphs.outline, "dim")
 
 
-def _put_places(canvas: _Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
+def _put_edges(canvas: Canvas, portrait: Portrait) -> None:
+    """The ring as arcs, the longest shortcuts as chords; those that are not sound first."""
+    dots, arcs = Dots(), _arcs(portrait.members)
+    for is_sound in (False, True):
+        for edge in _chords(portrait.members):
+            if (edge in portrait.sound) == is_sound:
+                style = LEVEL_STYLES[topology.level(edge) - 1] if is_sound else BROKEN_STYLE
+                dots.draw(_chord(edge, canvas.size), style, is_broken=not is_sound)
+        for edge in arcs:
+            if (edge in portrait.sound) == is_sound:
+                style = RING_STYLE if is_sound else BROKEN_STYLE
+                arc = _arc(edge, canvas.size, is_short=len(arcs) > 1)
+                dots.draw(arc, style, is_broken=not is_sound)
+    dots.put_on(canvas)
+
+
+@lru_cache(maxsize=16)
+def _chords(members: int) -> tuple[Edge, ...]:
+    """The shortcuts that are long enough to be told from the ring, the shortest first."""
+    edges = shortcut_edges(min(members, 2 << len(LEVEL_STYLES)))
+    return tuple(sorted(edges, key=topology.level, reverse=True))
+
+
+@lru_cache(maxsize=16)
+def _arcs(members: int) -> tuple[Edge, ...]:
+    return tuple(sorted(ring_edges(members)))
+
+
+def _chord(edge: Edge, size: Size) -> list[Point]:
+    return [_point(label.position / CIRCLE, size) for label in edge]
+
+
+def _arc(edge: Edge, size: Size, *, is_short: bool) -> list[Point]:
+    """The shorter way along the ellipse from one label to the other; of two nodes both ways."""
+    begin, end = (label.position / CIRCLE for label in edge)
+    way = (end - begin + 0.5) % 1 - 0.5 if is_short else 1.0
+    steps = 1 + round(abs(way) * 8 * size.rows)
+    return [_point(begin + way * step / steps, size) for step in range(steps + 1)]
+
+
+def _put_places(canvas: Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
     """The places that should be filled, to be covered by those who fill them."""
     for label in portrait.places:
         canvas.put(spot(label, canvas.size), glyphs.vacant, "dim")
@@ -258,7 +288,7 @@ def _put_places(canvas: _Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
         canvas.put(spot(label, canvas.size), glyphs.dead, DEAD_STYLE, take=True)
 
 
-def _put_dots(canvas: _Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
+def _put_dots(canvas: Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
     """The nodes first, so that no label hides one; then the labels, the shortest first."""
     crowd: dict[Spot, list[Dot]] = {}
     for dot in portrait.dots:
@@ -288,9 +318,7 @@ def _short(label: Label, glyphs: Glyphs) -> str:
     return label.bits[: _LABEL_BITS_SHOWN - 1] + glyphs.cut
 
 
-def _put_centre(
-    canvas: _Canvas, portrait: Portrait, glyphs: Glyphs, centre: Sequence[Text]
-) -> None:
+def _put_centre(canvas: Canvas, portrait: Portrait, glyphs: Glyphs, centre: Sequence[Text]) -> None:
     lines = list(centre)
     if portrait.homeless:
         count = len(portrait.homeless)
@@ -299,7 +327,7 @@ def _put_centre(
     row = (canvas.size.rows - len(lines)) // 2
     for offset, line in enumerate(lines):
         column = (canvas.size.columns - len(line.plain)) // 2
-        canvas.put((column, row + offset), line.plain, str(line.style))
+        canvas.put((column - 1, row + offset), f" {line.plain} ", str(line.style))
 
 
 # --- unrolled --------------------------------------------------------------------------
@@ -317,15 +345,23 @@ def draw_levels(portrait: Portrait, columns: int, glyphs: Glyphs = UNICODE) -> l
     width = step << max(shown, default=0)
     rows = []
     for level in shown:
-        name = Text(names[level - 1].ljust(gutter), "dim")
-        rows.append(name + _level_row(portrait, level, width, glyphs))
+        name = (names[level - 1].ljust(gutter), _level_style(level, top))
+        rows.append(Text.assemble(name, _level_row(portrait, level, width, glyphs)))
     return rows
+
+
+def _level_style(level: int, top: int) -> str:
+    """The style of a level's edges, the same in both drawings."""
+    if level == top:
+        return RING_STYLE
+    return LEVEL_STYLES[min(level, len(LEVEL_STYLES)) - 1]
 
 
 def _level_row(portrait: Portrait, level: int, width: int, glyphs: Glyphs) -> Text:
     """The sorted ring over the labels of at most this length."""
     labels = sorted(Label.nth(i) for i in range(min(portrait.members, 1 << level)))
     signs = _signs(portrait, glyphs)
+    sound_style = _level_style(level, levels(portrait.members))
     row = Text(no_wrap=True)
     for label, other in zip(labels, labels[1:] + labels[:1], strict=True):
         here = label.position * width // CIRCLE
@@ -337,7 +373,7 @@ def _level_row(portrait: Portrait, level: int, width: int, glyphs: Glyphs) -> Te
         text = label.bits if is_named else sign
         row.append(text, style)
         edge = glyphs.edge if is_sound else glyphs.broken_edge
-        row.append(edge * (there - here - len(text)), "green" if is_sound else "red")
+        row.append(edge * (there - here - len(text)), sound_style if is_sound else BROKEN_STYLE)
     return row.append(signs[Label(0)][0], "dim")
 
 

@@ -1,0 +1,139 @@
+"""What is wrong with a topic or a node, and what changed it lately, as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from skipring.cli.ring_page import wide_console
+from skipring.runtime.diagnosis import LAYERS, REPAIRS, Diagnosis, Explanation
+from skipring.watch.picture import Glyphs, glyphs_for
+from skipring.wire.runtime_messages import JournalEntry
+from skipring.world.legitimacy import Layer, Violation
+
+TIME_MAX: Final = 1 << 57  # the year 6536: a node may say anything
+SHOWN_MAX: Final = 20  # Our guess: violations of one layer that somebody reads.
+# Our guesses at how many changes fit on a screen; a pipe gets all.
+ROWS_OF_A_CHANGE: Final = 3
+ROWS_AROUND: Final = 8
+CHANGES_MIN: Final = 4
+
+
+def print_diagnosis(topic: str, diagnosis: Diagnosis) -> None:
+    """Print whether a topic is in order, and if not, why and what to do."""
+    console = Console(highlight=False, soft_wrap=True)
+    members = f"{diagnosis.members} members, {diagnosis.publications} publications"
+    if diagnosis.is_healthy:
+        console.print(Text(f"{topic!r} is in order: {members}, all have all of them", "green"))
+        return
+    console.print(Text(f"{topic!r} is not in order: {members}", "bold red"))
+    for line in _violation_lines(diagnosis.violations):
+        console.print(line)
+    for sentence in diagnosis.advice:
+        console.print(Text(f"-> {sentence}"))
+
+
+def _violation_lines(violations: Sequence[Violation]) -> Iterator[Text]:
+    """What is wrong, layer by layer."""
+    by_layer: dict[Layer, list[Violation]] = {}
+    for violation in violations:
+        by_layer.setdefault(violation.layer, []).append(violation)
+    for layer, found in by_layer.items():
+        yield Text(f"{layer}, {LAYERS[layer]}:", "bold")
+        for violation in found[:SHOWN_MAX]:
+            yield Text(f"  {violation.text}")
+        if len(found) > SHOWN_MAX:
+            yield Text(f"  and {len(found) - SHOWN_MAX} more", "dim")
+
+
+# -- one node --------------------------------------------------------------------------------
+
+
+def print_explanation(explanation: Explanation) -> None:
+    """Print how a node stands, what changed it, what is wrong with it and what will mend that."""
+    console = wide_console()
+    shown = len(explanation.journal)
+    if console.is_terminal:
+        shown = changes_in(console.height)
+    console.print(explanation_view(explanation, glyphs_for(console.encoding), shown))
+
+
+def changes_in(rows: int) -> int:
+    """How many changes fit into so many rows."""
+    return max((rows - ROWS_AROUND) // ROWS_OF_A_CHANGE, CHANGES_MIN)
+
+
+def explanation_view(explanation: Explanation, glyphs: Glyphs, shown: int) -> RenderableType:
+    """How a node stands at a glance, its last changes as a table, what is wrong and mends it."""
+    return Group(
+        Text(f"{explanation.node}: {explanation.standing}", "bold"),
+        _at_a_glance(explanation, glyphs),
+        *_timeline(explanation, glyphs, shown),
+        *_wrongs(explanation.violations),
+    )
+
+
+def _at_a_glance(explanation: Explanation, glyphs: Glyphs) -> Text:
+    if explanation.is_well:
+        return Text(f"{glyphs.right} by what was seen, nothing is wrong with it", "green")
+    if not explanation.violations:
+        return Text(f"{glyphs.wrong} what is wrong with it cannot be seen", "bold red")
+    layers = dict.fromkeys(LAYERS[violation.layer] for violation in explanation.violations)
+    return Text(f"{glyphs.wrong} wrong: {', '.join(layers)}", "bold red")
+
+
+def _timeline(explanation: Explanation, glyphs: Glyphs, shown: int) -> Iterator[RenderableType]:
+    if explanation.tick is None:
+        return
+    entries = explanation.journal[-shown:] if shown else ()
+    before = len(explanation.journal) - len(entries)
+    note = f" ({before} earlier ones: --json)" if before else ""
+    yield Text(f"it is at tick {explanation.tick}; its last changes, the newest last{note}:\n")
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for heading in ("when", "what", f"from {glyphs.arrow} to", "which rule, and why"):
+        table.add_column(heading, no_wrap=heading in ("when", "what"))
+    for event, changes in groupby(entries, key=_event):
+        _add_rows(table, event, list(changes), glyphs)
+    yield table
+
+
+Event = tuple[str, int, str, str | None]
+
+
+def _event(entry: JournalEntry) -> Event:
+    """What several changes have in common if they are one event's."""
+    at = datetime.fromtimestamp(entry.time % TIME_MAX / 1e6, UTC).astimezone()
+    return f"{at:%H:%M:%S}", entry.tick, entry.cause, entry.sender
+
+
+def _add_rows(table: Table, event: Event, changes: list[JournalEntry], glyphs: Glyphs) -> None:
+    """A row for each change; what it has in common with the one above it is left out."""
+    at, tick, cause, sender = event
+    by = f"{cause} from {sender}: " if sender is not None else f"{cause}: "
+    why = None
+    for change in changes:
+        is_first, is_same = why is None, change.why == why
+        why = change.why
+        reason = Text("the same", "dim") if is_same else Text(why)
+        table.add_row(
+            Text(f"{at}\ntick {tick}" if is_first else "", "dim"),
+            Text(change.field, "bold"),
+            Text.assemble(f"{change.before} {glyphs.arrow} ", (change.after, "bold")),
+            Text.assemble((by if is_first else "", "cyan"), reason),
+        )
+
+
+def _wrongs(violations: Sequence[Violation]) -> Iterator[Text]:
+    if not violations:
+        return
+    yield Text("\nwrong now:", "bold red")
+    yield from _violation_lines(violations)
+    yield Text("what mends it:", "bold")
+    for layer in dict.fromkeys(violation.layer for violation in violations):
+        yield Text.assemble((f"-> {LAYERS[layer]}: ", "bold"), f"{REPAIRS[layer]}.")

@@ -1,0 +1,79 @@
+"""What has changed in a live ring between two looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.core.peers import NodeId, Peer
+from skipring.runtime.inspector import Inspection
+from skipring.watch.scene import ROOT_DIGITS
+from skipring.wire.runtime_messages import NodeStatus
+
+NONE: Final = "-"  # what stands for nothing in a table
+GONE: Final = "does not answer"
+OUTSIDE: Final = "not in the topic"
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """A cell of the table that is not what it was, for all nodes to which the same happened."""
+
+    nodes: tuple[NodeId, ...]
+    field: str
+    before: str
+    after: str
+
+
+def changes(before: Inspection, after: Inspection) -> list[Change]:
+    """What is not as it was; in the order of the nodes, equal changes as one."""
+    nodes: dict[tuple[str, str, str], list[NodeId]] = {}
+    old, new = _standings(before), _standings(after)
+    for node in sorted(old.keys() | new.keys()):
+        for change in _changes_of(old.get(node, {}), new.get(node, {})):
+            nodes.setdefault(change, []).append(node)
+    return [
+        Change(nodes=tuple(found), field=field, before=was, after=now)
+        for (field, was, now), found in nodes.items()
+    ]
+
+
+def _standings(inspection: Inspection) -> dict[NodeId, dict[str, str]]:
+    """Every node that is known, with the cells of its row."""
+    snapshot = inspection.snapshot
+    return (
+        {node: {"standing": OUTSIDE} for node in snapshot.subscribers}
+        | {node: {"standing": GONE} for node in snapshot.crashed}
+        | {node: cells(status) for node, status in inspection.statuses.items()}
+    )
+
+
+def _changes_of(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """A node's cells that differ; if it was not there or is not there now, only that."""
+    was, now = (each.get("standing", "unknown") for each in (old, new))
+    if was != now:
+        yield "standing", was, now
+        return
+    for field in new:
+        if old[field] != new[field] and field != "root":  # that follows from what is stored
+            yield field, old[field], new[field]
+
+
+def cells(status: NodeStatus) -> dict[str, str]:
+    """What a table says of a node, by column."""
+    held = sum(holder is not None for _, holder in status.shortcuts)
+    return {
+        "standing": "member" if status.member else "leaving",
+        "label": str(status.label or NONE),
+        "left": _peer(status.left),
+        "right": _peer(status.right),
+        "ring": _peer(status.ring),
+        "shortcuts": f"{held} of {len(status.shortcuts)}",
+        "stored": str(status.count),
+        "root": status.root.hex()[:ROOT_DIGITS],
+    }
+
+
+def _peer(peer: Peer | None) -> str:
+    return f"{peer.label} {peer.node}" if peer is not None else NONE

@@ -1,0 +1,247 @@
+"""Topics, nodes and supervisors as rows of tables, for ``skipring top`` and for a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from skipring.cli.ring_page import RIGHT_STYLE, WRONG_STYLE, wide_console
+from skipring.core.labels import Label
+from skipring.core.peers import NodeId
+from skipring.runtime.inspector import Inspection
+from skipring.watch.overview import (
+    REQUESTS_BOUND,
+    Overview,
+    SupervisorRow,
+    TopicRow,
+    differing,
+    roots_of,
+)
+from skipring.watch.picture import DEAD_STYLE, STYLES, Glyphs, Mark, glyphs_for, portray
+from skipring.watch.scene import ROOT_DIGITS
+from skipring.wire.runtime_messages import NodeStatus
+
+NAMED_MAX: Final = 2  # nodes with another root that are named; Our guess: more is not read
+NONE: Final = "-"
+ABOVE_STYLE: Final = "yellow"
+
+Rank: TypeAlias = str | float  # of a cell: the least comes first
+
+
+class Column(Struct, frozen=True):
+    """The head of a column."""
+
+    name: str
+    is_number: bool = False
+
+
+class Row(Struct, frozen=True):
+    """A row: what it is about, its cells, and what it is sorted by in each column."""
+
+    key: str
+    cells: tuple[Text, ...]
+    ranks: tuple[Rank, ...]
+
+
+TOPIC_COLUMNS: Final = (
+    Column("topic"),
+    Column("members", is_number=True),
+    Column("stored", is_number=True),
+    Column("per s", is_number=True),
+    Column("lag", is_number=True),
+    Column("roots"),
+    Column("state"),
+)
+NODE_COLUMNS: Final = (
+    Column("node"),
+    Column("label"),
+    Column("stored", is_number=True),
+    Column("lag", is_number=True),
+    Column("root"),
+    Column("state"),
+)
+SUPERVISOR_COLUMNS: Final = (
+    Column("supervisor"),
+    Column("topics", is_number=True),
+    Column("members", is_number=True),
+    Column("requests/interval"),
+    Column("suspects", is_number=True),
+    Column("evicted", is_number=True),
+)
+
+
+def in_order(rows: Iterable[Row], column: int) -> list[Row]:
+    """The rows sorted by one of their columns, then by what they are about."""
+    return sorted(rows, key=lambda row: (row.ranks[column], row.key))
+
+
+# -- topics ----------------------------------------------------------------------------------
+
+
+def topic_rows(overview: Overview, glyphs: Glyphs) -> list[Row]:
+    """A row for each topic."""
+    return [_topic_row(topic, glyphs) for topic in overview.topics]
+
+
+def _topic_row(row: TopicRow, glyphs: Glyphs) -> Row:
+    return Row(
+        key=row.topic,
+        cells=(
+            Text(row.topic, "bold"),
+            Text(f"{row.members:,}"),
+            Text(f"{row.publications:,}"),
+            Text(f"{row.rate:.1f}"),
+            Text(f"{row.lag:,}", WRONG_STYLE if row.lag else ""),
+            _roots(row, glyphs),
+            _topic_state(row, glyphs),
+        ),
+        ranks=(
+            row.topic,
+            -row.members,
+            -row.publications,
+            -row.rate,
+            -row.lag,
+            -row.roots,
+            -row.wrong,
+        ),
+    )
+
+
+def _roots(row: TopicRow, glyphs: Glyphs) -> Text:
+    """That all have the same, or who has not."""
+    if row.roots <= 1:
+        return Text(f"{glyphs.right} equal", RIGHT_STYLE)
+    names = ", ".join(row.differs[:NAMED_MAX])
+    more = f" +{len(row.differs) - NAMED_MAX}" if len(row.differs) > NAMED_MAX else ""
+    return Text(f"{glyphs.wrong} {names}{more}", WRONG_STYLE)
+
+
+def _topic_state(row: TopicRow, glyphs: Glyphs) -> Text:
+    if row.wrong:
+        return Text(f"{glyphs.wrong} {row.wrong} wrong", WRONG_STYLE)
+    if not row.members:
+        return Text(f"{NONE} nobody")
+    return Text(f"{glyphs.right} in order", RIGHT_STYLE)
+
+
+# -- nodes -----------------------------------------------------------------------------------
+
+
+def node_rows(inspection: Inspection, glyphs: Glyphs) -> list[Row]:
+    """A row for each node that anybody refers to."""
+    snapshot, statuses = inspection.snapshot, inspection.statuses
+    marks = {dot.node: dot.mark for dot in portray(snapshot).dots}
+    most = max((status.count for status in statuses.values()), default=0)
+    others = set(differing(roots_of(inspection)))
+    rows = [_silent_row(node, f"{glyphs.dead} does not answer") for node in snapshot.crashed]
+    outside = snapshot.subscribers.keys() - statuses.keys()
+    rows += [_silent_row(node, f"{NONE} not in the topic") for node in outside]
+    for node, status in statuses.items():
+        standing = _Standing(marks.get(node, Mark.LABEL), most - status.count, node in others)
+        rows.append(_node_row(node, status, standing, glyphs))
+    return rows
+
+
+class _Standing(Struct, frozen=True):
+    """How a node stands beside the others."""
+
+    mark: Mark
+    lag: int
+    is_other: bool  # it has another root than most
+
+
+def _node_row(node: NodeId, status: NodeStatus, standing: _Standing, glyphs: Glyphs) -> Row:
+    mark, lag, root = standing.mark, standing.lag, status.root.hex()[:ROOT_DIGITS]
+    return Row(
+        key=node,
+        cells=(
+            Text(node, "bold"),
+            Text(str(status.label or NONE)),
+            Text(f"{status.count:,}"),
+            Text(f"{lag:,}", WRONG_STYLE if lag else ""),
+            Text(f"{root} {glyphs.wrong}", WRONG_STYLE) if standing.is_other else Text(root),
+            Text(f"{glyphs.marks[mark]} {mark.value}", STYLES[mark]),
+        ),
+        ranks=(node, _place(status.label), -status.count, -lag, root, -_SEVERITY[mark]),
+    )
+
+
+_SEVERITY: Final = {mark: rank for rank, mark in enumerate(Mark)}
+_FIRST: Final = float("-inf")
+
+
+def _place(label: Label | None) -> float:
+    return label.position if label is not None else _FIRST
+
+
+def _silent_row(node: NodeId, why: str) -> Row:
+    cells = (Text(node, "bold"), *(Text(NONE) for _ in range(4)), Text(why, DEAD_STYLE))
+    return Row(node, cells, (node, _FIRST, 0, _FIRST, "", _FIRST))
+
+
+# -- supervisors -----------------------------------------------------------------------------
+
+
+def supervisor_rows(overview: Overview, glyphs: Glyphs) -> list[Row]:
+    """A row for each supervisor."""
+    return [_supervisor_row(each, glyphs) for each in overview.supervisors]
+
+
+def _supervisor_row(row: SupervisorRow, glyphs: Glyphs) -> Row:
+    if not row.answers:
+        cells = (Text(row.address, "bold"), *(Text(NONE) for _ in range(2)))
+        gone = Text(f"{glyphs.dead} does not answer", DEAD_STYLE)
+        return Row(row.address, (*cells, gone, Text(NONE), Text(NONE)), (row.address,))
+    return Row(
+        key=row.address,
+        cells=(
+            Text(row.address, "bold"),
+            Text(f"{row.topics:,}"),
+            Text(f"{row.members:,}"),
+            _requests(row, glyphs),
+            Text(f"{row.suspects:,}", WRONG_STYLE if row.suspects else ""),
+            Text(f"{row.evictions:,}"),
+        ),
+        ranks=(row.address,),
+    )
+
+
+def _requests(row: SupervisorRow, glyphs: Glyphs) -> Text:
+    """Requests, and what legitimate rings ask on average; more is usual while they heal."""
+    bound = REQUESTS_BOUND * row.topics
+    text = f"{row.requests:.2f} of {bound:.2f}"
+    if row.requests <= bound:
+        return Text(f"{glyphs.right} {text}", RIGHT_STYLE)
+    return Text(f"{glyphs.above} {text}", ABOVE_STYLE)
+
+
+# -- plain -----------------------------------------------------------------------------------
+
+
+def overview_view(overview: Overview, glyphs: Glyphs) -> RenderableType:
+    """All topics and supervisors, one below the other."""
+    topics = in_order(topic_rows(overview, glyphs), column=0)
+    parts: list[RenderableType] = [_table(TOPIC_COLUMNS, topics) if topics else Text("no topics")]
+    if overview.unlisted:
+        parts.append(Text(f"and {overview.unlisted} smaller topics"))
+    return Group(*parts, Text(), _table(SUPERVISOR_COLUMNS, supervisor_rows(overview, glyphs)))
+
+
+def _table(columns: Sequence[Column], rows: Iterable[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column.name, no_wrap=True, justify="right" if column.is_number else "left")
+    for row in rows:
+        table.add_row(*row.cells)
+    return table
+
+
+def print_overview(overview: Overview) -> None:
+    """Print all topics and supervisors once."""
+    console = wide_console()
+    console.print(overview_view(overview, glyphs_for(console.encoding)))

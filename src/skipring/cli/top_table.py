@@ -1,0 +1,88 @@
+"""A table whose rows come again and again, for ``skipring top``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from rich.console import JustifyMethod
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable
+
+from skipring.cli.top_rows import Column, Row, in_order
+
+SORTED_SIGN: Final = " v"
+
+
+class RowTable(DataTable[Text]):
+    """Rows in the order of one column; the cursor stays on what it was on."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select_cursor", "open", key_display="enter"),
+        Binding("tab", "app.focus_next", "other table"),
+        Binding("s", "sort", "sort"),
+    ]
+
+    def __init__(self, columns: Sequence[Column], name: str) -> None:
+        super().__init__(cursor_type="row", id=name)
+        self._heads = columns
+        self._sorted_by = 0
+        self._shown: list[Row] = []
+
+    def on_mount(self) -> None:
+        """Make the columns."""
+        for number, column in enumerate(self._heads):
+            sign = SORTED_SIGN if number == self._sorted_by else ""
+            justify: JustifyMethod = "right" if column.is_number else "left"
+            self.add_column(Text(column.name + sign, justify=justify), key=column.name)
+
+    def action_sort(self) -> None:
+        """Sort by the column after the one that it is sorted by."""
+        self._sorted_by = (self._sorted_by + 1) % len(self._heads)
+        chosen = self.chosen
+        self.clear(columns=True)  # the sign makes one wider and one narrower
+        self.on_mount()
+        self.show(self._shown)
+        self._choose(chosen)
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Show these rows; where they are the same as before, only cells change."""
+        self._shown = in_order(rows, self._sorted_by)
+        if [row.key for row in self._shown] == self.keys:
+            for row in self._shown:
+                self._update(row)
+        else:
+            self._rebuild()
+
+    @property
+    def keys(self) -> list[str]:
+        """What the rows are about, from the top down."""
+        return [str(key.value) for key in self.rows]
+
+    @property
+    def chosen(self) -> str | None:
+        """What the row is about that the cursor is on."""
+        return self.keys[self.cursor_row] if self.is_valid_row_index(self.cursor_row) else None
+
+    def _update(self, row: Row) -> None:
+        for column, cell in zip(self._heads, self._justified(row), strict=True):
+            if self.get_cell(row.key, column.name) != cell:
+                self.update_cell(row.key, column.name, cell, update_width=True)
+
+    def _rebuild(self) -> None:
+        chosen = self.chosen
+        self.clear()
+        for row in self._shown:
+            self.add_row(*self._justified(row), key=row.key)
+        self._choose(chosen)
+
+    def _choose(self, key: str | None) -> None:
+        if key in self.keys:
+            self.move_cursor(row=self.keys.index(key), animate=False)
+
+    def _justified(self, row: Row) -> list[Text]:
+        cells = [cell.copy() for cell in row.cells]
+        for cell, column in zip(cells, self._heads, strict=True):
+            cell.justify = "right" if column.is_number else "left"
+        return cells

@@ -1,0 +1,229 @@
+"""What the terminal shows, as pictures in docs/images; ``make golden`` draws them anew.
+
+The ring is a simulated one, the same on every machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from rich.console import Console, RenderableType
+
+from skipring.cli import ring_view, top_app
+from skipring.cli.diagnosis_view import explanation_view
+from skipring.cli.progress import RunView
+from skipring.cli.ring_page import Page
+from skipring.cli.ring_view import RingWatch
+from skipring.cli.top_app import TopApp
+from skipring.core.peers import NodeId
+from skipring.runtime.diagnosis import explain
+from skipring.runtime.inspector import Inspection
+from skipring.runtime.journal import Change, explanation
+from skipring.sim.run import Simulation
+from skipring.sim.scenario import Scenario
+from skipring.watch.overview import Observer, Overview, SupervisorRow, TopicRow, differing, roots_of
+from skipring.watch.picture import UNICODE
+from skipring.wire.runtime_messages import JournalEntry, JournalPage, NodeStatus
+from skipring.world.legitimacy import violations
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+COLUMNS, ROWS = 80, 24
+AT = "12:00:00"
+
+
+def compare(name: str, picture: str, is_rewriting: bool) -> None:
+    path = IMAGES / f"terminal-{name}.svg"
+    # Whoever reads the docs is not to be sent to fetch a font from somewhere.
+    picture = re.sub(r",\s*url\([^)]*\) format\([^)]*\)|<!--.*?-->", "", picture)
+    if is_rewriting:
+        path.write_text(picture, encoding="utf-8")
+    assert "http" not in picture.replace("http://www.w3.org/2000/svg", "")
+    assert picture == path.read_text(encoding="utf-8"), "make golden draws it anew"
+
+
+def drawn(content: RenderableType, title: str) -> str:
+    console = Console(width=COLUMNS, file=StringIO(), record=True, color_system="truecolor")
+    console.print(content)
+    return console.export_svg(title=title)
+
+
+def damaged(rounds: int) -> Simulation:
+    """A ring in which everything was arbitrary some rounds ago."""
+    simulation = Simulation(Scenario(adversary="A15", publications=40))
+    for _ in range(rounds):
+        simulation.run_round()
+    return simulation
+
+
+def seen(rounds: int) -> Inspection:
+    """The same as somebody sees it who looks at the nodes."""
+    snapshot = damaged(rounds).world.snapshot()
+    statuses = {
+        node: NodeStatus(
+            request=0,
+            member=state.member,
+            label=state.label,
+            left=state.left,
+            right=state.right,
+            ring=state.ring,
+            shortcuts=tuple(state.shortcuts.items()),
+            silence={},
+            digests={},
+            count=len(state.publications),
+            end=len(state.publications),
+            root=state.trie.root,
+        )
+        for node, state in snapshot.subscribers.items()
+    }
+    return Inspection(snapshot=snapshot, statuses=statuses)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same time everywhere."""
+    monkeypatch.setattr(ring_view, "time_of_day", lambda: AT)
+    monkeypatch.setattr(top_app, "time_of_day", lambda: AT)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_simulation_in_its_third_round(is_rewriting: bool) -> None:
+    simulation = damaged(0)
+    view = RunView(simulation, "begins with A15: Everything is arbitrary")
+    page = Page(COLUMNS, ROWS - 1, UNICODE)
+    for _ in range(3):
+        view.frame(simulation.world, page)
+        simulation.run_round()
+    picture = view.frame(simulation.world, page)
+    compare("simulate", drawn(picture, "skipring simulate --adversary A15"), is_rewriting)
+
+
+def test_a_ring_that_is_watched_while_it_heals(is_rewriting: bool) -> None:
+    watch = RingWatch()
+    for rounds in range(4):
+        watch.note(seen(rounds))
+    picture = watch.painted(Page(COLUMNS, 42, UNICODE))
+    compare("ring", drawn(picture, "skipring ring news --watch"), is_rewriting)
+
+
+def test_a_node_that_is_explained(is_rewriting: bool) -> None:
+    inspection = seen(3)
+    node = wrong_node(inspection)
+    page = journal(str(inspection.statuses[node].label))
+    view = explanation_view(explain(inspection, node, page), UNICODE, 8)
+    compare("explain", drawn(view, f"skipring explain news {node}"), is_rewriting)
+
+
+def wrong_node(inspection: Inspection) -> NodeId:
+    """The first node of which something is wrong."""
+    return next(node for node in inspection.statuses if explain(inspection, node, None).violations)
+
+
+def journal(label: str) -> JournalPage:
+    """What changed a node lately, in the words of the real one."""
+    configured = "SetConfiguration"
+    changes = (
+        (12, configured, "supervisor", "label", "label", Change.REPLACED, "1011", label),
+        (
+            12,
+            configured,
+            "supervisor",
+            "neighbour",
+            "left",
+            Change.REPLACED,
+            "(101, n0005)",
+            "(11, n0010)",
+        ),
+        (
+            12,
+            configured,
+            "supervisor",
+            "neighbour",
+            "right",
+            Change.GAINED,
+            "none",
+            "(1111, n0008)",
+        ),
+        (13, "Tick", None, "shortcut", "shortcut 0", Change.OPENED, "none", "empty"),
+    )
+    entries = tuple(
+        JournalEntry(
+            tick=tick,
+            time=43_200_000_000 + tick * 500_000,
+            cause=cause,
+            sender=sender,
+            field=field,
+            before=before,
+            after=after,
+            why=explanation(cause, kind, change),
+        )
+        for tick, cause, sender, kind, field, change, before, after in changes
+    )
+    return JournalPage(request=0, tick=14, entries=entries)
+
+
+class Still:
+    """An observer who has always seen the same."""
+
+    def __init__(self) -> None:
+        self.inspections = {"news": seen(3)}
+
+
+def topic(name: str, **counts: Any) -> TopicRow:  # noqa: ANN401
+    """A topic in order, but for what is given."""
+    order: dict[str, Any] = {"rate": 0.0, "lag": 0, "roots": 1, "differs": (), "wrong": 0}
+    return TopicRow(topic=name, **order | counts)
+
+
+def overview(news: Inspection) -> Overview:
+    """Three topics of two supervisors; one heals."""
+    counts = [status.count for status in news.statuses.values()]
+    others = tuple(differing(roots_of(news)))
+    healing = topic(
+        "news",
+        members=len(counts),
+        publications=max(counts),
+        rate=2.5,
+        lag=max(counts) - min(counts),
+        roots=1 + len(others),
+        differs=others,
+        wrong=sum(1 for _ in violations(news.snapshot)),
+    )
+    return Overview(
+        topics=(
+            healing,
+            topic("orders", members=64, publications=120_416, rate=212.0),
+            topic("prices", members=8, publications=903),
+        ),
+        supervisors=(
+            SupervisorRow(
+                address="127.0.0.1:7400", answers=True, topics=2, members=24, requests=4.25
+            ),
+            SupervisorRow(
+                address="127.0.0.1:7401", answers=True, topics=1, members=64, requests=0.87
+            ),
+        ),
+    )
+
+
+def test_all_topics_at_a_glance(is_rewriting: bool) -> None:
+    async def scene() -> str:
+        still = Still()
+        first = overview(still.inspections["news"])
+        app = TopApp(cast("Observer", still), first, 3600.0, "utf-8")
+        async with app.run_test(size=(COLUMNS, ROWS)) as pilot:
+            await pilot.pause()
+            return app.export_screenshot(title="skipring top")
+
+    compare("top", asyncio.run(scene()), is_rewriting)
