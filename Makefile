@@ -29,7 +29,7 @@ slow: setup ## all tests, the long random runs and large rings too
 	$(BIN)/pytest -q -n auto --dist worksteal -m ""
 
 bench: setup ## measure all that we claim, beside our peers as far as they are installed (half an hour)
-	@$(BIN)/skipring bench fanout
+	@$(BIN)/skipring bench fanout --repeats 2
 	@$(BIN)/skipring bench history
 	@$(BIN)/skipring bench sim
 	@$(BIN)/skipring bench index

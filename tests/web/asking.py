@@ -74,12 +74,12 @@ class Visitor:
             connection.close()
 
     @asynccontextmanager
-    async def events(self, topic: str) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
-        """The stream of events of a topic."""
+    async def events(self, topic: str | None) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
+        """The stream of events of a topic, or of all of them together."""
         host, _, port = self.address.netloc.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 24)
         lines = [
-            f"GET /api/events?topic={topic} HTTP/1.1",
+            f"GET /api/events{'' if topic is None else f'?topic={topic}'} HTTP/1.1",
             f"Host: {self.address.netloc}",
             f"Cookie: {self.cookie}",
             "",

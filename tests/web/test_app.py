@@ -34,7 +34,7 @@ def watching(scene: Scene, n: int = N, *, chaos: bool = False, tick_s: float | N
 
 
 async def until(
-    visitor: Visitor, event: str, holds: Callable[[Any], bool] = bool, topic: str = "news"
+    visitor: Visitor, event: str, holds: Callable[[Any], bool] = bool, topic: str | None = "news"
 ) -> Any:  # noqa: ANN401  (JSON is anything)
     """The first event of a kind that fits."""
     async with visitor.events(topic) as events:
@@ -191,6 +191,14 @@ def test_an_overview_lists_the_topic_and_the_supervisor() -> None:
         assert (supervisor["answers"], supervisor["topics"], supervisor["members"]) == (True, 1, N)
 
     watching(scene)
+
+
+def test_a_page_without_a_topic_hears_which_topics_there_are() -> None:
+    async def scene(visitor: Visitor, _: Cluster) -> None:
+        seen = await until(visitor, "overview", lambda each: bool(each["topics"]), topic=None)
+        assert [each["topic"] for each in seen["topics"]] == ["news"]
+
+    watching(scene, n=2)
 
 
 def test_without_its_supervisor_a_ring_is_still_shown_and_can_be_published_in() -> None:

@@ -22,7 +22,7 @@ from skipring.wire.watching import Arrival, ArrivalPage, ReadArrivals
 from skipring.world.snapshot import publications_in
 
 KEPT: Final = 2048  # Limit of ours: messages of a topic that are remembered.
-PATIENCE_TICKS: Final = 30  # Our guess: whoever watches asks more often than this.
+PATIENCE_TICKS: Final = 120  # Our guess: whoever watches asks more often than this.
 
 NEW: Final = (PublishNew, PublishMany)
 _PLACES: Final = {origin: place for place, origin in enumerate(Origin)}

@@ -111,10 +111,10 @@ class App:
         return _json(shown)
 
     async def _events(self, request: Request) -> Response:
-        topic = _topic(request)
+        topic = _topic(request) if "topic" in request.query_params else None
         return StreamingResponse(self._stream(topic), media_type="text/event-stream")
 
-    async def _stream(self, topic: TopicId) -> AsyncIterator[Event]:
+    async def _stream(self, topic: TopicId | None) -> AsyncIterator[Event]:
         async with self._feed.listening(topic) as queue:
             while True:
                 try:

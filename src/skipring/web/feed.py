@@ -34,13 +34,21 @@ def event(name: str, value: object) -> Event:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(value))
 
 
+Pages = set[asyncio.Queue[Event | None]]
+
+
 class _Channel:
     """A topic that is watched, and the pages that hear of it."""
 
     def __init__(self, watcher: TopicWatcher) -> None:
         self.watcher = watcher
-        self.pages: set[asyncio.Queue[Event | None]] = set()
+        self.pages: Pages = set()
         self.task: asyncio.Task[None] | None = None
+
+    @property
+    def now(self) -> list[Event]:
+        """What tells a page how the topic is."""
+        return [event("scene", self.watcher.scene)] if self.watcher.scene is not None else []
 
 
 class Feed:
@@ -49,6 +57,7 @@ class Feed:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._channels: dict[TopicId, _Channel] = {}
+        self._undecided: Pages = set()  # pages that have no topic yet
         self._overview: Event | None = None
         self._overviewing: asyncio.Task[None] | None = None
         self._trouble: str | None = None
@@ -92,34 +101,42 @@ class Feed:
     # -- pages -----------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def listening(self, topic: TopicId) -> AsyncIterator[asyncio.Queue[Event | None]]:
-        """The events of a topic, as long as a page wants them; None is the last one."""
-        channel = self._channel(topic)
+    async def listening(self, topic: TopicId | None) -> AsyncIterator[asyncio.Queue[Event | None]]:
+        """The events of a topic, as long as a page wants them; None is the last one.
+
+        Without a topic they are those about all topics.
+        """
+        channel = self._channel(topic) if topic is not None else None
+        pages = channel.pages if channel is not None else self._undecided
         queue: asyncio.Queue[Event | None] = asyncio.Queue(WAITING_MAX)
-        self._greet(channel, queue)
-        channel.pages.add(queue)
+        self._greet(queue, channel.now if channel is not None else [])
+        pages.add(queue)
         try:
             yield queue
         finally:
-            channel.pages.discard(queue)
+            pages.discard(queue)
 
-    def _greet(self, channel: _Channel, queue: asyncio.Queue[Event | None]) -> None:
+    def _greet(self, queue: asyncio.Queue[Event | None], now: list[Event]) -> None:
         """Tell a page how things are now."""
         queue.put_nowait(event("trouble", {"text": self._trouble}))
         if self._overview is not None:
             queue.put_nowait(self._overview)
-        if channel.watcher.scene is not None:
-            queue.put_nowait(event("scene", channel.watcher.scene))
+        for told in now:
+            queue.put_nowait(told)
 
     def _tell(self, channel: _Channel, told: Event | None) -> None:
-        for queue in channel.pages:
+        self._tell_pages(channel.pages, told, channel.now)
+
+    def _tell_pages(self, pages: Pages, told: Event | None, now: list[Event]) -> None:
+        for queue in pages:
             if queue.full():  # it reads too slowly: it gets how things are, not how they became so
                 while not queue.empty():
                     queue.get_nowait()
-                self._greet(channel, queue)
+                self._greet(queue, now)
             queue.put_nowait(told)
 
     def _tell_all(self, told: Event | None) -> None:
+        self._tell_pages(self._undecided, told, [])
         for channel in self._channels.values():
             self._tell(channel, told)
 

@@ -1,0 +1,55 @@
+/** Making and changing elements; what is already so is not touched. */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** The element with an id that the page has for certain. */
+export const byId = (id) => document.getElementById(id);
+
+/** A new HTML element with attributes and children (elements or text). */
+export function element(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** A new SVG element. */
+export function drawing(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) setAttribute(made, name, value);
+  made.append(...children);
+  return made;
+}
+
+/** Set an attribute if it differs; null takes it away. */
+export function setAttribute(target, name, value) {
+  if (value === null) target.removeAttribute(name);
+  else if (target.getAttribute(name) !== String(value)) target.setAttribute(name, value);
+}
+
+/** Set the text if it differs. */
+export function setText(target, text) {
+  if (target.textContent !== text) target.textContent = text;
+}
+
+/** Show or hide a banner: a sentence, or null for nothing to say. */
+export function setBanner(target, text) {
+  target.hidden = text === null;
+  setText(target, text ?? "");
+}
+
+/** Make the children of a parent follow a list of keyed values, reusing what is there. */
+export function keyed(parent, values, { key, make, change }) {
+  const present = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  let place = parent.firstElementChild;
+  for (const value of values) {
+    const name = key(value);
+    const child = present.get(name) ?? make(value);
+    present.delete(name);
+    child.dataset.key = name;
+    if (child === place) place = place.nextElementSibling;
+    else parent.insertBefore(child, place);
+    change?.(child, value);
+  }
+  for (const child of present.values()) child.remove();
+}

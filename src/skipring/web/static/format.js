@@ -1,0 +1,40 @@
+/** Numbers, times and sentences as a person reads them. */
+
+const whole = new Intl.NumberFormat("en");
+
+/** A whole number with separators. */
+export const count = (number) => whole.format(number);
+
+/** A number with its noun: "1 node", "2 nodes". */
+export const counted = (number, one, many = `${one}s`) =>
+  `${count(number)} ${number === 1 ? one : many}`;
+
+/** A number with at most so many decimals, without trailing zeros. */
+export const decimal = (number, places = 2) => String(Number(number.toFixed(places)));
+
+/** The time of day; a publisher may have given none. */
+export const clock = (time) =>
+  time ? new Date(time).toLocaleTimeString("en-GB") : "––:––:––";
+
+/** A duration in seconds, short. */
+export function seconds(milliseconds) {
+  const value = milliseconds / 1000;
+  if (value < 10) return `${decimal(value, 1)} s`;
+  return value < 120 ? `${Math.round(value)} s` : `${decimal(value / 60, 1)} min`;
+}
+
+/** A latency in milliseconds, without its unit. */
+export const latency = (milliseconds) =>
+  milliseconds < 100 ? milliseconds.toFixed(1) : count(Math.round(milliseconds));
+
+const total = (wrong) => Object.values(wrong).reduce((sum, each) => sum + each, 0);
+
+/** The verdict on a scene: "legitimate" or "healing: 12 wrong". */
+export function verdictOf({ legitimate, members, wrong }) {
+  if (legitimate) return "legitimate";
+  return members === 0 ? "nobody subscribes" : `healing: ${count(total(wrong))} wrong`;
+}
+
+/** What a message carries, in one line. */
+export const contentOf = (message) =>
+  message.text ?? `binary, ${counted(message.bytes, "byte")}`;

@@ -1,0 +1,38 @@
+/** The server's events of one topic; it comes back by itself when the connection is lost. */
+
+const KINDS = ["scene", "pulses", "messages", "overview", "trouble"];
+const AGAIN_MS = 3000; // The browser gives up for good when it is refused; then we try again.
+
+export class Stream {
+  /** `handlers` has a function for each kind of event, and `state` for open, lost and refused. */
+  constructor(handlers) {
+    this.handlers = handlers;
+    this.source = null;
+    this.timer = null;
+  }
+
+  /** Follow a topic, and no other any more; null for what is known of all topics. */
+  follow(topic) {
+    this.close();
+    const query = topic === null ? "" : `?${new URLSearchParams({ topic })}`;
+    const source = new EventSource(`/api/events${query}`);
+    this.source = source;
+    source.onopen = () => this.handlers.state("open");
+    source.onerror = () => this.#onLost(source, topic);
+    for (const kind of KINDS) {
+      source.addEventListener(kind, (event) => this.handlers[kind](JSON.parse(event.data)));
+    }
+  }
+
+  /** Stop following. */
+  close() {
+    clearTimeout(this.timer);
+    this.source?.close();
+  }
+
+  #onLost(source, topic) {
+    const isRefused = source.readyState === EventSource.CLOSED;
+    this.handlers.state(isRefused ? "refused" : "lost");
+    if (isRefused) this.timer = setTimeout(() => this.follow(topic), AGAIN_MS);
+  }
+}

@@ -1,0 +1,156 @@
+/** The healing timeline: what was wrong in each layer over time, and the scrubber that replays. */
+
+import { byId, element, keyed, setAttribute, setText } from "./dom.js";
+import { clock, count, seconds, verdictOf } from "./format.js";
+import { colours } from "./theme.js";
+import { healings, Tracks } from "./tracks.js";
+
+const LAYERS = {
+  L0: "database",
+  L1: "labels",
+  L2: "ring",
+  L3: "shortcuts",
+  L4: "leavers",
+  PUB: "content",
+};
+const SAMPLES_MAX = 600; // as many as the server keeps
+
+export class Timeline {
+  /** `onMoment` is called with a sample to replay, or null for the present. */
+  constructor(onMoment) {
+    this.onMoment = onMoment;
+    this.samples = [];
+    this.chosen = null;
+    this.content = null;
+    this.ahead = 0; // of the server's clock
+    this.scrubber = byId("scrubber");
+    this.tracks = new Tracks(byId("tracks"), Object.keys(LAYERS));
+    this.#listen();
+    this.repaint();
+  }
+
+  #listen() {
+    const plot = this.scrubber.parentElement;
+    this.scrubber.addEventListener("input", () => this.#choose(Number(this.scrubber.value)));
+    plot.addEventListener("pointerdown", (event) => this.#onDown(plot, event));
+    byId("live").addEventListener("click", () => this.goLive());
+    new ResizeObserver(() => this.#draw()).observe(plot);
+  }
+
+  #onDown(plot, down) {
+    if (!this.samples.length) return;
+    const move = (event) => this.#choose(this.tracks.nearest(event.clientX, this.samples));
+    plot.setPointerCapture(down.pointerId);
+    plot.addEventListener("pointermove", move);
+    const end = () => plot.removeEventListener("pointermove", move);
+    plot.addEventListener("pointerup", end, { once: true });
+    plot.addEventListener("pointercancel", end, { once: true });
+    this.scrubber.focus({ preventScroll: true });
+    move(down);
+    down.preventDefault();
+  }
+
+  /** Name the layers, with the server's words for what they are. */
+  name(meanings) {
+    const rows = Object.entries(LAYERS);
+    const key = ([layer]) => layer;
+    const make = ([layer, name]) => element("li", { title: meanings[layer] ?? name }, name);
+    keyed(byId("layers"), rows, { key, make });
+    keyed(byId("counts"), rows, { key, make: () => element("li", { class: "number" }, "–") });
+  }
+
+  /** Take the colours of the theme. */
+  repaint() {
+    this.tracks.ink = colours("wrong", "right", "line", "faint", "accent", "ink", "wash");
+    this.#draw();
+  }
+
+  /** Take what the server had kept when it was asked, after scene `since` had come. */
+  load(samples, since) {
+    this.samples = [...samples, ...this.samples.filter(({ number }) => number > since)];
+    this.#refresh();
+  }
+
+  /** Take a scene that has just come; the server keeps those that differ from the one before. */
+  add(scene) {
+    const { number, time, wrong, members, legitimate } = scene;
+    const content = contentOf(scene);
+    this.ahead = time - Date.now();
+    if (content !== this.content) this.samples.push({ number, time, wrong, members, legitimate });
+    this.content = content;
+    this.samples.splice(0, this.samples.length - SAMPLES_MAX);
+    this.#refresh();
+  }
+
+  /** Let the time go on while nothing changes. */
+  tick() {
+    if (this.samples.length) this.#draw();
+  }
+
+  /** Forget everything, for another topic. */
+  clear() {
+    this.samples = [];
+    this.content = this.chosen = null;
+    this.#refresh();
+  }
+
+  /** Show the present. */
+  goLive() {
+    this.chosen = null;
+    this.#refresh();
+    this.onMoment(null);
+  }
+
+  #choose(place) {
+    if (place >= this.samples.length - 1) return this.goLive();
+    this.chosen = this.samples[place].number;
+    this.#refresh();
+    this.onMoment(this.samples[place]);
+  }
+
+  get #place() {
+    const found = this.samples.findIndex(({ number }) => number === this.chosen);
+    return found < 0 ? this.samples.length - 1 : found;
+  }
+
+  #refresh() {
+    const sample = this.samples[this.#place];
+    this.scrubber.disabled = this.samples.length < 2;
+    this.scrubber.max = Math.max(0, this.samples.length - 1);
+    this.scrubber.value = this.#place;
+    setAttribute(byId("live"), "aria-pressed", this.chosen === null);
+    if (sample) this.#tell(sample);
+    this.#draw();
+  }
+
+  #tell(sample) {
+    const when = this.chosen === null ? "now" : clock(sample.time);
+    setAttribute(this.scrubber, "aria-valuetext", `${when}: ${verdictOf(sample)}`);
+    const moment = this.chosen === null ? this.#summary() : `${when} · ${verdictOf(sample)}`;
+    setText(byId("moment"), moment);
+    for (const item of byId("counts").children) {
+      const wrong = sample.wrong[item.dataset.key] ?? 0;
+      setText(item, wrong ? count(wrong) : "✓");
+      setAttribute(item, "data-state", wrong ? "wrong" : "right");
+    }
+  }
+
+  #summary() {
+    const done = healings(this.samples).filter(({ end }) => end !== null);
+    if (!done.length) return "nothing to heal so far";
+    const last = done.at(-1);
+    const times = done.length === 1 ? "once" : `${done.length} times`;
+    return `healed ${times}, last in ${seconds(last.end - last.start)}`;
+  }
+
+  #draw() {
+    const chosen = this.chosen === null ? null : this.samples[this.#place];
+    this.tracks.draw(this.samples, chosen, Date.now() + this.ahead);
+  }
+}
+
+/** What can be seen of a scene, but for the time and the supervisor's load. */
+function contentOf(scene) {
+  const supervisor = { ...scene.supervisor, ticks: 0, requests: 0 };
+  return JSON.stringify({ ...scene, number: 0, time: 0, supervisor });
+}

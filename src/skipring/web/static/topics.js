@@ -1,0 +1,72 @@
+/** The table of topics; choosing one shows it. */
+
+import { byId, element, keyed, setAttribute, setText } from "./dom.js";
+import { count, counted, decimal } from "./format.js";
+
+export class Topics {
+  /** `onChoose` is called with a topic's name. */
+  constructor(onChoose) {
+    this.onChoose = onChoose;
+    this.current = null;
+    byId("topic-rows").addEventListener("click", (event) => {
+      const row = event.target.closest("tr");
+      if (row) this.onChoose(row.dataset.topic);
+    });
+  }
+
+  /** Mark the topic that is shown. */
+  mark(topic) {
+    this.current = topic;
+    for (const row of byId("topic-rows").children) this.#mark(row);
+  }
+
+  #mark(row) {
+    setAttribute(row, "aria-current", row.dataset.topic === this.current ? "true" : null);
+  }
+
+  /** Show what is known of all topics. */
+  show({ topics, supervisors }) {
+    const silent = supervisors.filter(({ answers }) => !answers).length;
+    const asked = counted(supervisors.length, "supervisor");
+    setText(byId("topics-hint"), silent ? `${silent} of ${asked} silent` : asked);
+    keyed(byId("topic-rows"), topics, {
+      key: ({ topic }) => topic,
+      make: ({ topic }) => made(topic),
+      change: (row, topic) => this.#change(row, topic),
+    });
+  }
+
+  #change(row, { members, publications, rate, lag, roots, differs, legitimate }) {
+    const [, nodes, stored, speed, behind, content] = row.children;
+    setText(nodes, count(members));
+    setText(stored, count(publications));
+    setText(speed, decimal(rate, 1));
+    setText(behind, count(lag));
+    setText(content, contentOf(roots, differs));
+    const others = differs.length ? `${differs.join(", ")} differ from most` : null;
+    setAttribute(content, "title", others);
+    setAttribute(row, "data-content", roots > 1 ? "differs" : "equal");
+    setAttribute(row, "data-state", legitimate ? "right" : "wrong");
+    setAttribute(row.querySelector(".lamp"), "aria-label", legitimate ? "legitimate" : "healing");
+    this.#mark(row);
+  }
+}
+
+function made(topic) {
+  const lamp = element("span", { class: "lamp", role: "img" });
+  const button = element("button", { type: "button", class: "plain" }, topic);
+  const cells = ["number", "number", "number", "number", "content"];
+  return element(
+    "tr",
+    { "data-topic": topic },
+    element("td", {}, lamp, button),
+    ...cells.map((name) => element("td", { class: name })),
+  );
+}
+
+function contentOf(roots, differs) {
+  if (roots <= 1) return "equal";
+  const named = differs.slice(0, 2).join(", ");
+  const more = differs.length > 2 ? ` and ${differs.length - 2} more` : "";
+  return named ? `${roots}: ${named}${more}` : `${roots} different`;
+}

@@ -1,0 +1,328 @@
+"""A browser before a live ring's dashboard.
+
+The driver of the browser has an event loop of its own in the thread of the test, so the ring and
+its dashboard live in another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+from skipring.core.labels import CIRCLE, Label
+from skipring.core.peers import NodeId
+from skipring.testing import Cluster
+from skipring.web.serving import Dashboard
+
+DEADLINE_S = 60.0  # for what takes seconds: others use the machine too
+POLL_MS = 50
+TICK_S = 0.5  # slow enough that what is wrong is seen before it is mended
+WIDE = {"width": 1440, "height": 900}
+NEAR_PX = 0.6  # as exactly as a page is drawn
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+Spot = tuple[float, float]
+DrawnEdge = tuple[NodeId, NodeId, str, int, str]  # its ends, kind, level and state
+Value = TypeVar("Value")
+
+expect.set_options(timeout=DEADLINE_S * 1000)
+
+
+# --- the browser -----------------------------------------------------------------------
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The system's Chromium; where there is none, the test is skipped."""
+    path = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if path is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=_FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+# What heals soon may be over before a test looks; the page itself misses nothing.
+REMEMBERING = """() => {
+  window.looks = new Map();
+  window.verdicts = [];
+  const pen = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const look = () => {
+    for (const node of document.querySelectorAll(".node")) {
+      const { node: name, mark } = node.dataset;
+      if (window.looks.has(`${name} ${mark}`)) continue;
+      pen.fillStyle = getComputedStyle(node.querySelector(".dot")).stroke;
+      pen.fillRect(0, 0, 1, 1);
+      window.looks.set(`${name} ${mark}`, [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3));
+    }
+    const verdict = document.getElementById("verdict").textContent;
+    if (window.verdicts.at(-1) !== verdict) window.verdicts.push(verdict);
+  };
+  const observed = { subtree: true, childList: true, characterData: true, attributes: true };
+  new MutationObserver(look).observe(document.getElementById("stage"), observed);
+  look();
+}"""
+
+
+class Reader:
+    """A page of the dashboard, and what its console complained about."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def until(self, holds: Callable[[], bool], why: Callable[[], object] = str) -> None:
+        """Wait until something holds, while the page goes on."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not holds():
+            assert time.monotonic() < deadline, f"not in {DEADLINE_S:.0f} s: {why()}"
+            self.page.wait_for_timeout(POLL_MS)
+
+    # -- what it has shown -------------------------------------------------------------------
+
+    def remember(self) -> None:
+        """Remember from now on how each node looks, and what the verdict says."""
+        self.page.evaluate(REMEMBERING)
+
+    def looks(self) -> dict[str, tuple[int, int, int]]:
+        """The colours of each node since then, by its name and mark: "n03 dead"."""
+        found: dict[str, list[int]] = self.page.evaluate("() => Object.fromEntries(window.looks)")
+        return {look: (red, green, blue) for look, (red, green, blue) in found.items()}
+
+    def verdicts(self) -> list[str]:
+        """The verdicts since then, in order."""
+        verdicts: list[str] = self.page.evaluate("() => window.verdicts")
+        return verdicts
+
+    # -- what it shows -----------------------------------------------------------------------
+
+    def expect_verdict(self, text: str) -> None:
+        """Wait until the verdict begins with a text."""
+        page = self.page
+        self.until(
+            lambda: page.locator("#verdict").inner_text().startswith(text),
+            lambda: page.locator("#verdict").inner_text(),
+        )
+
+    def spots(self) -> dict[NodeId, Spot]:
+        """Where the nodes are drawn."""
+        drawn: dict[NodeId, list[float]] = self.page.evaluate(
+            """() => Object.fromEntries([...document.querySelectorAll(".node")].map((g) => {
+                 const { e, f } = g.transform.baseVal.consolidate().matrix;
+                 return [g.dataset.node, [e, f]];
+               }))"""
+        )
+        return {node: (x, y) for node, (x, y) in drawn.items()}
+
+    def come_to_rest(self) -> None:
+        """Wait until no node moves any more."""
+        before: list[object] = [None]
+
+        def rests() -> bool:
+            before.append(self.spots())
+            return before[-1] == before[-2]
+
+        self.until(rests)
+
+    def circle(self) -> tuple[float, float, float]:
+        """Centre and radius of the ring."""
+        x, y, radius = self.page.evaluate(
+            "() => ['cx', 'cy', 'r'].map((name) => document.querySelector('.orbit')[name]"
+            ".baseVal.value)"
+        )
+        return x, y, radius
+
+    def place_of(self, label: Label) -> Spot:
+        """Where a node with a label belongs: at r(label), 0 on top and clockwise."""
+        x, y, radius = self.circle()
+        angle = math.tau * label.position / CIRCLE
+        return x + radius * math.sin(angle), y - radius * math.cos(angle)
+
+    def is_drawn(self, labels: dict[NodeId, Label]) -> bool:
+        """True if exactly these nodes are drawn, where their labels say."""
+        spots = self.spots()
+        return spots.keys() == labels.keys() and all(
+            math.dist(spots[node], self.place_of(label)) < NEAR_PX for node, label in labels.items()
+        )
+
+    def edges(self) -> set[DrawnEdge]:
+        """The edges that are drawn."""
+        found: list[list[Any]] = self.page.evaluate(
+            """() => [...document.querySelectorAll(".edge")].map(({ dataset }) =>
+                 [dataset.a, dataset.b, dataset.kind, Number(dataset.level), dataset.state])"""
+        )
+        edges = {(a, b, kind, level, state) for a, b, kind, level, state in found}
+        assert len(edges) == len(found)
+        return edges
+
+
+@contextmanager
+def reading(browser: Browser, url: str, **options: Any) -> Iterator[Reader]:  # noqa: ANN401
+    """A page with cookies of its own; it must end without complaints."""
+    context = browser.new_context(**{"viewport": WIDE, "color_scheme": "light", **options})
+    try:
+        reader = Reader(context.new_page())
+        reader.page.goto(url)
+        yield reader
+        assert reader.complaints == []
+    finally:
+        context.close()
+
+
+# --- the ring and its dashboard ----------------------------------------------------------
+
+
+class Stage:
+    """A cluster and its dashboard, in a thread of their own inside the block."""
+
+    cluster: Cluster
+    dashboard: Dashboard
+
+    def __init__(self, n: int, *, chaos: bool = False, tick_s: float = TICK_S) -> None:
+        self._n = n
+        self._tick_s = tick_s
+        self._chaos = chaos
+        self._ready: Future[None] = Future()
+        self._thread = Thread(target=lambda: asyncio.run(self._run()))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.result(DEADLINE_S)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+
+    async def _run(self) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            await self._play()
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
+
+    async def _play(self) -> None:
+        async with Cluster(n=self._n, tick_s=self._tick_s) as self.cluster:
+            await self.cluster.settle(DEADLINE_S)
+            topic = self.cluster.topic
+            async with Dashboard(
+                [self.supervisor], topic=topic, chaos=self._chaos
+            ) as self.dashboard:
+                self._ready.set_result(None)
+                await self._ended.wait()
+
+    @property
+    def supervisor(self) -> str:
+        """The address of the supervisor."""
+        return self.cluster.url.removeprefix("skipring://")
+
+    def ask(self, question: Callable[[Cluster], Value]) -> Value:
+        """Do something with the cluster in its own thread."""
+
+        async def act() -> Value:
+            return question(self.cluster)
+
+        return asyncio.run_coroutine_threadsafe(act(), self._loop).result(DEADLINE_S)
+
+    def settle(self) -> None:
+        """Wait until the ring is legitimate and everybody has everything."""
+        settled = self.cluster.settle(DEADLINE_S)
+        asyncio.run_coroutine_threadsafe(settled, self._loop).result(DEADLINE_S + 1)
+
+    def publish(self, node: NodeId, text: str) -> None:
+        """Let a node publish."""
+        published = self.cluster.publish(node, text.encode())
+        asyncio.run_coroutine_threadsafe(published, self._loop).result(DEADLINE_S)
+
+    def labels(self) -> dict[NodeId, Label]:
+        """The labels of the nodes that live."""
+        states = self.ask(lambda cluster: cluster.snapshot().subscribers)
+        return {node: state.label for node, state in states.items() if state.label is not None}
+
+
+# --- scenes that no cluster has to make ----------------------------------------------------
+
+# Takes the place of the server's events: `tell(kind, value)` is what comes from there.
+SILENT_SERVER = """
+window.EventSource = class extends EventTarget {
+  constructor() {
+    super();
+    window.tell = (kind, value) =>
+      this.dispatchEvent(new MessageEvent(kind, { data: JSON.stringify(value) }));
+    setTimeout(() => this.onopen?.());
+  }
+  close() {}
+};
+"""
+
+
+@contextmanager
+def imagining(browser: Browser, url: str, **options: Any) -> Iterator[Reader]:  # noqa: ANN401
+    """A page that is told scenes by the test, with ``tell``."""
+    with reading(browser, url, **options) as reader:
+        reader.page.add_init_script(SILENT_SERVER)
+        reader.page.reload()
+        reader.page.wait_for_function("() => window.tell !== undefined")
+        yield reader
+
+
+def tell(reader: Reader, kind: str, value: object) -> None:
+    """Let an event come to a page."""
+    reader.page.evaluate("([kind, value]) => window.tell(kind, value)", [kind, value])
+
+
+# --- pictures ------------------------------------------------------------------------------
+
+_PNG_HEAD_BYTES = 8
+
+
+def is_blank(png: bytes) -> bool:
+    """True if a picture has next to nothing on it."""
+    pixels = b"".join(data for kind, data in _chunks(png) if kind == b"IDAT")
+    return len(set(zlib.decompress(pixels))) < 32  # Our guess: text alone gives more shades.
+
+
+def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = _PNG_HEAD_BYTES
+    while at < len(png):
+        size = int.from_bytes(png[at : at + 4])
+        yield png[at + 4 : at + 8], png[at + 8 : at + 8 + size]
+        at += size + 12  # size, kind and checksum around it
