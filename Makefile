@@ -16,7 +16,7 @@ help: ## print this list
 
 setup: $(VENV)/.installed ## make .venv from requirements.lock (the other targets do it by themselves)
 
-demo: setup ## show the story: a ring forms, is damaged and heals
+demo: setup ## 17 real processes form a ring, are damaged and heal, in terminal and browser
 	@$(BIN)/skipring demo
 
 test: static ## everything that CI runs: format, lint, types, imports, all tests but the slow ones

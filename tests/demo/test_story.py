@@ -1,119 +1,79 @@
+"""The story's values: what counts as good, and what is said otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
 import pytest
 
-from skipring.demo.story import (
-    CRASHED,
-    FORGOTTEN,
-    RULES,
-    SCRAMBLED,
-    STANDS,
-    Chapter,
-    Comparison,
-    End,
-    Frame,
-    Outcome,
-    Plan,
-    RingStands,
-    Scene,
-    Unrolled,
-    tell,
+from skipring.demo import story
+from skipring.demo.sight import Standing
+from skipring.demo.story import Analysis, Chapter, Plan, Scoreboard, next_commands, titled
+from tests.demo.worlds import outcome
+
+CHAPTERS = (
+    story.FORMING,
+    story.PUBLISHING,
+    story.KILLING,
+    story.FORGETTING,
+    story.SCRAMBLING,
+    story.RETURNING,
+    story.ANALYSING,
 )
-from skipring.world.legitimacy import Layer
-
-DAMAGED = (SCRAMBLED, FORGOTTEN, CRASHED)
 
 
-@pytest.fixture(scope="module")
-def scenes() -> list[Scene]:
-    return list(tell(Plan()))
+def test_chapters_are_numbered_in_order() -> None:
+    assert [chapter.number for chapter in CHAPTERS] == list(range(1, 8))
 
 
-def frames(scenes: list[Scene], chapter: Chapter) -> list[Frame]:
-    return [scene for scene in scenes if isinstance(scene, Frame) and scene.chapter is chapter]
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: str(chapter.number))
+def test_a_chapter_says_what_is_done_and_what_to_look_at_with_its_numbers(chapter: Chapter) -> None:
+    told = titled(chapter, Plan(n=9))
+    for text in (told.title, told.deed, told.look):
+        assert text
+        assert "{" not in text
 
 
-def outcome(scenes: list[Scene], chapter: Chapter) -> Outcome:
-    (found,) = (s for s in scenes if isinstance(s, Outcome) and s.chapter is chapter)
-    return found
+@pytest.mark.parametrize(("n", "killed"), [(4, 1), (16, 5), (64, 20)])
+def test_five_of_sixteen_are_killed(n: int, killed: int) -> None:
+    assert Plan(n=n).killed == killed
 
 
-def end(scenes: list[Scene]) -> End:
-    assert isinstance(scenes[-1], End)
-    return scenes[-1]
+def test_a_chapter_is_good_if_nothing_is_wrong_at_its_end() -> None:
+    assert outcome().is_good
+    assert not outcome("n03 is not in the ring").is_good
 
 
-def test_the_story_has_all_its_scenes_in_order(scenes: list[Scene]) -> None:
-    kinds = [type(scene) for scene in scenes if not isinstance(scene, Frame)]
-    healing = [Chapter, Outcome] * len(DAMAGED)
-    assert kinds == [Plan, Chapter, RingStands, Unrolled, *healing, Chapter, Comparison, End]
-    chapters = [scene for scene in scenes if isinstance(scene, Chapter)]
-    assert chapters == [STANDS, *DAMAGED, RULES]
-    assert [chapter.number for chapter in chapters] == [1, 2, 3, 4, 5]
+def board(*roots: str) -> Scoreboard:
+    standings = (Standing(f"n{i:02d}", "0", 5, root) for i, root in enumerate(roots))
+    return Scoreboard((), tuple(standings), {})
 
 
-@pytest.mark.parametrize("chapter", DAMAGED, ids=lambda chapter: chapter.title)
-def test_a_chapter_begins_damaged_and_ends_healed(chapter: Chapter, scenes: list[Scene]) -> None:
-    found = frames(scenes, chapter)
-    assert [frame.round for frame in found] == list(range(len(found)))
-    assert not any(frame.is_healed for frame in found[:-1])
-    assert found[-1].is_healed
-    assert len(found[-1].history) == len(found)
-
-    ending = outcome(scenes, chapter)
-    assert (ending.is_healed, ending.is_closed) == (True, True)
-    assert ending.rounds == found[-1].round
-    assert (ending.messages, ending.requests) == (found[-1].messages, found[-1].requests)
+def test_the_scoreboard_is_good_if_all_root_hashes_are_equal() -> None:
+    assert board("aa", "aa", "aa").fault is None
+    assert board("aa", "bb", "aa").fault == "the nodes have 2 different root hashes"
+    assert board().fault == "the nodes have 0 different root hashes"
 
 
-def test_scrambled_means_that_everything_is_wrong(scenes: list[Scene]) -> None:
-    first = frames(scenes, SCRAMBLED)[0]
-    for layer in (Layer.DATABASE, Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Layer.CHANNELS):
-        assert first.wrong[layer] > 0
+@pytest.mark.parametrize(
+    ("analysis", "fault"),
+    [
+        (Analysis(report=Path("r"), rows={"silver": 7}, published=7), None),
+        (Analysis(rows={"silver": 7}, published=7), "Spark has written no report"),
+        (
+            Analysis(report=Path("r"), rows={"silver": 6}, published=7),
+            "Spark has found 6 of 7 publications",
+        ),
+        (Analysis(skipped="Spark is not installed"), None),
+        (Analysis(failed="Spark: no Java"), "Spark: no Java"),
+    ],
+)
+def test_an_analysis_is_good_if_it_has_every_publication_and_a_report_or_nobody_tried(
+    analysis: Analysis, fault: str | None
+) -> None:
+    assert analysis.fault == fault
 
 
-def test_a_wiped_database_knows_nobody(scenes: list[Scene]) -> None:
-    assert frames(scenes, FORGOTTEN)[0].portrait.recorded == 0
-
-
-def test_a_quarter_crashes_and_is_noticed_three_rounds_later(scenes: list[Scene]) -> None:
-    found = frames(scenes, CRASHED)
-    assert found[0].portrait.members == 12
-    assert [len(frame.portrait.dead) for frame in found[:4]] == [4, 4, 4, 4]
-    assert not any(frame.portrait.dead for frame in found[4:])
-
-
-def test_the_quiet_ring_has_the_figures_of_section_2(scenes: list[Scene]) -> None:
-    figures = end(scenes).figures
-    assert figures.members == 16
-    assert figures.average_degree == 4 - 6 / 16
-    assert figures.diameter == 4
-    assert figures.requests < 1.5  # "constant in expectation", whatever n is
-
-
-def test_the_literal_pseudocode_does_not_heal_what_the_rules_do(scenes: list[Scene]) -> None:
-    comparison = end(scenes).comparison
-    assert not comparison.paper.is_healed
-    assert comparison.paper.rounds == 300
-    assert comparison.paper.wrong[Layer.SHORTCUTS] > 0
-    assert comparison.ours.is_healed
-
-
-def test_all_is_well_that_ends_well(scenes: list[Scene]) -> None:
-    assert end(scenes).is_good
-    assert len(end(scenes).healed) == len(DAMAGED)
-
-
-@pytest.mark.parametrize("n", [4, 5, 13, 64])
-def test_other_sizes_and_seeds_heal_too(n: int) -> None:
-    assert end(list(tell(Plan(n=n, seed=n, paper_rounds=1)))).is_good
-
-
-def test_a_seed_tells_the_same_story_again() -> None:
-    plan = Plan(seed=7, paper_rounds=3)
-    assert list(tell(plan)) == list(tell(plan))
-
-
-def test_what_has_no_time_to_heal_does_not_end_well() -> None:
-    last = end(list(tell(Plan(max_rounds=1, paper_rounds=1))))
-    assert not last.is_good
-    assert [part.is_healed for part in last.healed] == [False] * len(DAMAGED)
-    assert all(part.rounds == 1 and part.wrong for part in last.healed)
+def test_what_to_try_next_is_about_the_ring_that_stays_or_about_ones_own() -> None:
+    assert all("--supervisor 127.0.0.1:9" in it for it in next_commands("127.0.0.1:9"))
+    assert all(it.startswith("skipring ") for it in next_commands(None))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -13,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from msgspec import Struct
-
+from skipring.core.peers import SUPERVISOR
+from skipring.demo.processes import ANY_PORT, Processes, numbered
 from skipring.errors import UnreachableError
 from skipring.world.file import parse_world
 from skipring.world.legitimacy import publication_violations, violations
@@ -24,88 +22,22 @@ from skipring.world.snapshot import Snapshot
 from tests.live import asking
 from tests.live.asking import TOPIC, Place
 
-SUPERVISOR = "supervisor"
-ANY_PORT = "127.0.0.1:0"
+__all__ = ["SUPERVISOR", "LiveProcesses", "faults", "numbered"]
+
+ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120.0  # for what takes seconds: others use the machine too
 POLL_S = 0.05
 TAIL_LINES = 12
-LISTENING = "listening "
 
 
-class Process(Struct, kw_only=True):
-    """A process that was started, and with what."""
-
-    words: list[str]
-    out: Path
-    pid: int
-    address: str = ""
-    is_paused: bool = False
-
-
-class WarmParent:
-    """The process that forks the others (see ``forking``); they end with it, and it with us."""
-
-    def __init__(self) -> None:
-        told = {k: v for k, v in os.environ.items() if not k.startswith("SKIPRING_")}
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("forking.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=told,
-            start_new_session=True,  # Ctrl-C is for us: we end it
-        )
-
-    def start(self, words: list[str], out: Path, err: Path) -> int:
-        """Fork a process that runs a command; its id."""
-        pid: int = self._ask("start", words, str(out), str(err))
-        return pid
-
-    def send_signal(self, pid: int, number: signal.Signals) -> None:
-        """Send a signal to a process it has forked."""
-        self._ask("signal", pid, int(number))
-
-    def status(self, pid: int) -> int | None:
-        """The exit status of a process, negative for a signal; None while it runs."""
-        status: int | None = self._ask("status", pid)
-        return status
-
-    def close(self) -> None:
-        """Let it kill all that it has forked, and end."""
-        with self._process as process:
-            assert process.stdin is not None
-            process.stdin.close()
-            try:
-                process.wait(DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()  # the system kills those it has forked
-                raise
-
-    def _ask(self, *request: object) -> Any:  # noqa: ANN401  (JSON is anything)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        with selectors.DefaultSelector() as answers:
-            answers.register(self._process.stdout, selectors.EVENT_READ)
-            assert answers.select(DEADLINE_S), f"no answer to {request}"
-        return json.loads(self._process.stdout.readline())
-
-
-class LiveProcesses:
+class LiveProcesses(Processes):
     """A supervisor and nodes as processes of the command line, inside its block."""
 
     def __init__(self, directory: Path, *, tick_s: float = 0.5, has_metrics: bool = False) -> None:
-        self.running: dict[str, Process] = {}
-        self._tick_s = tick_s
-        self._has_metrics = has_metrics
-        self._directory = directory
-        self._killed: dict[str, Process] = {}
-        self._starts = 0
-
-    def __enter__(self) -> Self:
-        self._parent = WarmParent()
-        return self
+        metrics = ("--metrics", ANY_PORT) if has_metrics else ()
+        # Programs of the tests are run too, and find the tests there.
+        environment = {"PYTHONPATH": str(ROOT)}
+        super().__init__(directory, ("--tick", f"{tick_s}", *metrics), environment=environment)
 
     def __exit__(
         self,
@@ -115,27 +47,24 @@ class LiveProcesses:
     ) -> None:
         if error is not None:
             error.add_note(self._tails())
-        self._parent.close()
+        super().__exit__(kind, error, trace)
 
     # -- starting and ending -------------------------------------------------------------------
 
     def start_supervisor(self) -> None:
         """Start a supervisor that keeps its database, at a free port."""
-        self._fork(SUPERVISOR, [SUPERVISOR, *self._options(SUPERVISOR)])
+        self.fork_supervisor()
         self._await_listening(SUPERVISOR)
 
     def start(self, *names: str, supervisor: str | None = None) -> None:
         """Start nodes that become members of the topic; returns once all listen."""
-        whom = supervisor or self.running[SUPERVISOR].address
         for name in names:
-            ring = ["--supervisor", whom, "--topic", TOPIC, "--name", name]
-            self._fork(name, ["node", *ring, *self._options(name)])
-        for name in names:
-            self._await_listening(name)
+            self.fork_node(name, TOPIC, supervisor)
+        self._await_listening(*names)
 
     def run(self, name: str, *words: str) -> None:
         """Start any other command, or a program of Python, that runs until it is killed."""
-        self._fork(name, list(words))
+        self.fork(name, words)
 
     def kill(self, *names: str) -> None:
         """Kill processes, all at once, as kill -9 does; returns once they are dead."""
@@ -147,13 +76,12 @@ class LiveProcesses:
     def restart(self, *names: str) -> None:
         """Start processes that were killed as they were, with their data, under their names."""
         for name in names:
-            self._fork(name, self._killed.pop(name).words)
-        for name in names:
-            self._await_listening(name)
+            self.fork_again(name)
+        self._await_listening(*names)
 
     def delete_data(self, name: str) -> None:
         """Lose the disk of a process that was killed."""
-        assert name in self._killed
+        assert name in self.ended
         rmtree(self.data(name))
 
     def pause(self, *names: str) -> None:
@@ -168,75 +96,34 @@ class LiveProcesses:
             self.send_signal(name, signal.SIGCONT)
             self.running[name].is_paused = False
 
-    def send_signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a process."""
-        self._parent.send_signal(self.running[name].pid, number)
-
     def exit_status(self, name: str) -> int:
         """Wait for a process to end; its exit status, negative for a signal."""
-        pid = self.running[name].pid
-        self.until(lambda: self._parent.status(pid) is not None, lambda: f"{name} still runs")
-        self._killed[name] = self.running.pop(name)
-        status = self._parent.status(pid)
+        status: int | None = None
+
+        def has_ended() -> bool:
+            nonlocal status
+            status = self.status(name)
+            return status is not None
+
+        self.until(has_ended, lambda: f"{name} still runs")
         assert status is not None
         return status
 
-    def _options(self, name: str) -> list[str]:
-        options = [
-            "--listen",
-            ANY_PORT,
-            "--data",
-            str(self.data(name)),
-            "--tick",
-            f"{self._tick_s}",
-        ]
-        return [*options, "--metrics", ANY_PORT] if self._has_metrics else options
+    def _await_listening(self, *names: str) -> None:
+        def silent() -> list[str]:
+            return [name for name in names if not self.is_listening(name)]
 
-    def _fork(self, name: str, words: list[str]) -> None:
-        assert name not in self.running
-        self._starts += 1
-        out = self._directory / f"{name}.{self._starts}.out"
-        pid = self._parent.start(words, out, self._err(name))
-        self.running[name] = Process(words=words, out=out, pid=pid)
-
-    def _await_listening(self, name: str) -> None:
-        self.until_printed(name, 1)
-        first = self.lines(name)[0]
-        assert first.startswith(LISTENING), f"{name} says {first!r}"
-        process = self.running[name]
-        process.address = first.removeprefix(LISTENING)
-        if name == SUPERVISOR:  # others look for it there when it comes back
-            process.words[process.words.index("--listen") + 1] = process.address
+        self.until(lambda: not silent(), lambda: f"silent: {silent()}")
 
     # -- what can be seen ----------------------------------------------------------------------
-
-    @property
-    def nodes(self) -> list[str]:
-        """The nodes that run and are not paused."""
-        return [
-            name
-            for name, process in self.running.items()
-            if process.words[0] == "node" and not process.is_paused
-        ]
 
     def place(self, name: str) -> Place:
         """A node and where it listens."""
         return name, self.running[name].address
 
-    def data(self, name: str) -> Path:
-        """The data directory of a process."""
-        return self._directory / name
-
-    def lines(self, name: str) -> list[str]:
-        """What a process has printed, as far as lines are complete."""
-        out = self.running.get(name, self._killed.get(name))
-        assert out is not None
-        text = out.out.read_text(encoding="utf-8") if out.out.exists() else ""
-        return text.split("\n")[:-1]
-
     def events(self, name: str, event: str) -> list[dict[str, Any]]:
         """What a process has logged under this name, since it was first started."""
-        lines = self._err(name).read_text(encoding="utf-8").split("\n")[:-1]
+        lines = self.log(name).read_text(encoding="utf-8").split("\n")[:-1]
         logged = [json.loads(line) for line in lines if line.startswith("{")]
         return [line for line in logged if line["event"] == event]
 
@@ -248,9 +135,6 @@ class LiveProcesses:
         """How many ticks a process has had."""
         address = self.events(name, "metrics")[-1]["address"]
         return int(asking.metric(address, "skipring_ticks_total"))
-
-    def _err(self, name: str) -> Path:
-        return self._directory / f"{name}.err"
 
     def _tails(self) -> str:
         """The last lines that each process has logged."""
@@ -305,15 +189,7 @@ class LiveProcesses:
 
     def until_printed(self, name: str, count: int) -> None:
         """Wait until a process has printed so many lines; it must not end before."""
-        pid = self.running[name].pid
-
-        def has_printed() -> bool:
-            status = self._parent.status(pid)
-            is_enough = len(self.lines(name)) >= count  # looked at after the status
-            assert is_enough or status is None, f"{name} has ended with {status}"
-            return is_enough
-
-        self.until(has_printed, lambda: f"{name} is silent")
+        self.until(lambda: self.has_printed(name, count), lambda: f"{name} is silent")
 
     def until(self, holds: Callable[[], bool], why: Callable[[], str] = str) -> None:
         """Wait for a condition, with a deadline."""
@@ -329,8 +205,3 @@ def faults(seen: Snapshot, nodes: list[str], *, with_publications: bool = True) 
     missing = [f"{name} is not in the ring" for name in nodes if name not in members]
     judges = (violations, publication_violations) if with_publications else (violations,)
     return missing + [str(fault) for judge in judges for fault in judge(seen)]
-
-
-def numbered(count: int) -> list[str]:
-    """Names of so many nodes."""
-    return [f"n{number:02d}" for number in range(count)]

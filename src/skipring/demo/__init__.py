@@ -1,5 +1,5 @@
-"""The demo: a story of damage and healing, told in the terminal.
+"""The demo: a story of damage and healing, told with real processes.
 
-``story`` makes the scenes as values, ``picture`` and ``page`` turn them into text, ``stage``
-shows them at a pace a person can follow.
+``story`` has the scenes as values, ``page`` turns them into text and ``stage`` shows them;
+``telling`` does what is told, to the processes of ``ring``; ``show`` is the whole of it.
 """

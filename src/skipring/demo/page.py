@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
@@ -12,29 +13,30 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from skipring.demo.picture import (
+from skipring.demo.story import (
+    PUBLISHING,
+    Analysis,
+    Cast,
+    Chapter,
+    End,
+    Frame,
+    Note,
+    Opening,
+    Outcome,
+    Scoreboard,
+    Told,
+)
+from skipring.watch.canvas import Size
+from skipring.watch.picture import (
     DEAD_STYLE,
     MARGIN,
     STYLES,
     Glyphs,
     Mark,
     Portrait,
-    Size,
     draw_bars,
     draw_levels,
     draw_ring,
-)
-from skipring.demo.story import (
-    CLOSURE_ROUNDS,
-    Chapter,
-    Comparison,
-    End,
-    Figures,
-    Frame,
-    Outcome,
-    Plan,
-    RingStands,
-    Unrolled,
 )
 from skipring.world.legitimacy import Layer
 
@@ -42,9 +44,11 @@ COLUMNS_MAX: Final = 100  # Lines longer than this are hard to read.
 COLUMNS_MIN: Final = 78
 ROWS_MIN: Final = 24
 ROWS_PLAIN: Final = 24  # where there is no terminal to fill
+ROLES_MAX: Final = 20  # Our guess: of more processes nobody reads where they are.
+FAULTS_MAX: Final = 4  # Our guess: the first say what it is.
 _PANEL_COLUMNS: Final = 29
-_WRONG_PER_NODE: Final = 12  # Measured: about what A15 brings, the worst we show.
-_ROUND_THE_PICTURE: Final = 7  # rows for the heading, its text, the verdict and the cursor
+_WRONG_PER_NODE: Final = 8  # Measured: about what the scrambled ring has.
+_ROUND_THE_PICTURE: Final = 8  # rows for the heading, its text, the verdict and the cursor
 _PICTURE_ROWS_MAX: Final = 25
 _PICTURE_ROWS_BESIDE_LEVELS: Final = 19
 
@@ -54,19 +58,7 @@ _LAYERS: Final[Mapping[Layer, str]] = {
     Layer.RING: "neighbours",
     Layer.SHORTCUTS: "shortcuts",
     Layer.LEAVERS: "leavers",
-    Layer.CHANNELS: "in flight",
     Layer.PUBLICATIONS: "content",
-}
-
-
-_THINGS: Final[Mapping[Layer, tuple[str, str]]] = {
-    Layer.DATABASE: ("database entry", "database entries"),
-    Layer.LABELS: ("label", "labels"),
-    Layer.RING: ("neighbour", "neighbours"),
-    Layer.SHORTCUTS: ("shortcut", "shortcuts"),
-    Layer.LEAVERS: ("leaver", "leavers"),
-    Layer.CHANNELS: ("message in flight", "messages in flight"),
-    Layer.PUBLICATIONS: ("subscriber without all publications", "without all publications"),
 }
 
 
@@ -78,90 +70,119 @@ class Page(Struct, frozen=True):
     glyphs: Glyphs
 
 
-def introduce(plan: Plan) -> RenderableType:
+def to_copy(scene: Told) -> list[Text]:
+    """Lines below a scene that are to be copied, and must stay in one piece."""
+    match scene:
+        case Analysis(report=Path() as place):
+            return [Text.assemble("The report stays: ", (str(place), "bold cyan"))]
+        case End(commands=commands):
+            return [Text(f"  {command}", "cyan") for command in commands]
+        case _:
+            return []
+
+
+# --- the beginning ---------------------------------------------------------------------
+
+
+def address(url: str) -> Text:
+    """Where all of it can be seen in a browser."""
+    return Text.assemble("In the browser: ", (url, "bold cyan"))
+
+
+def introduce(opening: Opening) -> RenderableType:
     """What this is, in a sentence or two."""
+    plan = opening.plan
     return Group(
+        Text(),
         Text.assemble(
             ("skipring", "bold"),
-            " keeps the subscribers of a topic connected in a ring with shortcuts, and mends that "
-            "ring by itself, whatever state it is in.",
+            " is publish/subscribe without a broker: subscribers form a ring with shortcuts, pass "
+            "on what is published, and mend each other, whatever state they are in.",
         ),
         Text(
-            f"A simulation with {plan.n} subscribers and one supervisor (seed {plan.seed}). In a "
-            "round everybody acts once and every message sent before arrives.",
+            f"Now {plan.n} of them run here as processes, on loopback only, with a round every "
+            f"{plan.tick_s:g} s (seed {plan.seed}). They will be treated badly.",
             "dim",
         ),
     )
 
 
 def head(chapter: Chapter) -> RenderableType:
-    """A chapter's title and what happens in it."""
+    """A chapter's title, what is done in it and what to look at."""
     title = Text(f"{chapter.number}  {chapter.title}", "bold cyan")
-    return Group(Text(), Rule(title, align="left", style="cyan"), Text(chapter.text))
-
-
-# --- pictures --------------------------------------------------------------------------
-
-
-def show_ring(scene: RingStands, page: Page) -> RenderableType:
-    """The ring as it should be, and what it costs."""
-    size = _picture_size(page)
-    centre = [Text(f"{scene.figures.members} subscribers", "bold"), Text("in a ring", "bold")]
-    panel = Group(_figures(scene.figures), Text(), *_legend(scene.portrait, page.glyphs))
-    return _side_by_side(draw_ring(scene.portrait, size, page.glyphs, centre), panel, size)
-
-
-def show_unrolled(scene: Unrolled, page: Page) -> RenderableType:
-    """The levels of the ring, and how it came to be."""
-    formed = scene.formed
-    text = f"{page.glyphs.right} The ring formed from nothing in {_rounds(formed.rounds)}."
     return Group(
         Text(),
-        Text("Unrolled, with label 0 at both ends; the rows above the ring are the shortcuts:"),
-        *draw_levels(scene.portrait, page.columns, page.glyphs),
-        Text(text, "green") if formed.is_healed else _not_healed(formed, page.glyphs),
+        Rule(title, align="left", style="cyan"),
+        Text(chapter.deed),
+        Text(chapter.look, "italic"),
     )
 
 
+def list_cast(cast: Cast) -> RenderableType:
+    """What runs where."""
+    table = _table("process", "pid", "address", "data")
+    for role in cast.roles[:ROLES_MAX]:
+        table.add_row(role.name, str(role.pid), role.address, role.data)
+    more = len(cast.roles) - ROLES_MAX
+    rest = [Text(f"and {more} more nodes", "dim")] if more > 0 else []
+    return Group(Text(), table, *rest, Text(f"data below {cast.directory}", "dim"), Text())
+
+
+def tell(note: Note, glyphs: Glyphs) -> Text:
+    """A sentence on what has happened."""
+    return Text(f"{glyphs.edge * 2} {note.text}", "yellow")
+
+
+# --- the ring --------------------------------------------------------------------------
+
+
 def show_frame(frame: Frame, page: Page) -> RenderableType:
-    """The ring after a round, and what is wrong with it."""
-    levels = draw_levels(frame.portrait, page.columns, page.glyphs)
+    """The ring at a moment, and what is wrong with it."""
+    portrait = frame.sight.portrait
+    levels = draw_levels(portrait, page.columns, page.glyphs)
     size = _picture_size(page, rows_below=len(levels) + 1)
     has_levels = size.rows >= _PICTURE_ROWS_BESIDE_LEVELS
     size = size if has_levels else _picture_size(page)
-    recorded = f"supervisor knows {frame.portrait.recorded} of {frame.portrait.members}"
-    centre = [Text(f"round {frame.round}", "bold"), _verdict(frame), Text(recorded, "dim")]
-    picture = draw_ring(frame.portrait, size, page.glyphs, centre)
+    picture = draw_ring(portrait, size, page.glyphs, _centre(frame))
     both = _side_by_side(picture, _panel(frame, page.glyphs, size.rows), size)
     return Group(both, Text(), *levels) if has_levels else both
 
 
+def _centre(frame: Frame) -> list[Text]:
+    sight = frame.sight
+    if sight.has_supervisor:
+        portrait = sight.portrait
+        known = Text(f"supervisor knows {portrait.recorded} of {portrait.members}", "dim")
+    else:
+        known = Text("no supervisor", DEAD_STYLE)
+    verdict = Text("all is well", "bold green")
+    if not sight.is_whole:
+        verdict = Text(f"{frame.history[-1]} wrong", "bold red")
+    return [Text(f"{frame.seconds:.1f} s", "bold"), verdict, known]
+
+
 def describe_frame(frame: Frame, page: Page) -> Text:
-    """A round in one line; above the first one there are headings."""
-    counts = "".join(f"{frame.wrong.get(layer, 0) or '-':>{_width(layer)}}" for layer in Layer)
-    line = f"{frame.round:>7}{frame.history[-1]:>7}{counts}   "
+    """A moment in one line; above the first one there are headings."""
+    sight = frame.sight
+    counts = "".join(f"{sight.wrong.get(layer, 0) or '-':>{_width(layer)}}" for layer in _LAYERS)
+    complete = f"{sight.complete} of {sight.portrait.members}"
+    line = f"{frame.seconds:>7.1f} s {frame.rounds:>6}{counts}  {complete:>9}   "
     room = page.columns - len(line)
-    bar = "healed" if frame.is_healed else page.glyphs.bars[-1] * _bar_length(frame, room)
-    if frame.round > 1:
+    bar = "all is well" if sight.is_whole else page.glyphs.bars[-1] * _bar_length(frame, room)
+    if not frame.is_first:
         return Text(line + bar)
-    headings = "".join(f"{layer:>{_width(layer)}}" for layer in Layer)
-    return Text(f"  round  wrong{headings}\n{line}{bar}")
+    headings = "".join(f"{layer:>{_width(layer)}}" for layer in _LAYERS)
+    return Text(f"     time  round{headings}   have all   wrong in all\n{line}{bar}")
 
 
 def _width(layer: Layer) -> int:
-    return len(layer) + 3
+    return len(layer) + 2
 
 
 def _bar_length(frame: Frame, room: int) -> int:
-    """On one scale for all rounds and chapters, so that bars can be compared."""
-    full = _WRONG_PER_NODE * max(frame.portrait.members, 1)
+    """On one scale for all moments and chapters, so that bars can be compared."""
+    full = _WRONG_PER_NODE * max(frame.sight.portrait.members, 1)
     return min(-(-frame.history[-1] * room // full), room)
-
-
-def _verdict(frame: Frame) -> Text:
-    if frame.is_healed:
-        return Text("healed", "bold green")
-    return Text(f"{frame.history[-1]} wrong", "bold red")
 
 
 def _picture_size(page: Page, rows_below: int = 0) -> Size:
@@ -184,26 +205,26 @@ def _side_by_side(picture: list[Text], panel: RenderableType, size: Size) -> Ren
     return grid
 
 
-# --- the panel beside a picture --------------------------------------------------------
-
-
 def _panel(frame: Frame, glyphs: Glyphs, rows: int) -> RenderableType:
-    spare = max(rows - 17, 0)
-    bars = draw_bars(frame.history, _PANEL_COLUMNS, 2 + spare // 2, glyphs)
+    sight = frame.sight
+    lines: list[RenderableType] = [_lights(sight.wrong, glyphs), Text()]
+    spare = rows - 14  # what the rest of the panel needs
+    if spare > 1:
+        lines += [Text("wrong in all, look by look", "dim")]
+        lines += draw_bars(frame.history, _PANEL_COLUMNS, min(spare - 1, 5), glyphs)
+        lines += [Text()]
+    complete = f"{sight.complete} of {sight.portrait.members} have all {sight.published} orders"
     return Group(
-        _lights(frame.wrong, glyphs),
-        Text(),
-        Text("wrong in all, round by round", "dim"),
-        *bars,
-        Text(),
-        *_legend(frame.portrait, glyphs),
-        Text(f"{frame.messages:.0f} messages per node so far", "dim"),
+        *lines,
+        *_legend(sight.portrait, glyphs),
+        Text(f"round {frame.rounds}"),
+        Text(complete if sight.published else "no orders yet"),
     )
 
 
 def _lights(wrong: Mapping[Layer, int], glyphs: Glyphs) -> Table:
     grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(width=6)
+    grid.add_column(width=3)
     grid.add_column(width=10)
     for layer, name in _LAYERS.items():
         count = wrong.get(layer, 0)
@@ -220,24 +241,8 @@ def _legend(portrait: Portrait, glyphs: Glyphs) -> list[Text]:
         Text.assemble((glyphs.marks[mark], STYLES[mark]), f" {portrait.count(mark):2} {mark.value}")
         for mark in Mark
     ]
-    if portrait.dead:
-        text = f" {len(portrait.dead):2} crashed, still recorded"
-        return [*lines, Text.assemble((glyphs.dead, DEAD_STYLE), text)]
-    filled = {dot.label for dot in portrait.dots}
-    empty = sum(label not in filled for label in portrait.places)
-    return [*lines, Text.assemble((glyphs.vacant, "dim"), f" {empty:2} places empty")]
-
-
-def _figures(figures: Figures) -> Table:
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(justify="right", style="bold")
-    n = figures.members
-    grid.add_row(str(n), "members")
-    grid.add_row(f"{figures.average_degree:.2f}", f"edges a node (4 - 6/{n})")
-    grid.add_row(str(figures.diameter), "hops at most (diameter)")
-    grid.add_row(f"{figures.messages:.1f}", "messages a node a round")
-    grid.add_row(f"{figures.requests:.1f}", "requests to the super-\nvisor a round, in all")
-    return grid
+    dead = f" {len(portrait.dead):2} dead, still recorded"
+    return [*lines, Text.assemble((glyphs.dead, DEAD_STYLE), dead)]
 
 
 # --- verdicts --------------------------------------------------------------------------
@@ -245,15 +250,15 @@ def _figures(figures: Figures) -> Table:
 
 def conclude(outcome: Outcome, glyphs: Glyphs) -> Text:
     """How a chapter ended, in a sentence."""
-    if not outcome.is_healed:
-        return _not_healed(outcome, glyphs)
-    healed = f"healed in {_rounds(outcome.rounds)}"
-    if not outcome.is_closed:
-        return Text(f"{glyphs.wrong} {healed}, but it did not stay so.", "bold red")
+    took = f"{outcome.seconds:.1f} s ({_rounds(outcome.rounds)})"
+    if not outcome.is_good:
+        verdict = (f"{glyphs.wrong} not healed after {took}", "bold red")
+        return Text.assemble(verdict, f": {_listed(outcome.faults)}")
+    done = "healed" if outcome.chapter.number > PUBLISHING.number else "done"
     return Text.assemble(
-        (f"{glyphs.right} {healed}", "bold green"),
-        f": {outcome.messages:.0f} messages per node, "
-        f"{outcome.requests} requests to the supervisor.",
+        (f"{glyphs.right} {done} in {took}", "bold green"),
+        f": {outcome.members} of {outcome.members} in the ring, {outcome.published} publications, "
+        f"{outcome.lost} lost",
     )
 
 
@@ -261,91 +266,66 @@ def _rounds(count: int) -> str:
     return "1 round" if count == 1 else f"{count} rounds"
 
 
-def _not_healed(outcome: Outcome, glyphs: Glyphs) -> Text:
-    return Text.assemble(
-        (f"{glyphs.wrong} not healed after {_rounds(outcome.rounds)}", "bold red"),
-        f": still {_listed(outcome.wrong)}.",
-    )
+def _listed(faults: Sequence[str]) -> str:
+    more = len(faults) - FAULTS_MAX
+    rest = [f"and {more} more"] if more > 0 else []
+    return "; ".join([*faults[:FAULTS_MAX], *rest])
 
 
-def _listed(wrong: Mapping[Layer, int]) -> str:
-    """What is wrong, in words; messages in flight only if there is nothing else."""
-    found: list[str] = []
-    stored = [layer for layer in _LAYERS if wrong.get(layer)]
-    for layer in stored[:-1] if stored[1:] and stored[-1] is Layer.CHANNELS else stored:
-        count = wrong.get(layer, 0)
-        found.append(f"{count} wrong {_THINGS[layer][count != 1]}")
-    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
-
-
-def compare(comparison: Comparison, glyphs: Glyphs) -> RenderableType:
-    """What the paper's pseudocode and our rules made of the same damage."""
-    parts = (
-        ("Paper's pseudocode taken literally", comparison.paper),
-        ("With the rules, from the same state", comparison.ours),
-    )
-    lines = []
-    for name, outcome in parts:
-        sign = glyphs.right if outcome.is_healed else glyphs.wrong
-        rate = outcome.messages / max(outcome.rounds, 1)
-        lines.append(
-            Text.assemble(
-                (f"{sign} {name}: ", "bold green" if outcome.is_healed else "bold red"),
-                f"{_in_rounds(outcome)}, at {rate:.0f} messages per node and round.",
-            )
-        )
-    return Group(*lines)
-
-
-def _in_rounds(outcome: Outcome) -> str:
-    if not outcome.is_healed:
-        return f"still {_listed(outcome.wrong)} after {_rounds(outcome.rounds)}"
-    return f"healed in {_rounds(outcome.rounds)}"
-
-
-# --- the end ---------------------------------------------------------------------------
-
-
-def finish(end: End) -> RenderableType:
-    """All chapters at a glance, and what to try next."""
-    table = Table(box=SIMPLE, pad_edge=False, show_edge=False, header_style="bold")
-    table.add_column("chapter")
-    for heading in ("healed in\nrounds", "messages\nper node", "the same,\nif quiet"):
-        table.add_column(heading, justify="right")
-    table.add_column("supervisor\nrequests", justify="right")
-    _add_row(table, "The ring forms from nothing", end.formed, end.figures)
-    for outcome in end.healed:
-        _add_row(table, outcome.chapter.title, outcome, end.figures)
-    paper, ours = end.comparison.paper, end.comparison.ours
-    _add_row(table, "Stale shortcuts, literal paper", paper, None)
-    _add_row(table, "Stale shortcuts, with the rules", ours, None)
-    commands = (
-        "skipring simulate --adversary A15 --n 64",
-        "skipring simulate --mode paper --adversary A12 --n 32",
-    )
+def show_board(board: Scoreboard, glyphs: Glyphs) -> RenderableType:
+    """All chapters and all nodes at a glance."""
+    parts = _table("chapter", "time", "rounds", "orders", "lost")
+    for outcome in board.outcomes:
+        sign = Text(glyphs.right, "green") if outcome.is_good else Text(glyphs.wrong, "bold red")
+        title = Text(f"{outcome.chapter.number} {outcome.chapter.title}")
+        figures = (f"{outcome.seconds:.1f} s", outcome.rounds, outcome.published, outcome.lost)
+        parts.add_row(Text.assemble(sign, " ", title), *map(str, figures))
+    nodes = _table("node", "pid", "label", "orders", "root hash")
+    for it in board.standings:
+        pid = str(board.pids.get(it.node, "-"))
+        nodes.add_row(it.node, pid, it.label, str(it.stored), Text(it.root, "bold"))
+    title = Text("Scoreboard", "bold cyan")
     return Group(
         Text(),
-        Rule(Text("In short", "bold cyan"), align="left", style="cyan"),
-        table,
+        Rule(title, align="left", style="cyan"),
+        parts,
         Text(),
-        _last_word(end),
-        Text("Try next:"),
-        *(Text(f"  {command}", "cyan") for command in commands),
+        nodes,
+        _equality(board, glyphs),
     )
 
 
-def _add_row(table: Table, name: str, outcome: Outcome, quiet: Figures | None) -> None:
-    rounds = Text(str(outcome.rounds), "green")
-    if not outcome.is_healed:
-        rounds = Text(f"not in {outcome.rounds}", "red")
-    usual = f"{quiet.messages * outcome.rounds:.0f}" if quiet is not None else ""
-    table.add_row(name, rounds, f"{outcome.messages:.0f}", usual, str(outcome.requests))
+def _equality(board: Scoreboard, glyphs: Glyphs) -> Text:
+    if board.fault is not None:
+        return Text(f"{glyphs.wrong} {board.fault}", "bold red")
+    text = f"{glyphs.right} equal root hashes: all {len(board.standings)} nodes have the same"
+    return Text(text, "bold green")
 
 
-def _last_word(end: End) -> Text:
-    if end.is_good:
-        text = (
-            f"With the rules all healed, and nothing changed in the {CLOSURE_ROUNDS} rounds after."
-        )
-        return Text(text, "bold green")
-    return Text("Not everything healed.", "bold red")
+def report(analysis: Analysis, glyphs: Glyphs) -> Text:
+    """What Spark has made of the topic."""
+    if analysis.skipped is not None:
+        return Text(f"Left out: {analysis.skipped}", "yellow")
+    if analysis.fault is not None:
+        return Text(f"{glyphs.wrong} {analysis.fault}", "bold red")
+    rows = ", ".join(f"{name} {count:,}" for name, count in analysis.rows.items())
+    return Text.assemble(
+        (f"{glyphs.right} every order once, in {analysis.seconds:.1f} s", "bold green"),
+        f": rows of the tables: {rows}",
+    )
+
+
+def finish(end: End, glyphs: Glyphs) -> RenderableType:
+    """The last word; what to try next stands below it."""
+    verdict = Text(f"{glyphs.right} It healed each time, and nothing was lost.", "bold green")
+    if not end.is_good:
+        verdict = Text(f"{glyphs.wrong} Not all of it held: {_listed(end.faults)}", "bold red")
+    return Group(Text(), verdict, Text("Try next:"))
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=SIMPLE, pad_edge=False, show_edge=False, header_style="bold")
+    for heading in headings:
+        is_number = heading in {"pid", "time", "rounds", "orders", "lost"}
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
+    return table

@@ -1,47 +1,59 @@
-"""Showing the story: repainted at a pace on a terminal, or as plain text."""
+"""Showing the story: repainted at a pace on a terminal, as plain text, or as JSON at the end."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, Protocol, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from skipring.demo import page
 from skipring.demo.page import Page
-from skipring.demo.picture import glyphs_for
+from skipring.demo.score import Score
 from skipring.demo.story import (
+    FORMING,
+    Analysis,
+    Cast,
     Chapter,
-    Comparison,
     End,
     Frame,
+    Note,
+    Opening,
     Outcome,
-    Plan,
-    RingStands,
     Scene,
-    Unrolled,
-    tell,
+    Scoreboard,
+    Told,
 )
+from skipring.watch.picture import glyphs_for
 
-Sleep: TypeAlias = Callable[[float], None]
+Sleep = Callable[[float], Awaitable[None]]
 
-# Pauses, in rounds. Our guesses at how long it takes to read; the whole stays below 45 s.
-_AFTER_PICTURE: Final = 6
-_AFTER_WORDS: Final = 3
-_AFTER_ROUND: Final = 1
+# Pauses, in paces. Our guesses at how long it takes to read.
+_AFTER_CHAPTER: Final = 4
+_AFTER_TABLE: Final = 3
+_AFTER_WORDS: Final = 2
 
 
-def perform(plan: Plan, stage: PlainStage) -> bool:
-    """Tell the story; True if all that should heal did."""
-    is_good = False
-    with stage:
-        for scene in tell(plan):
-            stage.show(scene)
-            is_good = isinstance(scene, End) and scene.is_good
-    return is_good
+class Stage(Protocol):
+    """Where the story is shown, scene by scene."""
+
+    def __enter__(self) -> Self:
+        """Make it ready."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave it as it was before."""
+
+    async def show(self, scene: Scene) -> None:
+        """Show one scene."""
 
 
 def can_repaint(console: Console) -> bool:
@@ -51,10 +63,11 @@ def can_repaint(console: Console) -> bool:
 
 
 class PlainStage:
-    """Writes one scene below the other: of each chapter the damage, then a line for a round."""
+    """Writes one scene below the other: of each chapter the damage, then a line for a change."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
+        self._last = ""  # what the last line about the ring said, but for the time
 
     def __enter__(self) -> Self:
         return self
@@ -83,33 +96,55 @@ class PlainStage:
         for line in capture.get().splitlines():
             self.console.out(line.rstrip(), highlight=False)
 
-    def show(self, scene: Scene) -> None:
+    def write_whole(self, line: Text) -> None:
+        """Print a line that is to be copied, however long it is."""
+        self.console.print(line, soft_wrap=True)
+
+    async def show(self, scene: Scene) -> None:
         """Show one scene."""
+        if isinstance(scene, Frame):
+            self._show_frame(scene)
+        else:
+            self._tell(scene)
+
+    def _show_frame(self, frame: Frame) -> None:
+        is_the_first_ring = frame.chapter.number == FORMING.number and frame.sight.is_whole
+        if is_the_first_ring or (frame.is_first and not frame.sight.is_whole):
+            self.write(page.show_frame(frame, self.page))
+        line = page.describe_frame(frame, self.page)
+        changing = f"{frame.chapter.number} {frame.sight.wrong} {frame.sight.complete}"
+        if changing != self._last or frame.sight.is_whole:
+            self.write(line)
+        self._last = changing
+
+    def _tell(self, scene: Told) -> None:
+        glyphs = self.page.glyphs
         match scene:
-            case Plan():
+            case Opening():
+                self.write_whole(page.address(scene.url))
                 self.write(page.introduce(scene))
             case Chapter():
                 self.write(page.head(scene))
-            case RingStands():
-                self.write(page.show_ring(scene, self.page))
-            case Unrolled():
-                self.write(page.show_unrolled(scene, self.page))
-            case Frame(round=0):
-                self.write(page.show_frame(scene, self.page))
-            case Frame():
-                self.write(page.describe_frame(scene, self.page))
+            case Cast():
+                self.write(page.list_cast(scene))
+            case Note():
+                self.write(page.tell(scene, glyphs))
             case Outcome():
-                self.write(page.conclude(scene, self.page.glyphs))
-            case Comparison():
-                self.write(page.compare(scene, self.page.glyphs))
+                self.write(page.conclude(scene, glyphs))
+            case Scoreboard():
+                self.write(page.show_board(scene, glyphs))
+            case Analysis():
+                self.write(page.report(scene, glyphs))
             case End():
-                self.write(page.finish(scene))
+                self.write(page.finish(scene, glyphs))
+        for line in page.to_copy(scene):
+            self.write_whole(line)
 
 
 class LiveStage(PlainStage):
-    """Paints each round over the one before, at a pace; the last round of a chapter stays."""
+    """Paints each look over the one before, and leaves time to read; the last look stays."""
 
-    def __init__(self, console: Console, pace_s: float, sleep: Sleep = time.sleep) -> None:
+    def __init__(self, console: Console, pace_s: float, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(console)
         self._pace_s = pace_s
         self._sleep = sleep
@@ -131,20 +166,18 @@ class LiveStage(PlainStage):
         """Print, in lines that are not too long to read."""
         self.console.print(content, width=self.page.columns)
 
-    def show(self, scene: Scene) -> None:
+    async def show(self, scene: Scene) -> None:
         """Show one scene and leave time to read it."""
-        if isinstance(scene, Frame):
-            self._paint(page.show_frame(scene, self.page))
-        else:
+        if not isinstance(scene, Frame):
             self._stop_painting()
-            super().show(scene)
-        self._sleep(self._pace_s * _pause_after(scene))
+        await super().show(scene)
+        await self._sleep(self._pace_s * _pause_after(scene))
 
-    def _paint(self, content: RenderableType) -> None:
+    def _show_frame(self, frame: Frame) -> None:
         if self._live is None:
             self._live = Live(console=self.console, auto_refresh=False)
             self._live.start()
-        self._live.update(content, refresh=True)
+        self._live.update(page.show_frame(frame, self.page), refresh=True)
 
     def _stop_painting(self) -> None:
         if self._live is not None:
@@ -154,11 +187,36 @@ class LiveStage(PlainStage):
 
 def _pause_after(scene: Scene) -> int:
     match scene:
-        case RingStands() | Frame(round=0):
-            return _AFTER_PICTURE
-        case Plan() | Unrolled() | Outcome() | Comparison():
+        case Chapter():
+            return _AFTER_CHAPTER
+        case Cast() | Scoreboard():
+            return _AFTER_TABLE
+        case Opening() | Outcome():
             return _AFTER_WORDS
-        case Frame():
-            return _AFTER_ROUND
-        case Chapter() | End():
+        case Note() | Frame() | Analysis() | End():
             return 0
+
+
+class JsonStage:
+    """Shows nothing before the end, then one line of JSON."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._score = Score()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is left behind."""
+
+    async def show(self, scene: Scene) -> None:
+        """Take down one scene; the last is followed by all."""
+        self._score.note(scene)
+        if isinstance(scene, End):
+            self._write(self._score.as_json())

@@ -1,315 +1,243 @@
-"""The story of the demo as values: a ring stands, is damaged three times and heals each time.
-
-Scenes come one by one, since the next round is run only when somebody asks for it.
-"""
+"""The story of the demo as values: what is told, seen and found, without doing or drawing it."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from skipring.core.config import Mode
 from skipring.core.peers import NodeId
-from skipring.demo.picture import Portrait, portray
-from skipring.sim.incidents import CrashWave, SupervisorRestart
-from skipring.sim.run import Counters, Simulation
-from skipring.sim.scenario import make_scenario
-from skipring.world.legitimacy import Layer, census, explicit_state
-from skipring.world.snapshot import Snapshot
+from skipring.demo.sight import Sight, Standing
+from skipring.wire.runtime_messages import Address
 
-QUIET_ROUNDS: Final = 200  # Long enough to count requests, which are rare in a quiet ring.
-CLOSURE_ROUNDS: Final = 20
-CRASH_SHARE: Final = 1 / 4
-PUBLICATIONS: Final = 24
-DETECTOR_DELAY: Final = 3  # Our guess at what a failure detector needs.
-PAPER_N: Final = 32
-PAPER_ADVERSARY: Final = "A12"  # Milder than A15: all is right but the shortcuts.
+TOPIC: Final = "orders"
+ORDERS: Final = 64  # that are published at once
+NODES: Final = 16
+KILLED_SHARE: Final = 5 / 16
 
 
-class Plan(Struct, frozen=True):
+class Plan(Struct, frozen=True, kw_only=True):
     """What decides a telling of the story."""
 
-    n: int = 16
+    n: int = NODES
     seed: int = 0
-    max_rounds: int = 300
-    paper_rounds: int = 300  # in which the literal pseudocode may show what it can do
+    tick_s: float = 0.25  # Our guess: short, so that nobody waits, and 17 processes fit two cores.
+    deadline_s: float = 45.0  # of a chapter
+    report: Path | None = None  # where Spark's report goes; None: no Spark
+
+    @property
+    def killed(self) -> int:
+        """How many nodes are killed: five of sixteen."""
+        return max(1, round(self.n * KILLED_SHARE))
+
+
+# --- scenes ----------------------------------------------------------------------------
+
+
+class Opening(Struct, frozen=True):
+    """Where all of it can be seen in a browser, and what this is."""
+
+    plan: Plan
+    url: str
 
 
 class Chapter(Struct, frozen=True):
-    """The heading of a part of the story."""
+    """The heading of a part of the story: what is done, and what to look at."""
 
     number: int
     title: str
+    deed: str
+    look: str
+
+
+class Role(Struct, frozen=True):
+    """One process: what it is, and where."""
+
+    name: str
+    pid: int
+    address: Address
+    data: str
+
+
+class Cast(Struct, frozen=True):
+    """What runs where."""
+
+    directory: str
+    roles: tuple[Role, ...]
+
+
+class Note(Struct, frozen=True):
+    """Something that was done or has happened, in a sentence."""
+
     text: str
 
 
-class Figures(Struct, frozen=True):
-    """What a ring has and costs while nothing is wrong."""
-
-    members: int
-    average_degree: float
-    diameter: int
-    messages: float  # per node and round
-    requests: float  # per round
-
-
-class RingStands(Struct, frozen=True):
-    """The ring as it should be."""
-
-    portrait: Portrait
-    figures: Figures
-
-
-class Unrolled(Struct, frozen=True):
-    """The same ring with its shortcuts, and how it came to be."""
-
-    portrait: Portrait
-    formed: Outcome
-
-
-class Frame(Struct, frozen=True):
-    """The topic after a round; round 0 is the damage."""
+class Frame(Struct, frozen=True, kw_only=True):
+    """The topic at a moment of a chapter."""
 
     chapter: Chapter
-    round: int
-    portrait: Portrait
-    wrong: Mapping[Layer, int]
-    history: tuple[int, ...]  # how many things were wrong in each round up to this one
-    messages: float  # per node, in this chapter
-    requests: int
+    seconds: float  # since the damage
+    rounds: int
+    sight: Sight
+    history: tuple[int, ...]  # how many things were wrong at each look up to this one
 
     @property
-    def is_healed(self) -> bool:
-        """True if nothing is wrong."""
-        return self.history[-1] == 0
+    def is_first(self) -> bool:
+        """True if it shows the damage."""
+        return len(self.history) == 1
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """How a chapter ended."""
 
     chapter: Chapter
-    rounds: int
-    is_healed: bool
-    is_closed: bool  # nothing changed any more in the rounds after
-    wrong: Mapping[Layer, int]
-    messages: float  # per node
-    requests: int
-
-
-class Comparison(Struct, frozen=True):
-    """The same damage under the paper's pseudocode and under our rules."""
-
-    paper: Outcome
-    ours: Outcome
-
-
-class End(Struct, frozen=True):
-    """All chapters at a glance."""
-
-    figures: Figures
-    formed: Outcome
-    healed: tuple[Outcome, ...]
-    comparison: Comparison
+    seconds: float
+    rounds: int  # ticks of a node
+    members: int
+    published: int
+    lost: int
+    faults: tuple[str, ...]  # what is still wrong, in words
 
     @property
     def is_good(self) -> bool:
-        """True if every chapter that should heal did, and stayed so."""
-        parts = (self.formed, *self.healed, self.comparison.ours)
-        return all(part.is_healed and part.is_closed for part in parts)
+        """True if nothing is wrong."""
+        return not self.faults
 
 
-Scene: TypeAlias = Plan | Chapter | RingStands | Unrolled | Frame | Outcome | Comparison | End
+class Scoreboard(Struct, frozen=True):
+    """All chapters and all nodes at a glance."""
 
-STANDS: Final = Chapter(
+    outcomes: tuple[Outcome, ...]
+    standings: tuple[Standing, ...]
+    pids: Mapping[NodeId, int]
+
+    @property
+    def roots(self) -> set[str]:
+        """The root hashes; one, if all have the same."""
+        return {standing.root for standing in self.standings}
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with it; None if nothing is."""
+        if len(self.roots) != 1:
+            return f"the nodes have {len(self.roots)} different root hashes"
+        return None
+
+
+class Analysis(Struct, frozen=True, kw_only=True):
+    """What Spark has made of the topic, or why it has not."""
+
+    report: Path | None = None
+    seconds: float = 0.0
+    rows: Mapping[str, int] = {}  # of each table
+    published: int = 0
+    skipped: str | None = None  # why nobody has tried
+    failed: str | None = None  # why it did not work
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with it; None if nothing is, or nobody has tried."""
+        if self.skipped is not None or self.failed is not None:
+            return self.failed
+        if self.report is None:
+            return "Spark has written no report"
+        taken = self.rows.get("silver", 0)
+        if taken != self.published:
+            return f"Spark has found {taken} of {self.published} publications"
+        return None
+
+
+class End(Struct, frozen=True):
+    """The last word: what was wrong, if anything, and what to try next."""
+
+    faults: tuple[str, ...]
+    commands: tuple[str, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """True if all held."""
+        return not self.faults
+
+
+Told: TypeAlias = Opening | Chapter | Cast | Note | Outcome | Scoreboard | Analysis | End
+Scene: TypeAlias = Told | Frame
+
+
+# --- chapters --------------------------------------------------------------------------
+
+FORMING: Final = Chapter(
     1,
-    "The ring as it should be",
-    "Each subscriber has a label from the supervisor: its place on the circle (01 is a quarter "
-    "round, 1 is half). It knows its two neighbours and a few shortcuts.",
+    "A ring of real processes",
+    "A supervisor and {n} nodes start: each is a process with a port and a disk of its own. The "
+    "supervisor gives every node a label, its place on the circle; they find each other by it.",
+    "Watch the ring close, and the shortcuts grow above it, until nothing is wrong in any layer.",
 )
-SCRAMBLED: Final = Chapter(
+PUBLISHING: Final = Chapter(
     2,
-    "Everything is scrambled",
-    "Labels, neighbours, shortcuts, the supervisor's database and the messages on their way: all "
-    f"replaced by nonsense, and each of {PUBLICATIONS} publications is with a few at most. "
-    "Nobody is told. Everybody just carries on.",
+    "Everybody gets everything",
+    f"{ORDERS} orders of a shop are published through different nodes, and spread from node to "
+    "node. There is no broker, and the supervisor has no part in it.",
+    "PUB counts the nodes that lack an order. It ends when all {n} have all of them on disk.",
 )
-FORGOTTEN: Final = Chapter(
+KILLING: Final = Chapter(
     3,
-    "The supervisor forgets everyone",
-    "It restarts with an empty database while the ring runs on. Until it has recorded a "
-    "subscriber again, that one's label counts as wrong.",
+    "kill -9 for {killed} of {n}",
+    "{killed} nodes are killed without a word of farewell: the ring is cut, labels are vacant.",
+    "Neighbours notice the silence and the supervisor gives the places to others. Since every node "
+    "has every order, nothing is lost.",
 )
-CRASHED: Final = Chapter(
+FORGETTING: Final = Chapter(
     4,
-    "A quarter crashes",
-    "They vanish without a word; their labels must go to others and the gaps be closed. The "
-    f"failure detector takes {DETECTOR_DELAY} rounds to notice.",
+    "The supervisor dies and forgets everybody",
+    "The supervisor is killed and its database deleted, while orders are published all the time. "
+    "Then it starts again and knows nobody.",
+    "Orders go on reaching every node without a supervisor. Back again, it learns from the ring "
+    "who is in it.",
 )
-RULES: Final = Chapter(
+SCRAMBLING: Final = Chapter(
     5,
-    "Why the rules exist",
-    "skipring follows a paper, with some rules added to its pseudocode. What are they for? "
-    f"{PAPER_N} subscribers, all right but for stale shortcuts, with and without them.",
+    "Everything is scrambled",
+    "One node is killed, bits of its disk are flipped, and it starts again. Then all labels, "
+    "neighbours, shortcuts and the supervisor's database become nonsense, hashes are falsified, "
+    "and all but one node lose half of their orders.",
+    "Nobody is told. Watch the layers heal one after the other, and the orders come back.",
+)
+RETURNING: Final = Chapter(
+    6,
+    "The dead come back",
+    "The {killed} that were killed start again with their old disks. They have missed much.",
+    "They get new labels, and from their neighbours whatever was published meanwhile.",
+)
+ANALYSING: Final = Chapter(
+    7,
+    "What Spark makes of it",
+    "A Spark pipeline reads the topic, and how each order came to each node, into tables.",
+    "Every order must be in the tables exactly once. The report is a page that stays.",
 )
 
 
-def tell(plan: Plan) -> Iterator[Scene]:
-    """Tell the story, scene by scene."""
-    yield plan
-    yield STANDS
-    ring = _simulation(plan)
-    formed = _run_quietly(STANDS, ring)
-    figures = _figures(ring)
-    yield RingStands(portray(ring.world), figures)
-    yield Unrolled(portray(ring.world), formed)
-    healed = []
-    damaged = _simulation(
-        plan, adversary="A15", detector_delay=DETECTOR_DELAY, publications=PUBLICATIONS
-    )
-    for chapter in (SCRAMBLED, FORGOTTEN, CRASHED):
-        yield chapter
-        _damage(chapter, damaged)
-        for scene in _heal(chapter, damaged, plan.max_rounds):
-            yield scene
-            if isinstance(scene, Outcome):
-                healed.append(scene)
-    yield RULES
-    comparison = _compare(plan)
-    yield comparison
-    yield End(figures, formed, tuple(healed), comparison)
+def titled(chapter: Chapter, plan: Plan) -> Chapter:
+    """A chapter with the numbers of a telling."""
+    texts = (chapter.title, chapter.deed, chapter.look)
+    return Chapter(chapter.number, *(t.format(n=plan.n, killed=plan.killed) for t in texts))
 
 
-def _simulation(plan: Plan, **values: object) -> Simulation:
-    given = {
-        "n": plan.n,
-        "seed": plan.seed,
-        "max_rounds": plan.max_rounds,
-        "closure": CLOSURE_ROUNDS,
-    }
-    return Simulation(make_scenario({**given, **values}))
-
-
-def _damage(chapter: Chapter, simulation: Simulation) -> None:
-    """Let happen what a chapter is about; a scrambled world comes as it is."""
-    now = (simulation.world.round,)
-    if chapter is FORGOTTEN:
-        SupervisorRestart(now).strike(simulation.world)
-    elif chapter is CRASHED:
-        CrashWave(now, CRASH_SHARE).strike(simulation.world)
-
-
-# --- healing ---------------------------------------------------------------------------
-
-
-def _heal(chapter: Chapter, simulation: Simulation, rounds_max: int) -> Iterator[Scene]:
-    """Run until nothing is wrong: a frame for each round, then the outcome."""
-    world = simulation.world
-    begin, before, members = world.round, Counters.of(world), len(world.subscribers)
-    history: list[int] = []
-    while True:
-        wrong = census(world)
-        history.append(wrong.total())
-        spent = Counters.of(world).since(before)
-        frame = Frame(
-            chapter=chapter,
-            round=world.round - begin,
-            portrait=portray(world),
-            wrong=wrong,
-            history=tuple(history),
-            messages=spent.messages / members,
-            requests=spent.supervisor_requests,
+def next_commands(supervisor: Address | None) -> tuple[str, ...]:
+    """What to try next: with the ring of the demo, if it stays, else with one's own."""
+    if supervisor is not None:
+        whom = f"--supervisor {supervisor}"
+        return (
+            f"skipring ring {TOPIC} {whom} --watch",
+            f"skipring pub {TOPIC} 'hello' {whom}",
+            f"skipring chaos adversary {TOPIC} A15 {whom}",
+            f"skipring doctor {TOPIC} {whom}",
         )
-        yield frame
-        if frame.is_healed or frame.round >= rounds_max:
-            break
-        simulation.run_round()
-    yield Outcome(
-        chapter=chapter,
-        rounds=frame.round,
-        is_healed=frame.is_healed,
-        is_closed=frame.is_healed and _is_closed(simulation),
-        wrong=wrong,
-        messages=frame.messages,
-        requests=frame.requests,
+    return (
+        "skipring demo --stay    # the same, and the ring stays up for your own experiments",
+        "skipring supervisor --listen 127.0.0.1:7400",
+        "skipring node --supervisor 127.0.0.1:7400 --topic news --listen 127.0.0.1:0",
+        "skipring pub news 'hello' --supervisor 127.0.0.1:7400",
+        "skipring simulate --adversary A15 --n 64",
     )
-
-
-def _run_quietly(chapter: Chapter, simulation: Simulation) -> Outcome:
-    """Run until nothing is wrong, for the outcome alone."""
-    report = simulation.run()
-    rounds = report.rounds_strict
-    return Outcome(
-        chapter=chapter,
-        rounds=rounds if rounds is not None else simulation.scenario.max_rounds,
-        is_healed=report.converged,
-        is_closed=report.closure_ok is True,
-        wrong=census(simulation.world),
-        messages=report.messages / report.n,
-        requests=report.supervisor_requests,
-    )
-
-
-def _is_closed(simulation: Simulation) -> bool:
-    """True if the explicit state stays the same from now on, for some rounds."""
-    before = explicit_state(simulation.world)
-    for _ in range(CLOSURE_ROUNDS):
-        simulation.run_round()
-        if explicit_state(simulation.world) != before:
-            return False
-    return True
-
-
-def _compare(plan: Plan) -> Comparison:
-    """Run the same damage under the paper's pseudocode and under our rules."""
-    outcomes = []
-    for mode, max_rounds in ((Mode.PAPER, plan.paper_rounds), (Mode.FAST, plan.max_rounds)):
-        values = {"n": PAPER_N, "adversary": PAPER_ADVERSARY, "mode": mode}
-        simulation = _simulation(plan, **values, max_rounds=max_rounds)
-        outcomes.append(_run_quietly(RULES, simulation))
-    return Comparison(*outcomes)
-
-
-# --- the quiet ring --------------------------------------------------------------------
-
-
-def _figures(simulation: Simulation) -> Figures:
-    """Measure a ring in which nothing is wrong."""
-    world = simulation.world
-    before = Counters.of(world)
-    for _ in range(QUIET_ROUNDS):
-        simulation.run_round()
-    spent = Counters.of(world).since(before)
-    knows = _adjacency(world.snapshot())
-    members = len(knows)
-    return Figures(
-        members=members,
-        average_degree=sum(map(len, knows.values())) / members,
-        diameter=max(_farthest(node, knows) for node in knows),
-        messages=spent.messages / QUIET_ROUNDS / members,
-        requests=spent.supervisor_requests / QUIET_ROUNDS,
-    )
-
-
-def _adjacency(snapshot: Snapshot) -> dict[NodeId, set[NodeId]]:
-    """Whom each subscriber has an edge with, its own or the other's."""
-    knows: dict[NodeId, set[NodeId]] = {node: set() for node in snapshot.subscribers}
-    for node, other in snapshot.explicit_edges():
-        if other in knows and other != node:
-            knows[node].add(other)
-            knows[other].add(node)
-    return knows
-
-
-def _farthest(start: NodeId, knows: Mapping[NodeId, set[NodeId]]) -> int:
-    """How many hops the farthest of those that can be reached is away."""
-    hops = {start: 0}
-    waiting = deque([start])
-    while waiting:
-        node = waiting.popleft()
-        for other in knows[node] - hops.keys():
-            hops[other] = hops[node] + 1
-            waiting.append(other)
-    return max(hops.values())

@@ -21,7 +21,6 @@ import runpy
 import signal
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 # What the commands import when they are called, and takes time.
@@ -64,8 +63,9 @@ class Nursery:
 
     def kill_all(self) -> None:
         """Kill and reap everybody."""
-        for pid in list(self._running):
+        for pid in self._running:
             os.kill(pid, signal.SIGKILL)
+        for pid in list(self._running):
             self._note_end(pid, os.waitpid(pid, 0)[1])
 
     def _note_end(self, pid: int, status: int) -> None:
@@ -125,12 +125,11 @@ def run(words: list[str]) -> None:
         runpy.run_path(words[0], run_name="__main__")
     else:
         sys.argv = ["skipring", *words]
-        importlib.import_module("skipring.cli").main()
+        runpy.run_module("skipring", run_name="__main__")
 
 
 def main() -> None:
     """Import, then serve; whoever comes back with words is a forked process."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     for name in WARM:
         with suppress(ImportError):
             importlib.import_module(name)

@@ -1,0 +1,121 @@
+"""The whole show: from the first process to the last, on a stage, and nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from time import sleep
+from typing import Any, Final, TypeVar
+
+from skipring.demo import story
+from skipring.demo.analysis import Analyst, started_analyst
+from skipring.demo.processes import Processes
+from skipring.demo.ring import LiveRing
+from skipring.demo.stage import Stage
+from skipring.demo.story import Analysis, End, Opening, Plan
+from skipring.demo.telling import Teller, analyse
+from skipring.errors import InputError
+from skipring.runtime.serving import run
+from skipring.spark.installed import require_spark
+from skipring.web.serving import Dashboard
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+REMOVALS: Final = 5  # Our guess: something that was killed just now may still be writing a file.
+REMOVAL_PAUSE_S: Final = 0.2
+
+Result = TypeVar("Result")
+
+
+def perform(plan: Plan, stage: Stage, *, stays: bool = False) -> End:
+    """Tell the story, and stay until interrupted if asked to; KeyboardInterrupt if it was."""
+    with stage:
+        end = run(_interruptible(_perform(plan, stage, stays=stays)))
+    if end is None:
+        raise KeyboardInterrupt
+    return end
+
+
+def check_report(report: Path) -> None:
+    """Refuse a place for the report where nothing can be written."""
+    if report.is_dir() or not os.access(report.absolute().parent, os.W_OK):
+        raise InputError(f"the report cannot be written to {report}; choose a place with --report")
+
+
+async def _interruptible(main: Coroutine[Any, Any, Result]) -> Result | None:
+    """Run to the end, or to a signal: then all is cleared away, and None comes back."""
+    task = asyncio.create_task(main)
+    loop = asyncio.get_running_loop()
+    is_interrupted = False
+
+    def interrupt() -> None:
+        nonlocal is_interrupted
+        if not is_interrupted:  # once: another signal is not to break off the clearing away
+            is_interrupted = True
+            task.cancel()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, interrupt)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None
+
+
+async def _perform(plan: Plan, stage: Stage, *, stays: bool) -> End:
+    async with AsyncExitStack() as stack:
+        directory = Path(mkdtemp(prefix="skipring-demo-"))
+        stack.callback(_remove, directory)
+        options = ("--tick", f"{plan.tick_s}", "--chaos")
+        processes = stack.enter_context(Processes(directory, options))
+        ring = LiveRing(plan, directory, processes)
+        await stack.enter_async_context(ring.supervised())
+        dashboard = Dashboard([ring.supervisor], topic=story.TOPIC, chaos=True)
+        await stack.enter_async_context(dashboard)
+        await stage.show(Opening(plan, dashboard.url))
+        faults = await _tell(plan, stage, ring, stack)
+        end = End(faults, story.next_commands(ring.supervisor if stays else None))
+        await stage.show(end)
+        if stays:
+            await asyncio.Event().wait()
+    return end
+
+
+async def _tell(plan: Plan, stage: Stage, ring: LiveRing, stack: AsyncExitStack) -> tuple[str, ...]:
+    """Tell all chapters; what was wrong, in sentences."""
+    teller = Teller(plan, ring, stage.show)
+    await teller.form()
+    # From here on Spark starts beside the chapters, so that nobody waits for it at the end.
+    analyst = await _analyst(plan, ring.directory, stack)
+    await teller.damage()
+    board = await teller.sum_up()
+    if teller.faults or analyst is None:
+        return teller.faults
+    await stage.show(story.titled(story.ANALYSING, plan))
+    analysis = await analyse(analyst, ring, stage.show) if isinstance(analyst, Analyst) else analyst
+    await stage.show(analysis)
+    return tuple(fault for fault in (board.fault, analysis.fault) if fault is not None)
+
+
+async def _analyst(plan: Plan, directory: Path, stack: AsyncExitStack) -> Analyst | Analysis | None:
+    """Spark, or what to say if it is not installed; None if nobody wants it."""
+    if plan.report is None:
+        return None
+    try:
+        require_spark()
+    except InputError as error:
+        return Analysis(skipped=str(error))
+    return await stack.enter_async_context(started_analyst(directory / "spark", plan.report))
+
+
+def _remove(directory: Path) -> None:
+    for _ in range(REMOVALS):
+        rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            return
+        sleep(REMOVAL_PAUSE_S)

@@ -1,0 +1,305 @@
+"""The demo as a user runs it: to its end with Spark, interrupted, and with healing broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import click
+import pytest
+
+from skipring.cli import skipring
+from skipring.demo.stage import PlainStage
+from skipring.demo.story import End, Scene
+from skipring.demo.telling import Teller
+from skipring.errors import InputError
+from skipring.spark import installed
+
+DEADLINE_S = 240.0  # for what takes less than a minute: others use the machine too
+GONE_S = 10.0  # a process that was killed may take a moment to vanish
+ADDRESS = re.compile(r"In the browser: http://127\.0\.0\.1:\d+/\?token=\S+")
+NODE = re.compile(r"^(n\d\d) +(\d+) +(\S+) +(\d+) +([0-9a-f]{8})$", re.MULTILINE)
+VERDICT = re.compile(
+    r"^✓ (?:done|healed) in [\d.]+ s \(\d+ rounds?\): (\d+) of \1 in the ring, (\d+) "
+    r"publications,\s0 lost$",
+    re.MULTILINE,
+)
+TITLES = (
+    "1  A ring of real processes",
+    "2  Everybody gets everything",
+    "3  kill -9 for 5 of 16",
+    "4  The supervisor dies and forgets everybody",
+    "5  Everything is scrambled",
+    "6  The dead come back",
+    "Scoreboard",
+    "7  What Spark makes of it",
+    "Try next:",
+)
+
+# Run by Python before anything else: crashes are never noticed any more.
+NO_DETECTOR = """
+from skipring.runtime.detector import Detector
+Detector.to_evict = lambda detector: iter(())
+"""
+# Nobody compares tries any more, so that nothing that is missing is ever brought.
+NO_REPAIR = """
+from skipring.core.antientropy import AntiEntropy
+AntiEntropy.on_tick = lambda *given, **named: None
+"""
+
+
+class Demo:
+    """A running ``skipring demo``, in a directory of its own; it and all of its ends with it."""
+
+    def __init__(self, directory: Path, *options: str, first: str | None = None) -> None:
+        self.place = directory / "place"
+        self.scratch = directory / "scratch"
+        self._out, self._err = directory / "out", directory / "err"
+        for made in (self.place, self.scratch):
+            made.mkdir()
+        environment = {**os.environ, "TMPDIR": str(self.scratch), "COLUMNS": "80"}
+        environment |= {"PYTHONIOENCODING": "utf-8"}
+        if first is not None:
+            (directory / "sitecustomize.py").write_text(first)
+            environment["PYTHONPATH"] = str(directory)
+        command = [sys.executable, "-m", "skipring", "demo", "--headless", "--assert", *options]
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                command,
+                cwd=self.place,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    @property
+    def text(self) -> str:
+        return self._out.read_text(encoding="utf-8")
+
+    @property
+    def errors(self) -> str:
+        return self._err.read_text(encoding="utf-8")
+
+    def until(self, said: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while said not in self.text:
+            assert self.process.poll() is None, self.text + self.errors
+            assert time.monotonic() < deadline, self.text + self.errors
+            time.sleep(0.02)
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C again and again, as a person does, until the data is gone."""
+        deadline = time.monotonic() + DEADLINE_S
+        while any(self.scratch.iterdir()):
+            assert time.monotonic() < deadline
+            os.killpg(self.process.pid, signal.SIGINT)
+            time.sleep(0.02)
+
+    def status(self) -> int:
+        return self.process.wait(DEADLINE_S)
+
+    def left(self) -> list[str]:
+        """What the demo has left behind: processes, and files that are no report."""
+        deadline = time.monotonic() + GONE_S
+        while (living := self.living()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return [*living, *map(str, self.scratch.iterdir())]
+
+    def living(self) -> list[str]:
+        """The processes that know our place for temporary files: they inherit it."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended, or is not ours
+                if str(self.scratch).encode() in (path / "environ").read_bytes():
+                    found.append(f"{path.name} {(path / 'cmdline').read_bytes()[:200]!r}")
+        return found
+
+
+@contextmanager
+def running(directory: Path, *options: str, first: str | None = None) -> Iterator[Demo]:
+    demo = Demo(directory, *options, first=first)
+    try:
+        yield demo
+    finally:
+        if demo.process.poll() is None:
+            demo.process.terminate()  # it clears away
+        demo.status()
+
+
+def pid_of(name: str, text: str) -> int:
+    found = re.search(rf"^{name} +(\d+) ", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+# -- to the end --------------------------------------------------------------------------------
+
+
+def check_the_story(text: str) -> None:
+    assert ADDRESS.fullmatch(text.splitlines()[0])
+    places = [text.index(title) for title in TITLES]
+    assert places == sorted(places)
+    assert [int(members) for members, _ in VERDICT.findall(text)] == [16, 16, 11, 11, 11, 16]
+
+
+def check_the_scoreboard(text: str) -> None:
+    nodes = NODE.findall(text[text.index("Scoreboard") :])
+    assert [name for name, *_ in nodes] == [f"n{number:02d}" for number in range(16)]
+    assert len({label for _, _, label, _, _ in nodes}) == 16
+    (published,) = {stored for _, _, _, stored, _ in nodes}
+    assert published == VERDICT.findall(text)[-1][1]
+    assert len({root for *_, root in nodes}) == 1
+    assert f"silver {published}" in " ".join(text.split())
+
+
+@pytest.mark.heavy
+def test_the_story_is_told_to_its_end_with_spark_and_nothing_is_left_but_the_report(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path) as demo:
+        assert demo.status() == 0, demo.text + demo.errors
+    assert demo.errors == ""
+    check_the_story(demo.text)
+    check_the_scoreboard(demo.text)
+    report = demo.place / "skipring-demo.html"
+    assert f"The report stays: {report}" in demo.text
+    assert "Exactly once" in report.read_text(encoding="utf-8")
+    assert [path.name for path in demo.place.iterdir()] == [report.name]
+    assert demo.left() == []
+
+
+# -- interrupted -------------------------------------------------------------------------------
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("options", "moment"),
+    [
+        (["--no-spark"], "In the browser"),  # before there are nodes
+        (["--no-spark"], "the supervisor is dead"),  # while publishing goes on
+        ([], "killed: "),  # while Spark starts
+        pytest.param([], "Spark reads", marks=pytest.mark.slow),  # and its workers too
+    ],
+)
+def test_interrupted_at_any_moment_it_leaves_nothing_behind(
+    tmp_path: Path, options: list[str], moment: str
+) -> None:
+    with running(tmp_path, *options) as demo:
+        demo.until(moment)
+        demo.interrupt()
+        assert demo.status() == 130
+    assert demo.errors.strip() == "interrupted"
+    assert demo.left() == []
+    assert list(demo.place.iterdir()) == []
+
+
+# -- broken ------------------------------------------------------------------------------------
+
+
+@pytest.mark.heavy
+def test_a_node_that_is_stuck_is_named_and_the_demo_fails(tmp_path: Path) -> None:
+    with running(tmp_path, "--no-spark", "--deadline", "5") as demo:
+        demo.until("data below")
+        os.kill(pid_of("n03", demo.text), signal.SIGSTOP)
+        assert demo.status() == 3
+    assert "Not all of it held: chapter" in demo.text
+    assert "n03 is not in the ring" in demo.text
+    assert demo.left() == []
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("broken", "deadline", "said"),
+    [
+        (NO_DETECTOR, "15", r"chapter 3: L0: database: n\d\d under label '\d+' is no live"),
+        pytest.param(NO_REPAIR, "30", r"PUB: n\d\d lacks \d+ of \d+", marks=pytest.mark.slow),
+    ],
+    ids=["crashes are not noticed", "what is missing is not brought"],
+)
+def test_if_healing_is_broken_the_demo_fails_and_says_what_is_wrong(
+    tmp_path: Path, broken: str, deadline: str, said: str
+) -> None:
+    with running(tmp_path, "--no-spark", "--deadline", deadline, first=broken) as demo:
+        assert demo.status() == 3
+    text = " ".join(demo.text.split())
+    assert "✗ not healed after" in text
+    assert re.search(said, text[text.index("Not all of it held") :])
+    assert demo.left() == []
+
+
+# -- without Spark, and what is refused --------------------------------------------------------
+
+
+@pytest.fixture
+def peaceful(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
+    """The demo in this process, without the chapters that damage anything."""
+
+    async def nothing(_: Teller) -> None:
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.setattr(Teller, "damage", nothing)
+        yield patch
+
+
+def told(*options: str) -> int:
+    status: int = skipring.main(["demo", "--n", "4", "--assert", *options], standalone_mode=False)
+    return status
+
+
+@pytest.mark.heavy
+def test_where_spark_is_not_installed_the_demo_says_how_to_install_it_and_ends_well(
+    peaceful: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peaceful.setattr(installed, "find_spec", lambda name: None)
+    assert told() == 0
+    text = capsys.readouterr().out
+    assert "Left out: Spark is not installed; run: pip install 'skipring[spark]'" in text
+    assert "✓ It healed each time" in text
+
+
+@pytest.mark.heavy
+def test_the_scoreboard_can_be_had_as_json_and_nothing_else_is_printed(
+    peaceful: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told("--json", "--no-spark") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [node["node"] for node in found["nodes"]] == ["n00", "n01", "n02", "n03"]
+    assert found["good"] is True
+
+
+@pytest.mark.heavy
+def test_asked_to_stay_it_stays_until_interrupted_and_names_its_supervisor(
+    peaceful: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show = PlainStage.show
+
+    async def show_and_interrupt(stage: PlainStage, scene: Scene) -> None:
+        await show(stage, scene)
+        if isinstance(scene, End):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    peaceful.setattr(PlainStage, "show", show_and_interrupt)
+    with pytest.raises(click.Abort):  # as every command ends that is interrupted
+        told("--stay", "--no-spark")
+    text = capsys.readouterr().out
+    assert re.search(r"skipring ring orders --supervisor 127\.0\.0\.1:\d+ --watch", text)
+
+
+def test_a_place_where_no_report_can_be_written_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    given = ["demo", "--report", str(tmp_path / "nowhere" / "report.html")]
+    with pytest.raises(InputError, match="choose a place with --report"):
+        skipring.main(given, standalone_mode=False)

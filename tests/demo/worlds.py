@@ -1,0 +1,91 @@
+"""Worlds as somebody sees them who looks at a live topic, and scenes made of them."""
+
+from __future__ import annotations
+
+from random import Random
+
+from msgspec.structs import replace
+
+from skipring.core.peers import NodeId
+from skipring.core.publications import Publication
+from skipring.core.state import SubscriberState
+from skipring.demo.sight import Sight, sight_of
+from skipring.demo.story import KILLING, Frame, Outcome, Plan, titled
+from skipring.runtime.inspector import Inspection
+from skipring.wire.runtime_messages import NodeStatus
+from skipring.world.adversaries import ADVERSARIES
+from skipring.world.adversaries.building import legitimate_world, made_publications
+from skipring.world.snapshot import Snapshot
+
+TOPIC = "news"
+CHAPTER = titled(KILLING, Plan())
+
+
+def published(count: int) -> list[Publication]:
+    return made_publications(TOPIC, count, ["shop"], Random(0))
+
+
+def ring_with(n: int, stored: list[Publication]) -> Snapshot:
+    """A legitimate ring in which everybody has all of this."""
+    world = legitimate_world(n, Random(0))
+    states = {
+        node: replace(state, publications=tuple(stored))
+        for node, state in world.subscribers.items()
+    }
+    return replace(world, subscribers=states)
+
+
+def status(state: SubscriberState) -> NodeStatus:
+    return NodeStatus(
+        request=0,
+        member=state.member,
+        label=state.label,
+        left=state.left,
+        right=state.right,
+        ring=state.ring,
+        shortcuts=tuple(state.shortcuts.items()),
+        silence={},
+        digests={},
+        count=len(state.publications),
+        end=len(state.publications),
+        root=state.trie.root,
+    )
+
+
+def seen(world: Snapshot, *, without: frozenset[NodeId] = frozenset()) -> Inspection:
+    """What an inspector finds, if no reference leads to some."""
+    states = {node: it for node, it in world.subscribers.items() if node not in without}
+    return Inspection(
+        snapshot=replace(world, subscribers=states),
+        statuses={node: status(state) for node, state in states.items()},
+    )
+
+
+def sight(world: Snapshot, stored: list[Publication]) -> Sight:
+    nodes = sorted(world.subscribers)
+    return sight_of(seen(world), {}, nodes, [each.id for each in stored])
+
+
+def scrambled_sight(n: int = 16) -> Sight:
+    return sight(ADVERSARIES["A17"].build(n, Random(1)), [])
+
+
+def whole_sight(n: int = 16) -> Sight:
+    return sight(ring_with(n, published(3)), published(3))
+
+
+def frame(of: Sight, *history: int) -> Frame:
+    past = (*history, len(of.faults))
+    return Frame(chapter=CHAPTER, seconds=1.5, rounds=6, sight=of, history=past)
+
+
+def outcome(*faults: str) -> Outcome:
+    return Outcome(
+        chapter=CHAPTER,
+        seconds=4.21,
+        rounds=17,
+        members=11,
+        published=64,
+        lost=0,
+        faults=faults,
+    )
