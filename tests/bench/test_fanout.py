@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skipring.bench import fanout, loss
-from skipring.bench.contest import PLAYER, Cast, hold
-from skipring.bench.fanout import LATENCY, LOSS, THROUGHPUT, measure, ratios
+from skipring.bench import fanout, jobs, loss
+from skipring.bench.contest import PLAYER, Cast, Outcome, hold
+from skipring.bench.fanout import LATENCY, SUSTAINED, THROUGHPUT, measure, ratios
+from skipring.bench.jobs import Job, row_of
 from skipring.bench.peers import catalogue
 from skipring.bench.peers.catalogue import OURS
 from skipring.bench.peers.run import Run
@@ -75,44 +76,100 @@ def test_ratios_follow_from_the_rows(rows: Rows) -> None:
     assert ratios(rows[:-1]) == rows[-1]["ratios"]
 
 
-def _row(job: str, system: str, **figures: float) -> dict[str, Any]:
-    return {"job": job, "system": system, "n": 64, **figures}
+WHOLE = {"delivered": 320, "expected": 320}
 
 
-def test_a_ratio_is_reached_from_1_on() -> None:
-    own = {"messages_per_delivery": 1.0, "supervisor_messages_per_publication": 0.0}
-    settled = {"cpu_us_per_delivery_settled": 3.0}
+def _row(job: str, system: str, cpu: float, settled: float, **figures: float) -> dict[str, Any]:
+    costs = {"cpu_us_per_delivery": cpu, "cpu_us_per_delivery_settled": settled}
+    return {"job": job, "system": system, "n": 64, **costs, **WHOLE, **figures}
+
+
+OWN = {"messages_per_delivery": 1.0, "supervisor_messages_per_publication": 0.0}
+
+
+def test_a_ratio_is_reached_from_1_on_with_what_is_wanted_beside_it() -> None:
     found = ratios(
         [
-            _row(THROUGHPUT, "skipring", cpu_us_per_delivery=2.0, **settled, **own),
-            _row(THROUGHPUT, "nats", cpu_us_per_delivery=5.0),
-            _row(THROUGHPUT, "zeromq", cpu_us_per_delivery=1.0),
-            _row(THROUGHPUT, "redis", cpu_us_per_delivery=8.0),
+            _row(THROUGHPUT, "skipring", 2.0, 4.0, **OWN),
+            _row(THROUGHPUT, "nats", 5.0, 6.0),
+            _row(THROUGHPUT, "zeromq", 1.0, 1.0),
+            _row(THROUGHPUT, "redis", 8.0, 8.0),
             {"job": THROUGHPUT, "system": "zenoh", "n": 64, "skipped": "not installed: ..."},
-            _row(LATENCY, "skipring", cpu_us_per_delivery=2.0, p50_ms=2.0, **own),
-            _row(LATENCY, "nats", cpu_us_per_delivery=9.0, p50_ms=1.5),
-            {"job": LOSS, "system": "skipring", "n": 64, "complete": True},
+            _row(LATENCY, "skipring", 2.0, 2.0, p50_ms=2.0, **OWN),
+            _row(LATENCY, "nats", 9.0, 9.0, p50_ms=1.5),
         ]
     )
+    said = "supervisor_messages_per_publication"
     assert found == {
         "cpu_nats_over_skipring_n64": 2.5,
-        "cpu_nats_over_skipring_n64_over_wanted": 1.0,
+        "cpu_nats_over_skipring_n64_at_least": 2.5,
+        "cpu_nats_over_skipring_n64_reached": 1.0,
+        "cpu_nats_over_skipring_n64_settled": 1.5,
         "cpu_zeromq_over_skipring_n64": 0.5,
-        "cpu_zeromq_over_skipring_n64_over_wanted": 1.5,
+        "cpu_zeromq_over_skipring_n64_at_least": 0.3333,
+        "cpu_zeromq_over_skipring_n64_reached": 1.5,
+        "cpu_zeromq_over_skipring_n64_settled": 0.25,
         "cpu_redis_over_skipring_n64": 4.0,
+        "cpu_redis_over_skipring_n64_settled": 2.0,
         "p50_nats_over_skipring_n64": 0.75,
-        "p50_nats_over_skipring_n64_over_wanted": 0.5,
-        "messages_per_delivery_throughput_n64": 1.0,
-        "messages_per_delivery_throughput_n64_over_wanted": 1.2,
-        "messages_per_delivery_latency_n64": 1.0,
-        "messages_per_delivery_latency_n64_over_wanted": 1.2,
-        "supervisor_messages_per_publication_throughput_n64": 0.0,
-        "supervisor_messages_per_publication_throughput_n64_over_wanted": 1.0,
-        "supervisor_messages_per_publication_latency_n64": 0.0,
-        "supervisor_messages_per_publication_latency_n64_over_wanted": 1.0,
-        "cpu_settled_over_delivered_n64": 1.5,
-        "complete_after_loss_n64_over_wanted": 1.0,
+        "p50_nats_over_skipring_n64_at_least": 1.5,
+        "p50_nats_over_skipring_n64_reached": 0.5,
+        "cpu_settled_over_delivered_throughput_n64": 2.0,
+    } | {
+        f"{name}_{job}_n64{suffix}": value
+        for job in (THROUGHPUT, LATENCY)
+        for name, values in (("messages_per_delivery", (1.0, 1.2, 1.2)), (said, (0.0, 0.0, 1.0)))
+        for suffix, value in zip(("", "_at_most", "_reached"), values, strict=True)
     }
+
+
+def test_a_sustained_run_has_ratios_of_its_own() -> None:
+    found = ratios(
+        [_row(SUSTAINED, "skipring", 5.0, 10.0, **OWN), _row(SUSTAINED, "nats", 5.0, 5.0)]
+    )
+    assert found["cpu_nats_over_skipring_sustained_n64"] == 1.0
+    assert found["cpu_nats_over_skipring_sustained_n64_reached"] == 0.4
+    assert found["cpu_nats_over_skipring_sustained_n64_settled"] == 0.5
+    assert found["cpu_settled_over_delivered_sustained_n64"] == 2.0
+
+
+@pytest.mark.parametrize("loser", ["skipring", "nats"])
+def test_a_run_that_lost_something_has_no_ratio(loser: str) -> None:
+    rows = [_row(THROUGHPUT, "skipring", 2.0, 4.0, **OWN), _row(THROUGHPUT, "nats", 5.0, 5.0)]
+    assert "cpu_nats_over_skipring_n64" in ratios(rows)
+    lost = [row | {"failed": "..."} if row["system"] == loser else row for row in rows]
+    assert not [name for name in ratios(lost) if "nats" in name]
+
+
+def test_a_run_in_which_not_all_has_come_is_named_as_failed() -> None:
+    outcome = _outcome(delivered=199.0)
+    job = Job(name=THROUGHPUT, n=4, size=128, count=50, repeats=2)
+    row = row_of(job, "nats", [_outcome(delivered=200.0), outcome])
+    assert (row["delivered"], row["expected"]) == (199, 200)
+    assert row["failed"] == "in 1 of 2 runs 199 came of 200"
+    assert "failed" not in row_of(job, "nats", [_outcome(delivered=200.0)])
+
+
+def _outcome(delivered: float) -> Outcome:
+    cpu = {"publisher": 1.0, "subscribers": 2.0}
+    return Outcome(
+        wall_s=1.0, cpu_s=cpu, cpu_settled_s=cpu, settled_s=1.0, figures={"delivered": delivered}
+    )
+
+
+def test_what_is_too_slow_for_a_sustained_run_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "find_spec", lambda _: None)
+    systems = ["zenoh", "zeromq-asyncio", "gossipsub"]
+    rows = list(measure([256], systems=systems, jobs=[SUSTAINED]))
+    assert [(row["system"], row["n"]) for row in rows[:-1]] == [("zenoh", fanout.SUSTAINED_N)]
+
+
+@pytest.mark.heavy
+def test_a_sustained_run_is_measured_as_the_others_are() -> None:
+    row, last = measure([N], count=COUNT, repeats=1, systems=["skipring"], jobs=[SUSTAINED])
+    assert (row["job"], row["n"], row["count"]) == (SUSTAINED, N, COUNT)
+    assert row["delivered"] == row["expected"] == N * COUNT
+    assert f"cpu_settled_over_delivered_sustained_n{N}" in last["ratios"]
 
 
 @pytest.mark.heavy
@@ -129,7 +186,20 @@ def test_what_is_missing_is_said() -> None:
     row = loss.measure(n=4, count=100, share=1.0, deadline_s=0.5)  # nobody hears anything
     assert row["complete"] is False
     assert row["missing"] > 0
-    assert loss.ratios([row]) == {"complete_after_loss_n4_over_wanted": 0.0}
+    name = "complete_after_loss_n4"
+    assert loss.ratios([row]) == {name: 0.0, f"{name}_at_least": 1.0, f"{name}_reached": 0.0}
+
+
+def test_a_loss_that_cannot_be_measured_is_said_and_has_no_ratio(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(**_: object) -> None:
+        raise SkipringError("no room")
+
+    monkeypatch.setattr(loss, "measure", fail)
+    row, last = measure([N], systems=["skipring"], jobs=[loss.JOB])
+    assert row == {"job": "loss", "system": "skipring", "n": N, "failed": "no room"}
+    assert last == {"ratios": {}}
 
 
 def test_a_run_whose_process_ends_says_what_it_said_last(tmp_path: Path) -> None:
@@ -141,14 +211,22 @@ def test_a_run_whose_process_ends_says_what_it_said_last(tmp_path: Path) -> None
             cast.pause()
 
 
-def test_the_command_prints_the_rows_and_knows_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "find_spec", lambda _: None)
-    command = ["bench", "fanout", "--n", "2,3", "--systems", "zenoh", "--job", THROUGHPUT]
-    got = CliRunner().invoke(skipring, command)
-    assert [json.loads(line) for line in got.output.splitlines()] == list(
-        measure([2, 3], systems=["zenoh"], jobs=[THROUGHPUT])
-    )
-    wrong = CliRunner().invoke(skipring, ["bench", "fanout", "--systems", "zenoh,kafka"])
+def test_the_command_measures_skipring_beside_those_it_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[list[str]] = []
+
+    def measured(_: list[int], *, systems: list[str], **__: object) -> list[dict[str, object]]:
+        asked.append(systems)
+        return [{"system": name} for name in systems]
+
+    monkeypatch.setattr(fanout, "measure", measured)
+    for against in ("zenoh,nats", "nats,skipring", OURS):
+        command = ["bench", "fanout", "--n", "2,3", "--against", against, "--job", THROUGHPUT]
+        got = CliRunner().invoke(skipring, command)
+        assert [json.loads(line)["system"] for line in got.output.splitlines()] == asked[-1]
+    assert asked == [[OURS, "zenoh", "nats"], ["nats", OURS], [OURS]]
+    wrong = CliRunner().invoke(skipring, ["bench", "fanout", "--against", "zenoh,kafka"])
     assert wrong.exit_code == 2
     assert "'kafka' is not one of" in wrong.output
 
@@ -162,4 +240,4 @@ def test_a_profile_of_each_process_is_written_where_it_is_wanted(tmp_path: Path)
 
 @pytest.mark.parametrize("n", [1, 64, 256, 100_000])
 def test_a_run_of_usual_size_has_a_usual_number_of_publications(n: int) -> None:
-    assert fanout.COUNT_MIN <= fanout.usual_count(n) <= fanout.COUNT_MAX
+    assert jobs.COUNT_MIN <= jobs.usual_count(n) <= jobs.COUNT_MAX

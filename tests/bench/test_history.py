@@ -1,5 +1,7 @@
 """What ``skipring bench history`` measures, with few publications."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def rows() -> Rows:
-    return list(measure(COUNT, repeats=1, systems=["skipring"]))
+    return list(measure([COUNT], repeats=1, systems=["skipring"]))
 
 
 @pytest.mark.heavy
@@ -34,31 +36,67 @@ def test_the_cost_is_that_of_the_newcomer_and_of_those_who_have_it(rows: Rows) -
     assert row["settled_s"] >= row["wall_s"] > 0
 
 
-def test_a_ratio_is_reached_from_1_on() -> None:
+def _row(system: str, count: int, cpu_s: float) -> dict[str, Any]:
+    costs = {"cpu_s": cpu_s, "cpu_us_per_publication": 1e6 * cpu_s / count}
+    return {"system": system, "count": count, **costs}
+
+
+def test_a_ratio_is_reached_from_1_on_with_what_is_wanted_of_the_longest() -> None:
     costs = {"skipring": 2.0, "skipring-tls": 3.0, "jetstream": 8.0, "redis-streams": 1.0}
-    whole = {"delivered": 7, "expected": 7}
-    rows: Rows = [{"system": system, "cpu_s": cost, **whole} for system, cost in costs.items()]
+    rows = [_row(system, 100, cost) for system, cost in costs.items()]
     assert ratios(rows) == {
-        "cpu_skipring-tls_over_skipring": 1.5,
-        "cpu_jetstream_over_skipring": 4.0,
-        "cpu_jetstream_over_skipring_over_wanted": 2.0,
-        "cpu_redis-streams_over_skipring": 0.5,
-        "cpu_redis-streams_over_skipring_over_wanted": 0.5,
+        "cpu_skipring-tls_over_skipring_100": 1.5,
+        "cpu_jetstream_over_skipring_100": 4.0,
+        "cpu_jetstream_over_skipring_100_at_least": 2.0,
+        "cpu_jetstream_over_skipring_100_reached": 2.0,
+        "cpu_redis-streams_over_skipring_100": 0.5,
+        "cpu_redis-streams_over_skipring_100_at_least": 1.0,
+        "cpu_redis-streams_over_skipring_100_reached": 0.5,
     }
     assert ratios(rows[1:]) == {}
 
 
+def test_a_longer_history_is_compared_with_the_shortest() -> None:
+    rows = [
+        _row("skipring", 10, 1.0),
+        _row("jetstream", 10, 1.0),
+        _row("skipring", 100, 5.0),
+        _row("jetstream", 100, 20.0),
+    ]
+    assert ratios(rows) == {
+        "cpu_jetstream_over_skipring_10": 1.0,
+        "cpu_jetstream_over_skipring_100": 4.0,
+        "cpu_jetstream_over_skipring_100_at_least": 2.0,
+        "cpu_jetstream_over_skipring_100_reached": 2.0,
+        "cpu_skipring_history_100_over_10": 0.5,
+        "cpu_jetstream_history_100_over_10": 2.0,
+    }
+
+
 def test_who_stops_early_is_not_compared() -> None:
-    whole: Rows = [{"system": "skipring", "cpu_s": 2.0, "delivered": 7, "expected": 7}]
-    assert (
-        ratios([*whole, {"system": "jetstream", "cpu_s": 1.0, "delivered": 6, "expected": 7}]) == {}
-    )
+    early = _row("jetstream", 100, 1.0) | {"failed": "in 1 of 1 runs 6 came of 100"}
+    assert ratios([_row("skipring", 100, 2.0), early]) == {}
+
+
+@pytest.mark.heavy
+def test_a_peer_that_fails_is_named_and_the_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "redis-server"
+    program.write_text("#!/bin/sh\necho no room >&2\nexit 1\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("skipring.bench.peers.catalogue.find_spec", lambda _: object())
+    bad, good, last = measure([COUNT], repeats=1, systems=["redis-streams", "skipring"])
+    assert bad["failed"] == "redis-server does not start: no room"
+    assert good["delivered"] == good["expected"] == COUNT
+    assert last == {"ratios": {}}
 
 
 def test_a_peer_that_is_not_installed_is_named_with_its_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    rows = list(measure(COUNT, repeats=1, systems=["jetstream"]))
+    rows = list(measure([COUNT], repeats=1, systems=["jetstream"]))
     assert rows[0]["skipped"].startswith("not installed: apt-get install nats-server")
     assert rows[1:] == [{"ratios": {}}]

@@ -45,7 +45,7 @@ def test_a_peer_delivers_everything(name: str) -> None:
 @pytest.mark.parametrize("name", STORED_PEERS)
 def test_a_peer_gives_its_history_to_a_newcomer(name: str) -> None:
     _require(STORED[name])
-    row, _ = history.measure(20, repeats=1, systems=[name])
+    row, _ = history.measure([20], repeats=1, systems=[name])
     assert row["delivered"] == row["expected"] == 20
     assert row["cpu_s_newcomer"] > 0
 
@@ -114,7 +114,7 @@ def _children(pid: int) -> set[int]:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("job", ["fanout --n 2 --systems skipring", "history --systems skipring"])
+@pytest.mark.parametrize("job", ["fanout --n 2 --against skipring", "history --against skipring"])
 def test_who_ends_a_benchmark_ends_its_processes_and_leaves_no_files(
     number: int, job: str, tmp_path: Path
 ) -> None:

@@ -6,18 +6,20 @@ from typing import Any
 
 import pytest
 
-from skipring.bench import sim
+from skipring.bench import recovery, sim
+from skipring.bench.goals import at_least, at_most
 from skipring.bench.memory import peak_bytes, resident_bytes
 from skipring.bench.sim import MESSAGES_PER_TICK, measure
 from skipring.core.messages import CheckLabel
 from skipring.sim.schedulers import RandomOrder, run_rounds
+from skipring.world.adversaries import ADVERSARIES
 
-N, RING_N = 6, 9
+N, RING_N, RECOVERY_N = 6, 9, 4
 
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
-    return list(measure(N, RING_N, seed=1))
+    return list(measure(N, RING_N, RECOVERY_N, seed=1))
 
 
 def test_each_measurement_is_a_row_and_the_ratios_are_last(rows: list[dict[str, Any]]) -> None:
@@ -27,6 +29,7 @@ def test_each_measurement_is_a_row_and_the_ratios_are_last(rows: list[dict[str, 
         ("healing", "skipring", RING_N),
         ("events", "skipring", N),
         ("events", "skeleton", N),
+        *(("recovery", "skipring", RECOVERY_N) for _ in ADVERSARIES),
     ]
     assert list(last) == ["ratios"]
 
@@ -47,17 +50,16 @@ def test_events_are_measured_several_times(rows: list[dict[str, Any]]) -> None:
 
 
 def test_ratios_are_to_what_is_wanted_and_to_the_skeleton(rows: list[dict[str, Any]]) -> None:
-    memory, healing, real, skeleton, last = rows
+    memory, healing, real, skeleton, *recoveries, last = rows
+    name, speed = "bytes_per_subscriber", real["events_per_s"]
+    bound = sim.BYTES_PER_SUBSCRIBER
     assert last["ratios"] == pytest.approx(
         {
-            "events_per_s_over_wanted": real["events_per_s"] / sim.EVENTS_PER_S,
-            "events_per_s_over_skeleton": real["events_per_s"] / skeleton["events_per_s"],
-            "bytes_per_subscriber_over_wanted": (
-                memory["bytes_per_subscriber"] / sim.BYTES_PER_SUBSCRIBER
-            ),
-            "peak_bytes_per_subscriber_over_wanted": (
-                healing["peak_bytes_per_subscriber"] / sim.BYTES_PER_SUBSCRIBER
-            ),
+            **at_least("events_per_s", speed, sim.EVENTS_PER_S),
+            "events_per_s_skipring_over_skeleton": speed / skeleton["events_per_s"],
+            **at_most(name, memory[name], bound),
+            **at_most(f"peak_{name}", healing[f"peak_{name}"], bound),
+            **recovery.ratios(recoveries),
         },
         abs=0.01,
     )
@@ -66,9 +68,10 @@ def test_ratios_are_to_what_is_wanted_and_to_the_skeleton(rows: list[dict[str, A
 def test_what_does_not_depend_on_the_machine_depends_on_the_seed_alone(
     rows: list[dict[str, Any]],
 ) -> None:
-    healing = [row for row in measure(N, RING_N, seed=1) if row.get("job") == "healing"]
+    again = measure(N, RING_N, RECOVERY_N, seed=1)
+    healing = next(row for row in again if row["job"] == "healing")
     for name in ("rounds_strict", "events"):
-        assert [row[name] for row in healing] == [rows[1][name]]
+        assert healing[name] == rows[1][name]
 
 
 def test_the_skeleton_sends_as_much_as_a_subscriber_and_thinks_nothing_of_it() -> None:

@@ -16,19 +16,20 @@ def bench(*words: str) -> Result:
 def test_each_measurement_is_a_line_of_json_and_the_ratios_are_last(
     options: tuple[str, ...],
 ) -> None:
-    result = bench("sim", "--n", "4", "--ring-n", "5", "--seed", "3", *options)
+    result = bench("sim", "--n", "4", "--ring-n", "5", "--recovery-n", "3", "--seed", "3", *options)
     assert (result.exit_code, result.stderr) == (0, "")
     *rows, last = (json.loads(line) for line in result.stdout.splitlines())
-    assert [(row["job"], row["system"], row["n"]) for row in rows] == [
+    assert [(row["job"], row["system"], row["n"]) for row in rows[:4]] == [
         ("memory", "skipring", 5),
         ("healing", "skipring", 5),
         ("events", "skipring", 4),
         ("events", "skeleton", 4),
     ]
+    assert {(row["job"], row["n"]) for row in rows[4:]} == {("recovery", 3)}
     assert list(last) == ["ratios"]
 
 
-@pytest.mark.parametrize("option", ["--n", "--ring-n"])
+@pytest.mark.parametrize("option", ["--n", "--ring-n", "--recovery-n"])
 @pytest.mark.parametrize("value", ["1", "0", "-1", "1000001", "many"])
 def test_a_size_that_cannot_be_measured_is_refused(option: str, value: str) -> None:
     result = bench("sim", option, value)

@@ -1,6 +1,9 @@
 """The way of a publication, put together from what the nodes noted."""
 
+import pytest
+
 from skipring.core.effects import Origin
+from skipring.watch import journeys as module
 from skipring.watch.journeys import KEPT, Journeys, pulse_of
 from skipring.wire.watching import Arrival
 
@@ -59,3 +62,17 @@ def test_only_the_last_journeys_are_kept() -> None:
     journeys.add(pulse_of("b", arrival(2_000, "a", seq=seq)) for seq in range(KEPT + 1))
     assert journeys.find("a", 0, 2) is None
     assert journeys.find("a", KEPT, 2) is not None
+
+
+def test_only_so_many_steps_are_remembered_however_large_the_ring_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "STEPS_MAX", 10)
+    journeys = Journeys()
+    for seq in range(4):
+        journeys.add(pulse_of(f"n{number}", arrival(2_000, "a", seq)) for number in range(4))
+    assert journeys.find("a", 0, members=4) is None
+    last = journeys.find("a", 3, members=4)
+    assert last is not None
+    assert last.reached == 4
+    assert sum(map(len, journeys._steps.values())) == journeys._count <= 10

@@ -1,11 +1,18 @@
 """All topics and supervisors at a glance."""
 
 import asyncio
+from random import Random
 
 import pytest
 
-from skipring.errors import UnreachableError
+from skipring.core.state import SupervisorState
+from skipring.errors import SkipringError, UnreachableError
+from skipring.runtime import supervisor
+from skipring.runtime.inspector import Inspector
+from skipring.runtime.settings import Settings
+from skipring.runtime.supervisor import SupervisorServer
 from skipring.testing import Cluster
+from skipring.watch import overview
 from skipring.watch.overview import Observer, Pace, differing, most_common
 
 PATIENCE_S = 30.0
@@ -114,5 +121,121 @@ def test_where_nobody_answers_that_is_said() -> None:
         async with Observer(["127.0.0.1:9"]) as observer:
             with pytest.raises(UnreachableError, match=r"no supervisor answers at 127\.0\.0\.1:9"):
                 await observer.overview()
+
+    asyncio.run(scene())
+
+
+async def until_topics(observer: Observer, topics: set[str]) -> None:
+    """Look until there are these topics."""
+    async with asyncio.timeout(PATIENCE_S):
+        while {each.topic for each in (await observer.overview()).topics} != topics:
+            pass
+
+
+def test_the_members_of_a_supervisor_with_many_topics_are_all_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "TOPICS_IN_A_PAGE", 2)
+
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            for number in range(4):
+                cluster.node("n00").subscribe(f"t{number}")
+            async with Observer(supervisors_of(cluster)) as observer:
+                await until_topics(observer, {"news", "t0", "t1", "t2", "t3"})
+                (row,) = (await observer.overview()).supervisors
+                assert (row.topics, row.members) == (5, 5)
+
+    asyncio.run(scene())
+
+
+def test_what_is_over_is_forgotten_by_whoever_watches_and_by_the_supervisor() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            cluster.node("n00").subscribe("short")
+            async with Observer(supervisors_of(cluster)) as observer:
+                await until_topics(observer, {"news", "short"})
+                assert observer.requests.keys() == {"news", "short"}
+                await cluster.node("n00").unsubscribe("short", PATIENCE_S)
+                await until_topics(observer, {"news"})
+                server = cluster._seats[0].server
+                assert server is not None
+                async with asyncio.timeout(PATIENCE_S):
+                    while observer.requests.keys() | server._requests.keys() != {"news"}:
+                        await observer.overview()
+
+    asyncio.run(scene())
+
+
+def test_one_topic_that_cannot_be_seen_does_not_hide_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inspect = Inspector.inspect
+
+    async def inspect_all_but_one(self: Inspector, *args: object) -> object:
+        if self._topic == "endless":
+            raise SkipringError("the supervisor's database has no end")
+        return await inspect(self, *args)  # type: ignore[arg-type]
+
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            cluster.node("n00").subscribe("endless")
+            async with Observer(supervisors_of(cluster)) as observer:
+                await until_topics(observer, {"news", "endless"})
+                monkeypatch.setattr(Inspector, "inspect", inspect_all_but_one)
+                seen = await observer.overview()
+                assert [each.topic for each in seen.topics] == ["news"]
+                assert seen.unlisted == 1
+
+    asyncio.run(scene())
+
+
+def test_only_so_many_topics_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "TOPICS_MAX", 1)
+
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            for number in range(4):
+                cluster.node("n00").subscribe(f"t{number}")
+            async with Observer(supervisors_of(cluster)) as observer, asyncio.timeout(PATIENCE_S):
+                while (await observer.overview()).supervisors[0].topics < 5:
+                    pass
+                for number in range(4):
+                    await observer.inspect(f"t{number}")
+                seen = await observer.overview()
+                assert [each.topic for each in seen.topics] == ["news", "t0"]
+                assert (len(observer.inspections), seen.unlisted) == (2, 3)
+
+    asyncio.run(scene())
+
+
+def test_a_topic_that_is_not_served_does_not_make_its_supervisor_silent() -> None:
+    async def scene() -> None:
+        settings = Settings(allowed_topics=("news",), tick_s=0.05)
+        server = await SupervisorServer(settings, rng=Random(1)).start("127.0.0.1", 0)
+        try:
+            async with Observer([server.address]) as observer:
+                await observer.overview()
+                with pytest.raises(UnreachableError, match="does not serve"):
+                    await observer.inspect("secret")
+                assert observer.statuses[server.address] is not None
+        finally:
+            await server.close()
+
+    asyncio.run(scene())
+
+
+def test_a_ring_that_its_supervisor_has_just_forgotten_is_still_seen() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                await observer.inspect("news")
+                server = cluster._seats[0].server
+                assert server is not None
+                server.load("news", SupervisorState())
+                seen = await observer.inspect("news")
+                assert seen is not None
+                assert seen.statuses.keys() == {"n00", "n01", "n02"}
 
     asyncio.run(scene())

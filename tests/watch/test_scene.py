@@ -161,6 +161,25 @@ def test_one_that_lacks_publications_is_counted_and_named() -> None:
     assert scene.legitimate  # the ring is; its contents are another matter
 
 
+def test_those_lack_publications_who_have_fewer_also_if_they_are_most() -> None:
+    whole = legitimate()
+    ahead = status(whole.subscribers["n1"], 1, b"r" * DIGEST_BYTES)
+    scene = drawn(whole, n1=ahead)
+    reasons = {each.node: each.reasons for each in scene.nodes}
+    assert reasons.pop("n1") == ()
+    assert reasons == {node: (f"{node} has 0 of 1 publications",) for node in reasons}
+
+
+def test_as_many_publications_are_not_always_the_same() -> None:
+    whole = legitimate()
+    states = whole.subscribers
+    full = {node: status(state, 5, b"r" * DIGEST_BYTES) for node, state in states.items()}
+    other = status(states["n1"], 5, b"x" * DIGEST_BYTES)
+    scene = drawn(whole, **(full | {"n1": other}))
+    (node,) = (each for each in scene.nodes if each.reasons)
+    assert (node.node, node.reasons) == ("n1", ("n1 has 5, but not the same publications",))
+
+
 @pytest.mark.parametrize("code", sorted(ADVERSARIES))
 def test_whatever_state_a_topic_is_in_it_can_be_drawn(code: str) -> None:
     world = ADVERSARIES[code].build(9, Random(1))

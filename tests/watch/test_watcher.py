@@ -96,6 +96,25 @@ def test_messages_are_read_once_and_from_another_member_if_one_goes() -> None:
     asyncio.run(scene())
 
 
+def test_messages_are_read_on_after_a_member_has_lost_what_it_had() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.publish("n00", b"one")
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                watching = TopicWatcher(observer, "news")
+                await watching.look()
+                assert [each.text for each in await watching.read()] == ["one"]
+                assert watching._read is not None
+                watching._read = watching._read[0], 1000  # as much as it had before
+                await cluster.publish("n00", b"two")
+                await cluster.settle(timeout=PATIENCE_S)
+                await watching.look()
+                assert [each.text for each in await watching.read()] == ["two"]
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize(
     ("payload", "text"),
     [

@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 
 from skipring.errors import InputError
 from skipring.testing import Cluster
-from skipring.web.access import COOKIE, FOREIGN, NO_COOKIE, NOT_OUR_HOST, USED, Gate
+from skipring.web.access import FOREIGN, NO_COOKIE, NOT_OUR_HOST, USED, Gate
 from skipring.web.serving import Dashboard
 from tests.web.asking import Answer, Visitor
 
@@ -31,7 +31,8 @@ def is_refused(answer: Answer, why: str) -> bool:
 def test_without_a_cookie_nothing_is_answered(path: str) -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         assert is_refused(await visitor.get(path), NO_COOKIE)
-        assert is_refused(await visitor.get(path, Cookie=f"{COOKIE}=guessed"), NO_COOKIE)
+        guess = f"skipring-{visitor.address.port}=guessed"
+        assert is_refused(await visitor.get(path, Cookie=guess), NO_COOKIE)
         assert is_refused(await visitor.get(path, Cookie="a=b; c d;;=;"), NO_COOKIE)
 
     visiting(scene)
@@ -41,7 +42,7 @@ def test_the_address_gives_a_strict_cookie_and_leads_to_the_page_without_the_tok
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         answer = await visitor.enter()
         assert (answer.status, answer.headers["location"]) == (303, "/")
-        cookie = SimpleCookie(answer.headers["set-cookie"])[COOKIE]
+        (cookie,) = SimpleCookie(answer.headers["set-cookie"]).values()
         assert cookie["httponly"] is True
         assert cookie["samesite"] == "strict"
         assert (await visitor.get("/api/settings")).status == 200
@@ -67,6 +68,29 @@ def test_an_address_works_once_and_then_there_is_another() -> None:
             assert (await first.get("/api/settings")).status == 200
 
     asyncio.run(visit())
+
+
+def test_a_visitor_comes_in_also_where_nobody_reads_what_is_printed() -> None:
+    def fail() -> None:
+        raise BrokenPipeError
+
+    async def visit() -> None:
+        async with Dashboard(NOBODY, on_entered=fail) as dashboard:
+            visitor = Visitor(dashboard)
+            assert (await visitor.enter()).status == 303
+            assert (await visitor.get("/api/settings")).status == 200
+
+    asyncio.run(visit())
+
+
+def test_who_was_let_in_may_open_the_address_again() -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        await visitor.enter()
+        again = await visitor.get(f"/?{visitor.address.query}")
+        assert (again.status, again.headers["location"]) == (303, "/")
+        assert "set-cookie" not in again.headers
+
+    visiting(scene)
 
 
 @pytest.mark.parametrize("token", ["", "x", "%C3%BC", "a" * 4000])
@@ -149,14 +173,66 @@ def test_nothing_outside_of_the_static_files_is_served() -> None:
 
 def test_a_gate_compares_bytes_not_texts() -> None:
     gate = Gate()
+    gate.open_at("127.0.0.1:7", 7)
     assert gate.enter("ü") is None  # comparing texts in constant time takes ASCII only
-    assert not gate.knows(Headers({"cookie": f"{COOKIE}=\xfc"}))
+    assert not gate.knows(Headers({"cookie": "skipring-7=\xfc"}))
+
+
+def test_a_browser_leaves_out_the_usual_port() -> None:
+    gate = Gate()
+    gate.open_at("127.0.0.1:80", 80)
+    assert gate.refusal("GET", Headers({"host": "127.0.0.1"})) is None
+    origin = {"host": "localhost", "origin": "http://localhost"}
+    assert gate.refusal("POST", Headers(origin)) is None
+    gate.open_at("127.0.0.1:8080", 8080)
+    assert gate.refusal("GET", Headers({"host": "127.0.0.1"})) == NOT_OUR_HOST
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        '{ours}; x={{"a":1}}',
+        'x={{"a":1}}; {ours}',
+        "a[b]=c; {ours};",
+        "{name}=theirs; {ours}",
+        "{ours}; {name}=theirs",
+    ],
+)
+def test_cookies_of_other_servers_on_this_machine_do_not_keep_us_out(others: str) -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        await visitor.enter()
+        assert visitor.cookie is not None
+        name = visitor.cookie.partition("=")[0]
+        cookies = others.format(ours=visitor.cookie, name=name)
+        assert (await visitor.get("/api/settings", Cookie=cookies)).status == 200
+
+    visiting(scene)
+
+
+@pytest.mark.parametrize("site", ["same-site", "cross-site"])
+def test_another_page_cannot_load_anything_but_may_link_to_us(site: str) -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        await visitor.enter()
+        loaded = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
+        opened = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}
+        ours = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
+        assert is_refused(await visitor.get("/api/timeline?topic=t", **loaded), FOREIGN)
+        assert (await visitor.get("/", **opened)).status == 200
+        assert (await visitor.get("/api/settings", **ours)).status == 200
+
+    visiting(scene)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
 def test_a_dashboard_is_for_this_machine_only(host: str) -> None:
     with pytest.raises(InputError, match="this machine only"):
         Dashboard(NOBODY, host=host)
+
+
+@pytest.mark.parametrize("topic", ["", "x" * 300, "a\nb"])
+def test_a_topic_that_cannot_be_is_refused_at_the_start(topic: str) -> None:
+    with pytest.raises(InputError, match="a topic has"):
+        Dashboard(NOBODY, topic=topic)
 
 
 def test_a_port_that_is_taken_is_said_to_be() -> None:
@@ -175,6 +251,20 @@ def test_two_dashboards_do_not_take_each_others_cookies() -> None:
             await visitor.enter()
             other.cookie = visitor.cookie
             assert is_refused(await other.get("/api/settings"), NO_COOKIE)
+
+    asyncio.run(visit())
+
+
+def test_two_dashboards_can_be_open_in_one_browser() -> None:
+    async def visit() -> None:
+        async with Dashboard(NOBODY) as one, Dashboard(NOBODY) as two:
+            visitor, other = Visitor(one), Visitor(two)
+            jar: SimpleCookie = SimpleCookie()  # one for all ports, as in a browser
+            for each in (visitor, other):
+                jar.load((await each.enter()).headers["set-cookie"])
+            cookies = "; ".join(f"{name}={each.value}" for name, each in jar.items())
+            assert (await visitor.get("/api/settings", Cookie=cookies)).status == 200
+            assert (await other.get("/api/settings", Cookie=cookies)).status == 200
 
     asyncio.run(visit())
 

@@ -2,17 +2,24 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from random import Random
 from typing import Any
 
 import pytest
 
 from skipring.core.topology import levels, ring_edges, shortcut_edges
+from skipring.errors import SkipringError
+from skipring.runtime.settings import Settings
+from skipring.runtime.supervisor import SupervisorServer
 from skipring.testing import Cluster
+from skipring.watch import watcher
 from skipring.web import feed
 from skipring.web.serving import Dashboard
 from tests.web.asking import PATIENCE_S, Visitor
 
 N = 8
+NOBODY = ("127.0.0.1:9",)  # no supervisor is there: the dashboard says so, and serves
 Scene = Callable[[Visitor, Cluster], Awaitable[None]]
 
 
@@ -228,6 +235,25 @@ def test_a_node_s_story_is_told() -> None:
     watching(scene, n=2)
 
 
+def test_a_node_s_story_says_what_it_lacks_and_is_told_without_its_supervisor_too() -> None:
+    async def scene(visitor: Visitor, cluster: Cluster) -> None:
+        await until(visitor, "scene", lambda each: each["legitimate"])
+        await cluster.stop_supervisor()
+        await until(visitor, "trouble", lambda each: each["text"] is not None)
+        with cluster.partition(["n00"], ["n01", "n02"]):
+            await cluster.publish("n00", b"nobody hears it")
+            ahead = (await visitor.get("/api/node?topic=news&node=n00")).value
+            told = (await visitor.get("/api/node?topic=news&node=n01")).value
+        assert ahead["violations"] == []
+        assert told["standing"].startswith("a member under label")
+        assert told["journal"]
+        (wrong,) = told["violations"]
+        assert (wrong["layer"], wrong["text"]) == ("PUB", "n01 has 0 of 1 publications")
+        assert "compare their tries" in wrong["repair"]
+
+    watching(scene, n=3)
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -271,14 +297,144 @@ def test_a_page_that_reads_too_slowly_gets_how_things_are() -> None:
             supervisors = cluster.url.removeprefix("skipring://").split(",")
             async with Dashboard(supervisors, topic="news") as dashboard:
                 stream = dashboard._feed
-                async with stream.listening("news") as queue:
+                with stream.listening("news") as page:
                     channel = stream._channels["news"]
                     for number in range(3 * feed.WAITING_MAX):
                         stream._tell(channel, feed.event("pulses", {"number": number}))
-                    waiting = [queue.get_nowait() for _ in range(queue.qsize())]
+                    waiting = [await page.get() for _ in range(page._waiting.qsize())]
         assert len(waiting) <= feed.WAITING_MAX
         assert waiting[-1] == feed.event("pulses", {"number": 3 * feed.WAITING_MAX - 1})
-        assert waiting[0].startswith(b"event: trouble")
+        assert waiting[0] == feed.event("trouble", {"text": None})
+
+    asyncio.run(scene())
+
+
+def test_what_waits_for_a_page_is_bounded_in_bytes_too() -> None:
+    async def scene() -> None:
+        async with Dashboard(NOBODY) as dashboard:
+            stream = dashboard._feed
+            with stream.listening(None) as page:
+                large = feed.WAITING_BYTES_MAX // 2
+                for _ in range(5):
+                    stream._tell_all(b"x" * large)
+                assert page._bytes <= feed.WAITING_BYTES_MAX + large
+                while page._waiting.qsize():
+                    await page.get()
+                assert page._bytes == 0
+
+    asyncio.run(scene())
+
+
+def test_one_topic_or_page_too_many_is_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed, "PAGES_MAX", feed.WATCHED_MAX + 1)
+
+    async def scene() -> None:
+        async with Dashboard(NOBODY) as dashboard:
+            visitor = Visitor(dashboard)
+            await visitor.enter()
+            async with AsyncExitStack() as stack:
+                for number in range(feed.WATCHED_MAX):
+                    await first_event(visitor, f"t{number}", stack)
+                answer = await visitor.get("/api/events?topic=another")
+                assert (answer.status, "close another page" in answer.value["error"]) == (409, True)
+                await first_event(visitor, "t0", stack)
+                answer = await visitor.get("/api/events?topic=t0")
+                assert (answer.status, "pages are open" in answer.value["error"]) == (409, True)
+
+    asyncio.run(scene())
+
+
+async def first_event(visitor: Visitor, topic: str, stack: AsyncExitStack) -> None:
+    """Open a stream, and wait until it is one."""
+    await anext(await stack.enter_async_context(visitor.events(topic)))
+
+
+def test_a_topic_that_no_page_shows_is_given_up_after_a_while_but_for_the_chosen_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        async with Dashboard(NOBODY, topic="chosen") as dashboard:
+            stream = dashboard._feed
+            stream.watcher("other")
+            with stream.listening("shown"):
+                stream._forget_old()
+                assert stream._channels.keys() == {"chosen", "other", "shown"}
+                monkeypatch.setattr(feed, "UNSEEN_S", -1.0)
+                stream._forget_old()
+                assert stream._channels.keys() == {"chosen", "shown"}
+            stream._forget_old()
+            assert stream._channels.keys() == {"chosen"}
+
+    asyncio.run(scene())
+
+
+def test_a_mistake_of_ours_is_told_and_does_not_end_the_watching() -> None:
+    async def scene(visitor: Visitor, _: Cluster) -> None:
+        def fail(*_: object) -> None:
+            raise ArithmeticError("broken")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(watcher, "make_scene", fail)
+            trouble = await until(visitor, "trouble", lambda each: each["text"] is not None)
+            assert "broken" in trouble["text"]
+            answer = await visitor.get("/api/timeline?topic=news")
+            assert answer.value == {"samples": []}
+        await until(visitor, "trouble", lambda each: each["text"] is None)
+        await until(visitor, "scene", lambda each: each["legitimate"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feed, "SCENE_S", 0.01)
+        watching(scene, n=2)
+
+
+def test_a_mistake_of_ours_is_an_answer_in_json_too() -> None:
+    async def scene(visitor: Visitor, _: Cluster) -> None:
+        def fail(*_: object) -> None:
+            raise ArithmeticError("broken")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(feed.Feed, "watcher", fail)
+            answer = await visitor.get("/api/timeline?topic=news")
+        assert answer.status == 500
+        assert "broken" in answer.value["error"]
+        assert "content-security-policy" in answer.headers
+
+    watching(scene, n=1)
+
+
+def test_a_topic_that_is_not_served_is_said_to_be_and_the_supervisor_still_answers() -> None:
+    async def scene() -> None:
+        settings = Settings(allowed_topics=("news",), tick_s=0.05)
+        supervisor = await SupervisorServer(settings, rng=Random(1)).start("127.0.0.1", 0)
+        try:
+            async with Dashboard([supervisor.address], topic="secret") as dashboard:
+                visitor = Visitor(dashboard)
+                await visitor.enter()
+                trouble = await until(
+                    visitor, "trouble", lambda each: each["text"] is not None, "secret"
+                )
+                assert "does not serve 'secret'" in trouble["text"]
+                seen = await until(visitor, "overview", topic=None)
+                assert [each["answers"] for each in seen["supervisors"]] == [True]
+        finally:
+            await supervisor.close()
+
+    asyncio.run(scene())
+
+
+def test_when_a_dashboard_is_closed_no_stream_begins_and_nothing_is_left() -> None:
+    async def scene() -> None:
+        async with Dashboard(NOBODY, topic="news") as dashboard:
+            stream = dashboard._feed
+            await stream.close()
+            for topic in ("news", "late", None):
+                with pytest.raises(SkipringError, match="being closed"):
+                    stream.check_room(topic)
+            with pytest.raises(SkipringError, match="being closed"):
+                stream.watcher("late")
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(scene())
 

@@ -25,6 +25,7 @@ class Slot(IntEnum):
     IS_PROBED = auto()  # the last probe of all has come to all
     PUBLISHER_CALM = auto()
     SUBSCRIBERS_CALM = auto()
+    FIRST_CALM = auto()  # who joined first, where it has a process of its own
     BEGIN = auto()  # the run begins
     BEGUN = auto()  # the subscribers know: the publisher may publish
     PUBLISHED = auto()
@@ -32,6 +33,7 @@ class Slot(IntEnum):
     STOP = auto()  # write what you know
     PUBLISHER_DONE = auto()  # its figures are written
     SUBSCRIBERS_DONE = auto()
+    FIRST_DONE = auto()
     PIDS = auto()  # how many processes there are
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from skipring.bench.board import Board, Moment, Slot, cpu_ns
 from skipring.bench.peers.catalogue import OURS, OURS_SECURED, SYSTEMS
-from skipring.bench.peers.run import STALLED_S, Run
+from skipring.bench.peers.run import FIRST, STALLED_S, Run
 from skipring.bench.player import BOARD_FILE, RUN_S, write_run
 from skipring.bench.servers import (
     Server,
@@ -34,6 +34,7 @@ from skipring.errors import SkipringError
 from skipring.runtime.certificates import issue_each, make_authority
 
 PLAYER: Final = "skipring.bench.player"
+FIRST_PLAYER: Final = "skipring.bench.peers.first"
 WATCH_S: Final = 0.01  # Our guess: how often we look at a run.
 CERTIFICATES: Final = ("supervisor", "bench")
 CERTIFICATE_DAYS: Final = 2
@@ -72,7 +73,7 @@ def hold(run: Run) -> Outcome:
         server = stack.enter_context(_server(run))
         run = replace(run, address=server.address if server else free_address())
         supervision = _Supervision(server)
-        cast = Cast(run, PLAYER, _ROLES, stack)
+        cast = _cast(run, stack)
         pids = {role: player.pid for role, player in cast.players.items()}
         if server is not None:
             pids["broker"] = server.pid
@@ -165,6 +166,12 @@ class Cast:
         return found
 
 
+def _cast(run: Run, stack: ExitStack) -> Cast:
+    if run.is_first_apart:
+        return Cast(run, FIRST_PLAYER, (FIRST, *_ROLES), stack)
+    return Cast(run, PLAYER, _ROLES, stack)
+
+
 class _Supervision:
     """What a supervisor has heard and done in each phase of a run; nothing, if there is none."""
 
@@ -208,7 +215,7 @@ class _Watch:
     def result(self) -> Outcome:
         """Let the run begin, wait for its end, and return what it has cost."""
         board, heard = self._board, self._supervision
-        self._until_set(Slot.PUBLISHER_CALM, Slot.SUBSCRIBERS_CALM)
+        self._until_set(Slot.PUBLISHER_CALM, Slot.SUBSCRIBERS_CALM, first=Slot.FIRST_CALM)
         heard.look("joining")
         began = monotonic()
         board[Slot.BEGIN] = 1
@@ -221,7 +228,7 @@ class _Watch:
             self._cast.pause()  # what does a supervisor hear if nobody publishes?
         heard.look("idle")
         board[Slot.STOP] = 1
-        self._until_set(Slot.PUBLISHER_DONE, Slot.SUBSCRIBERS_DONE)
+        self._until_set(Slot.PUBLISHER_DONE, Slot.SUBSCRIBERS_DONE, first=Slot.FIRST_DONE)
         return self._outcome()
 
     def _watch_deliveries(self) -> None:
@@ -236,7 +243,9 @@ class _Watch:
                 board.note(Moment.ENDED, clocks)
             self._cast.pause()
 
-    def _until_set(self, *slots: Slot) -> None:
+    def _until_set(self, *slots: Slot, first: Slot) -> None:
+        if FIRST in self._parts:
+            slots += (first,)
         while not all(self._board[slot] for slot in slots):
             self._cast.pause()
 

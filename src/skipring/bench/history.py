@@ -8,28 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.bench.board import Board, Moment, Slot, cpu_ns
 from skipring.bench.contest import Cast, make_certificates, secured, supervisor
+from skipring.bench.goals import beside
 from skipring.bench.newcomer import FETCH, FILL
-from skipring.bench.peers.catalogue import OURS, OURS_SECURED, STORED, missing
+from skipring.bench.peers.catalogue import OURS, OURS_SECURED, STORED
 from skipring.bench.peers.run import TOPIC, Run
 from skipring.bench.player import BOARD_FILE
 from skipring.bench.servers import broker, ending_in_order, skipring_process
 from skipring.bench.stores import fill_store
+from skipring.bench.turns import Row, counted, failed, in_turns, is_measured, skipped, spread
 from skipring.errors import SkipringError
 
 JOB: Final = "history"
 PLAYER: Final = "skipring.bench.newcomer"
-COUNT: Final = 100_000
+COUNTS: Final = (10_000, 100_000)
 PAYLOAD_BYTES: Final = 128
 REPEATS: Final = 3
 MEMBERS: Final = 3
@@ -39,8 +42,6 @@ CPU_WANTED: Final[Mapping[str, float]] = {"jetstream": 2.0, "redis-streams": 1.0
 IDLE_SHARE: Final = 0.04
 IDLE_LOOK_S: Final = 0.5
 IDLE_S: Final = 90.0
-
-Row = dict[str, Any]
 
 
 class Holder(Struct, frozen=True):
@@ -67,7 +68,7 @@ class Fetched(Struct, frozen=True):
 
 
 def measure(
-    count: int = COUNT,
+    counts: Sequence[int] = COUNTS,
     *,
     size: int = PAYLOAD_BYTES,
     repeats: int = REPEATS,
@@ -75,30 +76,39 @@ def measure(
 ) -> Iterator[Row]:
     """Yield one row a measurement, the ratios last."""
     rows: list[Row] = []
+    chosen = list(systems)
+    for count in counts:
+        for row in _compared([_run(system, count, size) for system in chosen], repeats):
+            rows.append(row)
+            yield row
+    yield {"ratios": ratios(rows)}
+
+
+def _run(system: str, count: int, size: int) -> Run:
+    return Run(system=system, n=MEMBERS, count=count, size=size)
+
+
+def _compared(runs: Sequence[Run], repeats: int) -> list[Row]:
+    """One row a system; they take turns."""
+    lacking = {run.system: skipped(STORED[run.system]) for run in runs}
+    able = [run for run in runs if lacking[run.system] is None]
     with ending_in_order(), ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="skipring-bench-")))
-        holders: dict[str, Holder] = {}
-        for system in systems:
-            command = missing(STORED[system])
-            if command is not None:
-                rows.append({**_named(system, count), "skipped": f"not installed: {command}"})
-                continue
-            place = directory / system
-            place.mkdir()
-            run = Run(system=system, n=MEMBERS, count=count, size=size, directory=place)
-            holders[system] = _holder(run, stack)
-        rows += _compared(holders, repeats)
-    yield from rows
-    yield {"ratios": ratios(rows)}
+        held = in_turns({run.system: partial(_holder, run, directory, stack) for run in able}, 1)
+        found = in_turns(
+            {system: partial(_fetched, each) for system, each in held.items()}, repeats
+        )
+    return [_named(run) | (lacking[run.system] or _row(run, found[run.system])) for run in runs]
 
 
 # -- who has it ------------------------------------------------------------------------------
 
 
-def _holder(run: Run, stack: ExitStack) -> Holder:
+def _holder(run: Run, directory: Path, stack: ExitStack, _: int) -> Holder:
     """Start what has the history of a system, and wait until it has come to rest."""
-    make = _ring if run.system in (OURS, OURS_SECURED) else _filled_broker
-    holder = make(run, stack)
+    run = replace(run, directory=directory / run.system)
+    run.directory.mkdir()
+    holder = (_ring if run.system in (OURS, OURS_SECURED) else _filled_broker)(run, stack)
     _wait_for_rest(run.system, holder.pids)
     return holder
 
@@ -148,19 +158,12 @@ def _wait_for_rest(system: str, pids: Sequence[int]) -> None:
 # -- who gets it -----------------------------------------------------------------------------
 
 
-def _compared(holders: Mapping[str, Holder], repeats: int) -> Iterator[Row]:
-    """One row a system; they take turns."""
-    found: dict[str, list[Fetched]] = {system: [] for system in holders}
-    for number in range(repeats):
-        for system, holder in holders.items():
-            _wait_for_rest(system, holder.pids)
-            found[system].append(_fetched(holder, number))
-    for system, fetched in found.items():
-        yield _row(holders[system].run, fetched)
-
-
-def _fetched(holder: Holder, number: int) -> Fetched:
-    """Let a newcomer come."""
+def _fetched(holders: list[Holder] | SkipringError, number: int) -> Fetched:
+    """Let a newcomer come, if somebody has what it comes for."""
+    if isinstance(holders, SkipringError):
+        raise holders
+    (holder,) = holders
+    _wait_for_rest(holder.run.system, holder.pids)
     directory = holder.run.directory / f"newcomer-{number}"
     directory.mkdir()
     board = Board(directory / BOARD_FILE)
@@ -195,19 +198,19 @@ def _cost(board: Board, delivered: int) -> Fetched:
 # -- rows ------------------------------------------------------------------------------------
 
 
-def _named(system: str, count: int) -> Row:
-    return {"job": JOB, "system": system, "count": count}
+def _named(run: Run) -> Row:
+    return {"job": JOB, "system": run.system, "count": run.count}
 
 
-def _row(run: Run, fetched: Sequence[Fetched]) -> Row:
-    cpu = [each.cpu_s for each in fetched]
-    row = _named(run.system, run.count) | {
+def _row(run: Run, fetched: list[Fetched] | SkipringError) -> Row:
+    if isinstance(fetched, SkipringError):
+        return failed(fetched)
+    each_us = [1e6 * each.cpu_s / run.count for each in fetched]
+    row = {
         "size": run.size,
         "repeats": len(fetched),
-        "cpu_s": round(median(cpu), 3),
-        "cpu_s_min": round(min(cpu), 3),
-        "cpu_s_max": round(max(cpu), 3),
-        "cpu_us_per_publication": round(1e6 * median(cpu) / run.count, 2),
+        **spread("cpu_s", [each.cpu_s for each in fetched]),
+        "cpu_us_per_publication": round(median(each_us), 2),
         "cpu_s_newcomer": round(median(each.cpu_newcomer_s for each in fetched), 3),
         "cpu_s_servers": round(median(each.cpu_servers_s for each in fetched), 3),
         "wall_s": round(median(each.wall_s for each in fetched), 3),
@@ -215,19 +218,33 @@ def _row(run: Run, fetched: Sequence[Fetched]) -> Row:
     if run.system in (OURS, OURS_SECURED):
         row["cpu_s_settled"] = round(median(each.cpu_settled_s for each in fetched), 3)
         row["settled_s"] = round(median(each.settled_s for each in fetched), 3)
-    delivered = min(each.delivered for each in fetched)
-    return row | {"delivered": delivered, "expected": run.count}
+    return row | counted([each.delivered for each in fetched], run.count)
 
 
 def ratios(rows: Iterable[Row]) -> dict[str, float]:
-    """How the peers compare with ours, and both with what is wanted: 1 or more is reached."""
-    whole = (row for row in rows if "cpu_s" in row and row["delivered"] == row["expected"])
-    costs = {row["system"]: row["cpu_s"] for row in whole}  # who stops early looks cheap
-    own = costs.pop(OURS, None)
+    """How the peers compare with ours, what is wanted of the longest, and how all grow with it."""
+    measured = [row for row in rows if is_measured(row)]
+    ours = {row["count"]: row["cpu_s"] for row in measured if row["system"] == OURS}
+    longest = max((row["count"] for row in measured), default=0)
     found: dict[str, float] = {}
-    for system, cost in costs.items() if own else ():
-        name = f"cpu_{system}_over_skipring"
-        found[name] = round(cost / own, 2)
-        if system in CPU_WANTED:
-            found[f"{name}_over_wanted"] = round(cost / own / CPU_WANTED[system], 2)
-    return found
+    for row in measured:
+        own, wanted = ours.get(row["count"]), CPU_WANTED.get(row["system"])
+        name = f"cpu_{row['system']}_over_skipring_{row['count']}"
+        if own is not None and row["system"] != OURS:
+            found |= beside(name, row["cpu_s"] / own, wanted if row["count"] == longest else None)
+    return found | _growth(measured)
+
+
+def _growth(rows: Sequence[Row]) -> dict[str, float]:
+    """How many times as much a publication costs as in the shortest history."""
+    shortest = min((row["count"] for row in rows), default=0)
+    costs = {
+        row["system"]: row["cpu_us_per_publication"] for row in rows if row["count"] == shortest
+    }
+    return {
+        f"cpu_{row['system']}_history_{row['count']}_over_{shortest}": round(
+            row["cpu_us_per_publication"] / costs[row["system"]], 2
+        )
+        for row in rows
+        if row["count"] != shortest and row["system"] in costs
+    }

@@ -75,7 +75,7 @@ async def publish(run: Run, board: Board) -> dict[str, float]:
     board[Slot.PUBLISHER_CALM] = 1
     await until(lambda: board[Slot.BEGUN], "the beginning", RUN_S)
     publisher.begin()
-    _tidy()
+    tidy()
     with _profiled(run, "publisher"):
         await (_publish_at_rate if run.rate else _publish_in_window)(publisher, run, board)
         await until(lambda: board.noted(Moment.ENDED), "deliveries", RUN_S)
@@ -92,7 +92,7 @@ async def _probe(publisher: Publisher, run: Run, board: Board) -> None:
         if loop.time() > deadline:
             raise TimeoutError(f"not all subscribers were reached after {READY_S:.0f} s")
         sent += 1
-        await publisher.send([payload_of(PROBE, sent, run.size)])
+        await publisher.send([payload_of(PROBE, sent, run.size)] * run.topics)  # one to each
         await asyncio.sleep(PROBE_S)
     await until(lambda: board[Slot.PROBED] >= sent, "the last probe")
     board[Slot.IS_PROBED] = 1
@@ -147,7 +147,7 @@ async def subscribe(run: Run, board: Board) -> dict[str, float]:
     board[Slot.SUBSCRIBERS_CALM] = 1
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S)
     subscribers.begin()
-    _tidy()
+    tidy()
     board[Slot.BEGUN] = 1
     with _profiled(run, "subscribers"):
         while not board.noted(Moment.ENDED):
@@ -164,7 +164,7 @@ async def subscribe(run: Run, board: Board) -> dict[str, float]:
     }
 
 
-def _tidy() -> None:
+def tidy() -> None:
     """Leave what it took to get here out of all that is collected later: for every system alike."""
     gc.collect()
     gc.freeze()

@@ -14,6 +14,8 @@ from statistics import median
 from time import perf_counter, process_time
 from typing import Any, Final
 
+from skipring.bench import recovery
+from skipring.bench.goals import at_least, at_most
 from skipring.bench.memory import alone, peak_bytes, resident_bytes
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Send
@@ -35,7 +37,9 @@ REPEATS: Final = 7
 MESSAGES_PER_TICK: Final = 6
 
 
-def measure(n: int, ring_n: int, *, seed: int = 0) -> Iterator[dict[str, Any]]:
+def measure(
+    n: int, ring_n: int, recovery_n: int = recovery.N, *, seed: int = 0
+) -> Iterator[dict[str, Any]]:
     """Yield one row a measurement, the ratios last."""
     memory = alone(_measure_memory, ring_n, seed)
     yield memory
@@ -43,18 +47,24 @@ def measure(n: int, ring_n: int, *, seed: int = 0) -> Iterator[dict[str, Any]]:
     yield healing
     speeds = _measure_speed(n, seed)
     yield from speeds
+    recoveries = []
+    for row in recovery.measure(recovery_n, seed=seed):
+        recoveries.append(row)
+        yield row
+    yield {"ratios": _ratios(memory, healing, speeds) | recovery.ratios(recoveries)}
+
+
+def _ratios(
+    memory: dict[str, Any], healing: dict[str, Any], speeds: list[dict[str, Any]]
+) -> dict[str, float]:
+    """How far the simulator reaches what is wanted, and what it makes of the machine's speed."""
     real, skeleton = (row["events_per_s"] for row in speeds)
-    yield {
-        "ratios": {
-            "events_per_s_over_wanted": round(real / EVENTS_PER_S, 2),
-            "events_per_s_over_skeleton": round(real / skeleton, 2),
-            "bytes_per_subscriber_over_wanted": round(
-                memory["bytes_per_subscriber"] / BYTES_PER_SUBSCRIBER, 2
-            ),
-            "peak_bytes_per_subscriber_over_wanted": round(
-                healing["peak_bytes_per_subscriber"] / BYTES_PER_SUBSCRIBER, 2
-            ),
-        }
+    name, peak_name = "bytes_per_subscriber", "peak_bytes_per_subscriber"
+    return {
+        **at_least("events_per_s", real, EVENTS_PER_S),
+        "events_per_s_skipring_over_skeleton": round(real / skeleton, 2),
+        **at_most(name, memory[name], BYTES_PER_SUBSCRIBER),
+        **at_most(peak_name, healing[peak_name], BYTES_PER_SUBSCRIBER),
     }
 
 

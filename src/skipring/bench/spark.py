@@ -19,6 +19,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from skipring.bench import lab
+from skipring.bench.goals import at_least, at_most
 from skipring.bench.peers.run import TOPIC
 from skipring.bench.processes import cpu_s
 from skipring.bench.stores import fill_store
@@ -49,8 +50,9 @@ def measure(rows: int, runs: int, *, repeats: int = REPEATS) -> Iterator[dict[st
     with session.opened(master=master, conf=conf, app="skipring bench") as spark:
         row = lab.measure(spark, runs=runs)
     yield row
-    ratios["lab_cpu_over_plain"] = round(1 + row["overhead_cpu"], 2)
-    ratios["lab_wall_over_plain"] = round(1 + row["overhead_wall"], 2)
+    for what in ("cpu", "wall"):
+        cost = 1 + row[f"overhead_{what}"]
+        ratios |= at_most(f"lab_{what}_over_plain", cost, 1 + lab.OVERHEAD_WANTED)
     yield {"ratios": ratios}
 
 
@@ -97,10 +99,7 @@ def _compared(
             "cpu_us_per_row": round(median(cpu for _, cpu in times) / rows * 1e6, 2),
             "repeats": repeats,
         }
-    return {
-        "rows_per_s_over_parquet": round(speeds[RING] / speeds[PARQUET], 2),
-        "rows_per_s_over_wanted": round(speeds[RING] / speeds[PARQUET] / WANTED, 2),
-    }
+    return at_least("rows_per_s_over_parquet", speeds[RING] / speeds[PARQUET], WANTED)
 
 
 def _taken(read: Callable[[], DataFrame], pids: list[int]) -> tuple[float, float]:

@@ -33,13 +33,13 @@ class Tally:
     def __init__(self, run: Run, board: Board) -> None:
         self.count = 0
         self._expected = run.n * run.count
-        self._probes = [0] * run.n
+        self._probes = [0] * (run.n * run.topics)
         self._latencies_ns: list[int] = []
         self._is_timed = run.rate > 0
         self._board = board
 
     def receivers(self) -> list[Receive]:
-        """Who is to be called with each payload, one of each subscriber."""
+        """Who is to be called with each payload, one of each subscriber and topic."""
         return [self._receiver(number) for number in range(len(self._probes))]
 
     def _receiver(self, subscriber: int) -> Receive:

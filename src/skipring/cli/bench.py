@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 _SIZE: Final = click.IntRange(1, 100_000_000)
+Command = Callable[..., Any]
+
 _DIRECTORY: Final = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
 
 
@@ -28,7 +30,7 @@ def _chosen(names: Iterable[str], option: click.Parameter, text: str | None) -> 
 def _systems(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
     from skipring.bench.peers.catalogue import SYSTEMS
 
-    return _chosen(SYSTEMS, option, text)
+    return _with_ours(_chosen(SYSTEMS, option, text))
 
 
 def _jobs(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
@@ -40,7 +42,24 @@ def _jobs(_: click.Context, option: click.Parameter, text: str | None) -> list[s
 def _stored(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
     from skipring.bench.peers.catalogue import STORED
 
-    return _chosen(STORED, option, text)
+    return _with_ours(_chosen(STORED, option, text))
+
+
+def _with_ours(systems: list[str]) -> list[str]:
+    """Skipring is always measured, beside whatever others."""
+    from skipring.bench.peers.catalogue import OURS
+
+    return systems if OURS in systems else [OURS, *systems]
+
+
+def _against(callback: Callable[..., list[str]]) -> Callable[[Command], Command]:
+    return click.option(
+        "--against",
+        "systems",
+        metavar="NAME,...",
+        callback=callback,
+        help="Beside whom skipring is measured.  [default: all]",
+    )
 
 
 @click.group()
@@ -51,12 +70,16 @@ def bench() -> None:
 @bench.command()
 @click.option("--n", type=click.IntRange(2, 1_000_000), default=1000, show_default=True)
 @click.option("--ring-n", type=click.IntRange(2, 1_000_000), default=100_000, show_default=True)
+@click.option("--recovery-n", type=click.IntRange(2, 1_000_000), default=1024, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
 @click.option("--tables", is_flag=True, help="Print the tables of docs/simulation.md instead.")
 @click.option("--publications", is_flag=True, help="Print the tables about publications instead.")
-def sim(n: int, ring_n: int, seed: int, as_json: bool, tables: bool, publications: bool) -> None:
-    """Speed of the simulator at N, and healing and memory of a ring of RING_N."""
+def sim(as_json: bool, tables: bool, publications: bool, **options: int) -> None:
+    """Speed of the simulator at N, healing and memory of a ring of RING_N, and recovery.
+
+    Recovery is from what each adversary leaves in a ring of RECOVERY_N, in rounds.
+    """
     if tables:
         from skipring.bench.tables import tables as tables_of_rings
 
@@ -68,7 +91,7 @@ def sim(n: int, ring_n: int, seed: int, as_json: bool, tables: bool, publication
     else:
         from skipring.bench.sim import measure
 
-        _print_rows(measure(n, ring_n, seed=seed), as_json=as_json)
+        _print_rows(measure(**options), as_json=as_json)
 
 
 @bench.command()
@@ -120,16 +143,18 @@ def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
     default=0.0,
     help="Publications per second.  [default: as many as go]",
 )
-@click.option("--repeats", type=click.IntRange(1, 100), default=5, show_default=True)
-@click.option("--systems", metavar="NAME,...", callback=_systems, help="[default: all]")
+@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
+@_against(_systems)
 @click.option("--job", "jobs", metavar="NAME,...", callback=_jobs, help="[default: all]")
 @click.option("--profile", "profiles", type=_DIRECTORY, help="Write profiles here; all is slower.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
 def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Cost of a delivery to N subscribers, beside brokers and other peers, in turns.
 
-    Jobs are throughput, latency (64 subscribers, 200 publications per second) and loss (frames are
-    dropped and nodes killed, and still everybody has to end with everything).
+    Jobs are throughput, sustained (32,000 publications to 64 subscribers), latency (64 subscribers,
+    200 publications per second), hottest (the busiest of 64 nodes beside a broker), growth (with
+    the payload, the topics and N) and loss (frames are dropped and nodes killed, and still
+    everybody has to end with everything).
     """
     from skipring.bench.fanout import measure
 
@@ -137,16 +162,24 @@ def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: AN
 
 
 @bench.command()
-@click.option("--count", type=_SIZE, default=100_000, show_default=True)
+@click.option(
+    "--n",
+    "--count",
+    "counts",
+    metavar="N,...",
+    callback=_sizes,
+    default="10000,100000",
+    show_default=True,
+)
 @click.option("--size", type=click.IntRange(16, 65536), default=128, show_default=True)
 @click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
-@click.option("--systems", metavar="NAME,...", callback=_stored, help="[default: all]")
+@_against(_stored)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
-def history(as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Cost of COUNT stored publications to a newcomer, beside JetStream and Redis Streams."""
+def history(counts: list[int], as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Cost of N stored publications to a newcomer, beside JetStream and Redis Streams."""
     from skipring.bench.history import measure
 
-    _print_rows(measure(**options), as_json=as_json)
+    _print_rows(measure(counts, **options), as_json=as_json)
 
 
 def _print_lines(lines: Iterable[str]) -> None:
@@ -154,9 +187,13 @@ def _print_lines(lines: Iterable[str]) -> None:
         click.echo(line)
 
 
-def _print_rows(rows: Iterable[Mapping[str, object]], *, as_json: bool) -> None:
+def _print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    from skipring.bench.goals import lines
+
     for row in rows:
         if as_json or not sys.stdout.isatty():
             click.echo(json.dumps(row))
+        elif "ratios" in row:
+            _print_lines(lines(row["ratios"]))
         else:
             click.echo("  ".join(f"{name} {value}" for name, value in row.items()))

@@ -93,7 +93,8 @@ class Spreading:
         self._view = 0
         self._is_view_sure = False  # nothing has happened that could change it
         self._edges: list[NodeId | None] | None = None  # of the tree, in this view
-        self._routes: dict[NodeId | None, _Route] = {}  # by who brings something, while it is sure
+        # By who brings something, while the view is sure.
+        self._routes: dict[NodeId | None, _Route] | None = None
         self._levels = 0  # of the ring, as far as it can be seen in this view
         # Since the last Flush: what came, and what we only heard of, from whom, over how many hops.
         # None costs less memory than nothing in a dict.
@@ -168,7 +169,7 @@ class Spreading:
         if self._is_view_sure:
             return
         self._is_view_sure = True
-        self._routes.clear()
+        self._routes = None
         ring, slots = self._ring, self._shortcuts.slots
         view = hash((ring.me, *ring.neighbours, ring.wrap, *slots, *slots.values()))
         if view != self._view:
@@ -255,6 +256,8 @@ class Spreading:
     def _route(self, sender: NodeId | None) -> _Route:
         """Where to send what somebody has brought, worked out when it may have changed."""
         self._look()
+        if self._routes is None:
+            self._routes = {}
         route = self._routes.get(sender)
         if route is None:
             nodes = self._receivers(sender)

@@ -104,15 +104,20 @@ class Inspector:
     def __init__(self, outsider: Outsider, topic: TopicId) -> None:
         self.patience_s = NODE_S  # how long a node may take for an answer
         self.supervisor_patience_s = SUPERVISOR_S
+        self.is_refused = False  # True once the supervisor has said that it does not serve it
         self._outsider = outsider
         self._topic = topic
         self._seen: dict[NodeId, NodeStatus | Refused | None] = {}  # None: has not answered
         self._unaddressed: set[NodeId] = set()  # of whom nobody has said where they listen
         self._listed_bytes = 0
 
-    async def inspect(self, contents: Contents) -> Inspection:
-        """Look at the supervisor, then at every node; UnreachableError without a supervisor."""
-        return await self._inspect(await self._database(), (), contents)
+    async def inspect(self, contents: Contents, before: Inspection | None = None) -> Inspection:
+        """Look at the supervisor, then at every node; UnreachableError without a supervisor.
+
+        Those who were there before are asked too: the supervisor may have lost its database.
+        """
+        nodes = before.statuses if before is not None else ()
+        return await self._inspect(await self._database(), nodes, contents)
 
     async def inspect_again(self, before: Inspection, contents: Contents) -> Inspection:
         """Look at those who were there before, while no supervisor answers."""
@@ -192,6 +197,7 @@ class Inspector:
             if isinstance(page, DatabasePage):
                 return page
             if isinstance(page, Refused):
+                self.is_refused = True
                 raise UnreachableError(
                     f"the supervisor at {self._supervisor} does not serve {self._topic!r}; "
                     "start it with an --allow-topic that fits, or choose another topic"

@@ -114,9 +114,9 @@ class SupervisorServer:
         if envelope.topic not in self._topics and len(self._topics) >= TOPICS_MAX:
             self._turn_away(sender, envelope, "too many topics", TOO_MANY)
             return
-        if isinstance(message, REQUESTS):
-            self._requests[envelope.topic] += 1
         self._driver.receive(sender, envelope)
+        if isinstance(message, REQUESTS) and envelope.topic in self._topics:
+            self._requests[envelope.topic] += 1
 
     def _status(self, question: InspectSupervisor) -> SupervisorStatus:
         """How we fare, and some of our topics."""
@@ -179,6 +179,8 @@ class SupervisorServer:
                 if isinstance(effect, Send) and _is_place(effect.message):
                     self._detector.expect(topic, effect.to)
         self._driver.perform_all(work)
+        for topic in [each for each in self._requests if each not in self._topics]:
+            del self._requests[topic]
         self._detector.tick()
         for topic, node in self._detector.to_probe():
             self.counts["probes"] += 1

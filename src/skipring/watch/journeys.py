@@ -13,6 +13,7 @@ from skipring.core.peers import NodeId
 from skipring.wire.watching import Arrival
 
 KEPT: Final = 2000  # Limit of ours: publications whose way is remembered.
+STEPS_MAX: Final = 200_000  # Limit of ours, over all of them: some 60 MB.
 PACK_MAX: Final = 64  # of a longer pack only the first publications have a journey
 
 _WAYS: Final = tuple(str(origin) for origin in Origin)
@@ -79,6 +80,7 @@ class Journeys:
 
     def __init__(self) -> None:
         self._steps: OrderedDict[tuple[NodeId, int], dict[NodeId, Step]] = OrderedDict()
+        self._count = 0  # of all steps
 
     def add(self, pulses: Iterable[Pulse]) -> None:
         """Note what has come to nodes."""
@@ -89,10 +91,9 @@ class Journeys:
     def _add_step(self, seq: int, pulse: Pulse) -> None:
         steps = self._steps.setdefault((pulse.publisher, seq), {})
         self._steps.move_to_end((pulse.publisher, seq))
-        if len(self._steps) > KEPT:
-            self._steps.popitem(last=False)
         known = steps.get(pulse.to)
         if known is None:
+            self._count += 1
             steps[pulse.to] = Step(
                 node=pulse.to,
                 sender=pulse.sender,
@@ -104,6 +105,8 @@ class Journeys:
             )
         else:
             known.duplicates += 1
+        while len(self._steps) > KEPT or self._count > STEPS_MAX:
+            self._count -= len(self._steps.popitem(last=False)[1])
 
     def find(self, publisher: NodeId, seq: int, members: int) -> Journey | None:
         """The way of a publication; None if nothing was seen of it."""

@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from skipring.core.peers import NodeId, TopicId
-from skipring.errors import UnreachableError
+from skipring.errors import SkipringError, UnreachableError
 from skipring.runtime.addresses import check_supervisors
 from skipring.runtime.inspector import Contents, Inspection, Inspector
 from skipring.runtime.outsider import Outsider
@@ -135,8 +137,9 @@ class Observer:
             )
         largest = sorted(topics, key=lambda each: (-each.members, each.topic))[:TOPICS_MAX]
         # Those seen before are looked at too: a supervisor may have forgotten them.
-        names = list(dict.fromkeys([*(each.topic for each in largest), *self.inspections]))
-        await asyncio.gather(*(self.inspect(topic) for topic in names))
+        known = dict.fromkeys([*(each.topic for each in largest), *self.inspections])
+        names = list(islice(known, 2 * TOPICS_MAX))
+        await asyncio.gather(*map(self._try_to_inspect, names))
         self.inspections = {
             name: seen
             for name in names
@@ -146,11 +149,22 @@ class Observer:
         return Overview(
             topics=tuple(map(self._row, self.inspections)),
             supervisors=tuple(map(self._supervisor_row, self._supervisors)),
-            unlisted=len(topics) - len(largest),
+            unlisted=sum(each.topic not in self.inspections for each in topics),
         )
 
+    async def _try_to_inspect(self, topic: TopicId) -> None:
+        """One topic of which nothing can be seen does not keep us from the others."""
+        try:
+            await self.inspect(topic)
+        except SkipringError:
+            self.inspections.pop(topic, None)
+
     async def inspect(self, topic: TopicId) -> Inspection | None:
-        """Look at a topic; as far as that goes, also while its supervisor does not answer."""
+        """Look at a topic; as far as that goes, also while its supervisor does not answer.
+
+        None if it never did; SkipringError if it does not serve the topic, or what it says has no
+        end.
+        """
         inspector = Inspector(self.outsider, topic)
         inspector.patience_s = inspector.supervisor_patience_s = ANSWER_S
         before = self.inspections.get(topic)
@@ -158,8 +172,10 @@ class Observer:
             seen = await inspector.inspect_again(before, Contents.NOTHING)
         else:
             try:
-                seen = await inspector.inspect(Contents.NOTHING)
+                seen = await inspector.inspect(Contents.NOTHING, before)
             except UnreachableError:
+                if inspector.is_refused:
+                    raise
                 self.statuses[self.outsider.supervisor_of(topic)] = None
                 return None
         self.inspections[topic] = seen
@@ -175,14 +191,23 @@ class Observer:
     async def _topics(self) -> list[TopicStatus]:
         """The topics of all supervisors that answer."""
         pages = await asyncio.gather(*(self._pages(each) for each in self._supervisors))
+        requests: dict[TopicId, float] = {}
+        paces: dict[TopicId, Pace] = {}
         topics = []
         for address, found in zip(self._supervisors, pages, strict=True):
-            self.statuses[address] = found[0] if found else None
-            topics += [each for page in found for each in page.topics if each.members]
-            for page in found:
-                self._note_requests(page)
-        self._paces = {each.topic: self._paces[each.topic] for each in topics}
-        return topics
+            listed = tuple(each for page in found for each in page.topics)
+            self.statuses[address] = replace(found[0], topics=listed) if found else None
+            for each in self._own(address, listed):
+                pace = paces[each.topic] = self._paces.get(each.topic) or Pace(WINDOW_TICKS)
+                requests[each.topic] = pace.add(each.requests, found[0].ticks)
+                topics.append(each)
+        self.requests, self._paces = requests, paces
+        return [each for each in topics if each.members]
+
+    def _own(self, address: Address, listed: Iterable[TopicStatus]) -> Iterator[TopicStatus]:
+        """The topics that belong to a supervisor; it may still have some of another one's."""
+        own = (each for each in listed if self.outsider.supervisor_of(each.topic) == address)
+        return iter({each.topic: each for each in own}.values())
 
     async def _pages(self, address: Address) -> list[SupervisorStatus]:
         pages: list[SupervisorStatus] = []
@@ -197,23 +222,18 @@ class Observer:
             start = page.next if page.next is None or page.next > start else None
         return pages
 
-    def _note_requests(self, page: SupervisorStatus) -> None:
-        for each in page.topics:
-            pace = self._paces.setdefault(each.topic, Pace(WINDOW_TICKS))
-            self.requests[each.topic] = pace.add(each.requests, page.ticks)
-
     def _supervisor_row(self, address: Address) -> SupervisorRow:
         status = self.statuses.get(address)
         if status is None:
             return SupervisorRow(address=address, answers=False)
-        listed = status.topics
+        own = list(self._own(address, status.topics))
         return SupervisorRow(
             address=address,
             answers=True,
             topics=status.total,
-            members=sum(each.members for each in listed),
+            members=sum(each.members for each in own),
             ticks=status.ticks,
-            requests=sum(self.requests.get(each.topic, 0.0) for each in listed),
+            requests=sum(self.requests.get(each.topic, 0.0) for each in own),
             suspects=status.suspects,
             evictions=status.evictions,
         )

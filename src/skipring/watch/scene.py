@@ -19,7 +19,7 @@ from skipring.core.state import SubscriberState
 from skipring.core.topology import legitimate_state, levels
 from skipring.runtime.diagnosis import is_about
 from skipring.runtime.inspector import Inspection
-from skipring.watch.overview import differing, roots_of
+from skipring.watch.overview import most_common, roots_of
 from skipring.world.legitimacy import Layer, Violation, violations
 from skipring.world.snapshot import Snapshot
 
@@ -95,7 +95,7 @@ class Scene(Struct, frozen=True, kw_only=True):
 def make_scene(inspection: Inspection, card: Card, number: int, time_ms: float) -> Scene:
     """Judge what was seen of a topic, and put it to nodes and edges."""
     snapshot = inspection.snapshot
-    found = (*violations(snapshot), *_content_violations(inspection))
+    found = (*violations(snapshot), *content_violations(inspection))
     roster = _repaired(snapshot)
     members = {node for node, state in snapshot.subscribers.items() if state.member}
     counts = [each.count for each in inspection.statuses.values()]
@@ -118,12 +118,16 @@ def make_scene(inspection: Inspection, card: Card, number: int, time_ms: float) 
     )
 
 
-def _content_violations(inspection: Inspection) -> Iterator[Violation]:
-    """Who has another root than most; which publications it lacks was not asked."""
-    most = max((each.count for each in inspection.statuses.values()), default=0)
-    for node in differing(roots_of(inspection)):
-        has = inspection.statuses[node].count
-        yield Violation(Layer.PUBLICATIONS, f"{node} has {has} of {most} publications")
+def content_violations(inspection: Inspection) -> Iterator[Violation]:
+    """Who lacks publications, by the roots of those who have most; which ones was not asked."""
+    roots, statuses = roots_of(inspection), inspection.statuses
+    most = max((statuses[node].count for node in roots), default=0)
+    whole = most_common(root for node, root in roots.items() if statuses[node].count == most)
+    for node, root in roots.items():
+        if root != whole:
+            has = statuses[node].count
+            how = f"{has} of {most}" if has < most else f"{has}, but not the same"
+            yield Violation(Layer.PUBLICATIONS, f"{node} has {how} publications")
 
 
 def _repaired(snapshot: Snapshot) -> Roster:

@@ -178,7 +178,7 @@ class TopicWatcher:
         ends = {n: s.end for n, s in inspection.statuses.items()} if inspection else {}
         if not ends:
             return ()
-        if self._read is None or self._read[0] not in ends:
+        if self._read is None or self._read[1] > ends.get(self._read[0], -1):  # gone, or lost some
             node = max(ends, key=lambda each: (ends[each], each))
             self._read = node, max(ends[node] - MESSAGES_MAX, 0)
         node, start = self._read

@@ -21,13 +21,15 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from skipring.core.peers import NodeId, TopicId
+from skipring.core.peers import TopicId
 from skipring.core.publications import Publication
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
-from skipring.runtime.diagnosis import LAYERS, REPAIRS, explain
-from skipring.runtime.inspector import Contents, Inspector
+from skipring.runtime.diagnosis import LAYERS, REPAIRS, explain, is_about
+from skipring.runtime.inspector import Inspector
+from skipring.runtime.logs import logger
 from skipring.runtime.saboteur import Saboteur
 from skipring.watch.overview import Observer
+from skipring.watch.scene import content_violations
 from skipring.web.access import Gate, Guarded, refused
 from skipring.web.damage import Wish, plan_of
 from skipring.web.feed import KEEP_ALIVE_S, Event, Feed
@@ -40,6 +42,8 @@ BODY_BYTES_MAX: Final = 1 << 20  # Limit of ours: the largest payload, as JSON.
 NO_TOPIC: Final = "say which topic: ?topic=..."
 
 Given = TypeVar("Given")
+
+_LOG: Final = logger("dashboard")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -85,6 +89,7 @@ class App:
         handlers: Mapping[type[Exception], Callable[..., Response]] = {
             SkipringError: _on_error,
             HTTPException: _on_http_error,
+            Exception: _on_mistake,
         }
         app = Starlette(routes=routes, exception_handlers=dict(handlers))
         app.router.redirect_slashes = False  # an address that is not ours leads nowhere
@@ -111,15 +116,17 @@ class App:
         return _json(shown)
 
     async def _events(self, request: Request) -> Response:
+        """Without a topic: what is known of all of them, until a page has chosen one."""
         topic = _topic(request) if "topic" in request.query_params else None
+        self._feed.check_room(topic)  # who is refused hears why only before the stream begins
         return StreamingResponse(self._stream(topic), media_type="text/event-stream")
 
     async def _stream(self, topic: TopicId | None) -> AsyncIterator[Event]:
-        async with self._feed.listening(topic) as queue:
+        with self._feed.listening(topic) as page:
             while True:
                 try:
                     async with asyncio.timeout(KEEP_ALIVE_S):
-                        told = await queue.get()
+                        told = await page.get()
                 except TimeoutError:
                     told = b": still here\n\n"
                 if told is None:
@@ -149,11 +156,16 @@ class App:
         return _json(journey)
 
     async def _node(self, request: Request) -> Response:
-        node: NodeId = request.query_params.get("node", "")
-        inspector = Inspector(self._observer.outsider, _topic(request))
-        inspection = await inspector.inspect(Contents.DIFFERENCES)
-        journal = await inspector.journal(node) if node in inspection.statuses else None
+        topic, node = _topic(request), request.query_params.get("node", "")
+        outsider = self._observer.outsider
+        inspection = await self._observer.inspect(topic)
+        if inspection is None:
+            raise UnreachableError(outsider.no_supervisor_of(topic))
+        journal = None
+        if node in inspection.statuses:
+            journal = await Inspector(outsider, topic).journal(node)
         told = explain(inspection, node, journal)
+        lacking = (each for each in content_violations(inspection) if is_about(each, node))
         return _json(
             {
                 "node": node,
@@ -165,7 +177,7 @@ class App:
                 ],
                 "violations": [
                     {"layer": each.layer, "text": each.text, "repair": REPAIRS[each.layer]}
-                    for each in told.violations
+                    for each in (*told.violations, *lacking)
                 ],
             }
         )
@@ -208,8 +220,13 @@ def _topic(request: Request) -> TopicId:
     topic: TopicId | None = request.query_params.get("topic")
     if not topic:
         raise InputError(NO_TOPIC)
-    _check(lambda: check_topic(topic))
+    check_given(topic)
     return topic
+
+
+def check_given(topic: TopicId) -> None:
+    """Refuse what cannot be a topic; InputError says why."""
+    _check(lambda: check_topic(topic))
 
 
 def _number(request: Request, name: str) -> int:
@@ -246,3 +263,8 @@ def _on_error(_: Request, error: SkipringError) -> Response:
 
 def _on_http_error(_: Request, error: HTTPException) -> JSONResponse:
     return refused(error.detail, error.status_code)
+
+
+def _on_mistake(request: Request, error: Exception) -> JSONResponse:
+    _LOG.error("page failed", path=request.url.path, error=repr(error))
+    return refused(f"this is a mistake of skipring's: {error!r}; please report it", 500)

@@ -13,10 +13,10 @@ import uvicorn
 
 from skipring.core.peers import TopicId
 from skipring.errors import InputError
-from skipring.runtime.addresses import is_loopback
+from skipring.runtime.addresses import is_loopback, join_address
 from skipring.watch.overview import Observer
 from skipring.web.access import Gate
-from skipring.web.app import App, Settings
+from skipring.web.app import App, Settings, check_given
 from skipring.web.feed import Feed
 from skipring.wire.runtime_messages import Address
 
@@ -50,21 +50,23 @@ class Dashboard:
                 f"the dashboard is for this machine only, so it listens at {LOOPBACK}, not at "
                 f"{host}; to see it from elsewhere, forward its port over SSH"
             )
+        if topic is not None:
+            check_given(topic)
         self._observer = Observer(supervisors, credentials)
         self._settings = Settings(supervisors=tuple(supervisors), topic=topic, chaos=chaos)
         self._place = (host, port)
         self._gate = Gate(on_entered)
-        self._feed = Feed(self._observer)
+        self._feed = Feed(self._observer, topic)
 
     @property
     def url(self) -> str:
         """The address to be opened, once."""
-        return f"http://{_shown(*self._place)}/?token={self._gate.token}"
+        return f"http://{join_address(*self._place)}/?token={self._gate.token}"
 
     async def __aenter__(self) -> Self:
         listener = _listening(*self._place)
         host, port = self._place = (self._place[0], listener.getsockname()[1])
-        self._gate.hosts = frozenset({_shown(host, port), f"localhost:{port}"})
+        self._gate.open_at(join_address(host, port), port)
         app = App(self._settings, self._observer, self._feed).behind(self._gate)
         config = uvicorn.Config(
             app,
@@ -78,8 +80,6 @@ class Dashboard:
         )
         self._server = _Server(config)
         self._feed.start()
-        if self._settings.topic is not None:
-            self._feed.watcher(self._settings.topic)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         return self
 
@@ -90,10 +90,12 @@ class Dashboard:
         trace: TracebackType | None,
     ) -> None:
         """Close every page's stream and every connection."""
-        await self._feed.close()
-        self._server.should_exit = True
-        await self._serving
-        await self._observer.__aexit__(kind, error, trace)
+        try:
+            await self._feed.close()
+            self._server.should_exit = True
+            await self._serving
+        finally:
+            await self._observer.__aexit__(kind, error, trace)
 
     async def ended(self) -> None:
         """Wait for the server to end by itself, which it does only if it cannot go on."""
@@ -118,10 +120,7 @@ def _listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InputError(
-            f"cannot listen at {_shown(host, port)}: {error.strerror}; choose another port, or 0"
+            f"cannot listen at {join_address(host, port)}: {error.strerror}; "
+            "choose another port, or 0"
         ) from None
     return listener
-
-
-def _shown(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import cycle
 from typing import Any, Final
 
-from skipring.bench.peers.run import TOPIC, Publisher, Receive, Run, Subscribers
+from skipring.bench.peers.run import Publisher, Receive, Run, Subscribers, topics_of
 
 # Limits so large that nothing is dropped.
 PENDING_MESSAGES: Final = 10**9
@@ -20,12 +21,13 @@ class NatsPublisher(Publisher):
         """Connect."""
         import nats
 
+        self._topics = cycle(topics_of(self.run))
         self._client = await nats.connect(f"nats://{self.run.address}", pending_size=OUTGOING_BYTES)
 
     async def send(self, payloads: Sequence[bytes]) -> None:
         """Publish these; the client writes them together."""
-        for payload in payloads:
-            await self._client.publish(TOPIC, payload)
+        for topic, payload in zip(self._topics, payloads, strict=False):
+            await self._client.publish(topic, payload)
 
 
 class NatsSubscribers(Subscribers):
@@ -36,14 +38,16 @@ class NatsSubscribers(Subscribers):
         import nats
 
         self._clients = []
-        for receive in self.receivers:
+        receivers, topics = iter(self.receivers), topics_of(self.run)
+        for _ in range(self.run.n):
             client = await nats.connect(f"nats://{self.run.address}")
-            await client.subscribe(
-                TOPIC,
-                cb=_callback(receive),
-                pending_msgs_limit=PENDING_MESSAGES,
-                pending_bytes_limit=PENDING_BYTES,
-            )
+            for topic in topics:
+                await client.subscribe(
+                    topic,
+                    cb=_callback(next(receivers)),
+                    pending_msgs_limit=PENDING_MESSAGES,
+                    pending_bytes_limit=PENDING_BYTES,
+                )
             await client.flush()
             self._clients.append(client)
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import skipring
-from skipring.bench.peers.run import TOPIC, Publisher, Receive, Run, Subscribers, until
+from skipring.bench.peers.run import Publisher, Receive, Run, Subscribers, topics_of, until
 from skipring.core.config import ProtocolConfig
 from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.peers import NodeId
+from skipring.core.subscriber import Subscriber
 from skipring.runtime.client import Connection
 from skipring.runtime.node import Node
 from skipring.runtime.subscription import Subscription
@@ -26,6 +27,7 @@ FORMING_TICK_OF_A_NODE_S: Final = 0.002
 JOINED_AT_ONCE: Final = 32  # Our guess: handshakes that do not time out on one core.
 CERTIFICATE: Final = "bench"  # its holder may act as any node called bench.something
 ROOT_FILE: Final = "publisher.root"
+FIRST_FILE: Final = "first.joined"
 FORMING_S: Final = 180.0  # Our guess: some hundred nodes on one core have a ring by then.
 SETTLING_S: Final = 120.0
 SETTLING_POLL_S: Final = 0.02  # Our guess: rarely, since looking at all members is counted too.
@@ -33,16 +35,56 @@ SETTLING_POLL_S: Final = 0.02  # Our guess: rarely, since looking at all members
 View = tuple[object, ...]
 
 
-class Member:
-    """A node in the ring of the topic, over sockets of its own, with a store on the disk."""
+class Place:
+    """A member's place in the ring of one topic."""
 
-    def __init__(self, run: Run, name: str, *, is_hurried: bool = True) -> None:
-        self._forming_tick_s = forming_tick_s(run.n) if is_hurried else TICK_S
-        self._connection = self._connect(run, name)
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self.subscription: Subscription = connection.subscribe(topic)
+        self._topic = topic
+        self._connection = connection
         self._view: View = ()
         self._seen_at = 0  # the tick at which our view became what it is
+
+    @property
+    def _machine(self) -> Subscriber:
+        machine = self._connection.node.machine(self._topic)
+        assert machine is not None, "a member has a machine"
+        return machine
+
+    @property
+    def is_calm(self) -> bool:
+        """True if new publications go over the tree: our view is as old as that takes."""
+        machine, ticks = self._machine, self._connection.node.ticker.calls
+        peers = [each for each in (machine.left, machine.right, machine.ring) if each is not None]
+        shortcuts = machine.shortcuts
+        view = (machine.label, *peers, *shortcuts.values())
+        if view != self._view:
+            self._view, self._seen_at = view, ticks
+        if machine.label is None or None in shortcuts.values():
+            return False
+        levels = max([machine.label.length, *(each.label.length for each in peers)])
+        # One more than needed: our first look at a view may be some time after it has come.
+        return ticks - self._seen_at > levels + ProtocolConfig().calm_ticks
+
+    @property
+    def root(self) -> bytes:
+        """The digest of all that we have."""
+        return self._machine.trie.root
+
+    @property
+    def is_read(self) -> bool:
+        """True if all that we have been handed was read."""
+        return self.subscription.reader.end == self._machine.archive.end
+
+
+class Member:
+    """A node in the rings of all topics, over sockets of its own, with a store on the disk."""
+
+    def __init__(self, run: Run, name: str, *, is_hurried: bool = True) -> None:
+        self._forming_tick_s = forming_tick_s(run.n * run.topics) if is_hurried else TICK_S
+        self._connection = self._connect(run, name)
+        self._places = [Place(self._connection, topic) for topic in topics_of(run)]
         self.messages = 0  # publications that have come in messages, also those that we had
-        self.subscription: Subscription = self._connection.subscribe(TOPIC)
 
     def _connect(self, run: Run, name: str) -> Connection:
         return connection(run, name)
@@ -52,15 +94,27 @@ class Member:
         """The node below."""
         return self._connection.node
 
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """One of each topic."""
+        return [place.subscription for place in self._places]
+
+    @property
+    def subscription(self) -> Subscription:
+        """That of the first topic, which often is the only one."""
+        return self._places[0].subscription
+
     async def join(self) -> None:
         """Subscribe, and let time go fast until the ring has formed."""
         await self._connection.__aenter__()
-        await self.subscription.__aenter__()
+        for subscription in self.subscriptions:
+            await subscription.__aenter__()
         self._set_tick(self._forming_tick_s)
 
     async def leave(self) -> None:
         """Leave the ring, and close the store."""
-        await self.subscription.__aexit__(None, None, None)
+        for subscription in self.subscriptions:
+            await subscription.__aexit__(None, None, None)
         await self._connection.__aexit__(None, None, None)
 
     def begin(self) -> None:
@@ -91,34 +145,19 @@ class Member:
 
     @property
     def is_calm(self) -> bool:
-        """True if new publications go over the tree: our view is as old as that takes."""
-        machine, ticks = self.node.machine(TOPIC), self.node.ticker.calls
-        assert machine is not None, "a member has a machine"
-        peers = [each for each in (machine.left, machine.right, machine.ring) if each is not None]
-        shortcuts = machine.shortcuts
-        view = (machine.label, *peers, *shortcuts.values())
-        if view != self._view:
-            self._view, self._seen_at = view, ticks
-        if machine.label is None or None in shortcuts.values():
-            return False
-        levels = max([machine.label.length, *(each.label.length for each in peers)])
-        # One more than needed: our first look at a view may be some time after it has come.
-        return ticks - self._seen_at > levels + ProtocolConfig().calm_ticks
+        """True if new publications go over the tree, in all topics."""
+        found = [place.is_calm for place in self._places]  # every one has to be looked at
+        return all(found)
 
     @property
     def root(self) -> bytes:
-        """The digest of all that we have."""
-        machine = self.node.machine(TOPIC)
-        assert machine is not None, "a member has a machine"
-        return machine.trie.root
+        """The digests of all that we have."""
+        return b"".join(place.root for place in self._places)
 
     @property
     def is_durable(self) -> bool:
         """True if all that we have been handed is on the disk."""
-        machine = self.node.machine(TOPIC)
-        assert machine is not None, "a member has a machine"
-        end = machine.archive.end
-        return self.subscription.reader.end == end and self.node.durability.unwritten == 0
+        return self.node.durability.unwritten == 0 and all(each.is_read for each in self._places)
 
 
 def forming_tick_s(n: int) -> float:
@@ -160,7 +199,14 @@ async def calm(members: Iterable[Member]) -> None:
         return all(found)
 
     await until(are_calm, "a calm ring", FORMING_S)
-    await asyncio.gather(*(member.subscription.synced(FORMING_S) for member in waiting))
+    subscriptions = [each for member in waiting for each in member.subscriptions]
+    await asyncio.gather(*(each.synced(FORMING_S) for each in subscriptions))
+
+
+async def _first_has_joined(run: Run) -> None:
+    """Wait for who has to be the first, if somebody has."""
+    if run.is_first_apart:
+        await until((run.directory / FIRST_FILE).exists, "the first member")
 
 
 class RingPublisher(Publisher):
@@ -168,12 +214,23 @@ class RingPublisher(Publisher):
 
     async def connect(self) -> None:
         """Join."""
+        await _first_has_joined(self.run)
         self._member = Member(self.run, "publisher")
         await self._member.join()
 
     async def send(self, payloads: Sequence[bytes]) -> None:
         """Publish these: when it returns they are on our disk."""
-        await self._member.subscription.publish_many(payloads)
+        subscriptions = self._member.subscriptions
+        if len(subscriptions) == 1:
+            await subscriptions[0].publish_many(payloads)
+            return
+        turns = [payloads[turn :: len(subscriptions)] for turn in range(len(subscriptions))]
+        publishing = (
+            subscription.publish_many(some)
+            for subscription, some in zip(subscriptions, turns, strict=True)
+            if some
+        )
+        await asyncio.gather(*publishing)
 
     async def calm(self) -> None:
         """Wait until new publications go over the tree."""
@@ -196,12 +253,14 @@ class RingSubscribers(Subscribers):
 
     async def connect(self) -> None:
         """Join, some at a time."""
+        await _first_has_joined(self.run)
         names = (f"s{number:04}" for number in range(self.run.n))
         self._members = [Member(self.run, name) for name in names]
         await join(self._members)
+        subscriptions = [each for member in self._members for each in member.subscriptions]
         self._reading = [
-            asyncio.create_task(_read(member.subscription, receive))
-            for member, receive in zip(self._members, self.receivers, strict=True)
+            asyncio.create_task(_read(subscription, receive))
+            for subscription, receive in zip(subscriptions, self.receivers, strict=True)
         ]
 
     async def calm(self) -> None:
