@@ -242,8 +242,8 @@ class Feed:
         overview = await self._observer.overview()
         silent = [each.address for each in overview.supervisors if not each.answers]
         trouble = (
-            f"no supervisor answers at {', '.join(silent)}: nobody can join, and what is published "
-            "still reaches everybody"
+            f"no supervisor answers at {', '.join(silent)}: nobody can join its topics; what "
+            "is published still reaches everybody"
         )
         self._note_trouble(self._undecided, "supervisors", trouble if silent else None)
         self._overview = event("overview", _shown(overview))
