@@ -115,7 +115,8 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
+            # RuntimeError is uvloop's word for a transport that was closed while we waited.
+            with suppress(ConnectionError, asyncio.IncompleteReadError, RuntimeError):
                 await self._connect(reader, writer)
         finally:
             writer.transport.abort()
