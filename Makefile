@@ -20,7 +20,7 @@ demo: setup ## 17 real processes form a ring, are damaged and heal, in terminal 
 	@$(BIN)/skipring demo
 
 test: static ## everything that CI runs: format, lint, types, imports, all tests but the slow ones
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow"
+	$(BIN)/pytest -q -rs -n $(WORKERS) --dist worksteal -m "not slow"
 
 check: static ## what to run before every commit: as test, but only the fast tests
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not heavy"

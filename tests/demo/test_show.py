@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,15 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
 
 from skipring.cli import skipring
+from skipring.demo import show
+from skipring.demo.sight import Standing
 from skipring.demo.stage import PlainStage
-from skipring.demo.story import End, Scene
+from skipring.demo.story import End, Plan, Scene, Scoreboard
 from skipring.demo.telling import Teller
 from skipring.errors import InputError
 from skipring.spark import installed
@@ -303,3 +307,34 @@ def test_a_place_where_no_report_can_be_written_is_refused_before_anything_start
     given = ["demo", "--report", str(tmp_path / "nowhere" / "report.html")]
     with pytest.raises(InputError, match="choose a place with --report"):
         skipring.main(given, standalone_mode=False)
+
+
+def test_nodes_with_another_root_are_a_fault_also_without_spark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Differing:
+        """Tells nothing, and finds at the end that not all have the same."""
+
+        faults = ()
+
+        def __init__(self, *_: object) -> None:
+            pass
+
+        async def form(self) -> None:
+            pass
+
+        async def damage(self) -> None:
+            pass
+
+        async def sum_up(self) -> Scoreboard:
+            standings = (Standing("n00", "0", 3, "aa"), Standing("n01", "1", 3, "bb"))
+            return Scoreboard((), standings, {"n00": 1, "n01": 2})
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    stage = SimpleNamespace(show=nothing)
+    monkeypatch.setattr(show, "Teller", Differing)
+    ring = SimpleNamespace(directory=Path())
+    (fault,) = asyncio.run(show._tell(Plan(report=None), stage, ring, AsyncExitStack()))
+    assert "root" in fault

@@ -18,7 +18,7 @@ from skipring.demo.analysis import Analyst, started_analyst
 from skipring.demo.processes import Processes
 from skipring.demo.ring import LiveRing
 from skipring.demo.stage import Stage
-from skipring.demo.story import Analysis, End, Opening, Plan
+from skipring.demo.story import Analysis, End, Note, Opening, Plan
 from skipring.demo.telling import Teller, analyse
 from skipring.errors import InputError
 from skipring.runtime.serving import run
@@ -75,8 +75,7 @@ async def _perform(plan: Plan, stage: Stage, *, stays: bool) -> End:
         processes = stack.enter_context(Processes(directory, options))
         ring = LiveRing(plan, directory, processes)
         await stack.enter_async_context(ring.supervised())
-        dashboard = Dashboard([ring.supervisor], topic=story.TOPIC, chaos=True)
-        await stack.enter_async_context(dashboard)
+        dashboard = await stack.enter_async_context(_dashboard(ring, stage))
         await stage.show(Opening(plan, dashboard.url))
         faults = await _tell(plan, stage, ring, stack)
         end = End(faults, story.next_commands(ring.supervisor if stays else None))
@@ -84,6 +83,20 @@ async def _perform(plan: Plan, stage: Stage, *, stays: bool) -> End:
         if stays:
             await asyncio.Event().wait()
     return end
+
+
+def _dashboard(ring: LiveRing, stage: Stage) -> Dashboard:
+    """A dashboard that says, as soon as it is opened, where another browser may open it."""
+    telling: set[asyncio.Task[None]] = set()
+
+    def say_another() -> None:
+        note = Note(f"the browser is in; for another one: {dashboard.url}")
+        task = asyncio.get_running_loop().create_task(stage.show(note))
+        telling.add(task)  # a task that nobody holds may vanish
+        task.add_done_callback(telling.discard)
+
+    dashboard = Dashboard([ring.supervisor], topic=story.TOPIC, chaos=True, on_entered=say_another)
+    return dashboard
 
 
 async def _tell(plan: Plan, stage: Stage, ring: LiveRing, stack: AsyncExitStack) -> tuple[str, ...]:
@@ -94,12 +107,13 @@ async def _tell(plan: Plan, stage: Stage, ring: LiveRing, stack: AsyncExitStack)
     analyst = await _analyst(plan, ring.directory, stack)
     await teller.damage()
     board = await teller.sum_up()
-    if teller.faults or analyst is None:
-        return teller.faults
+    faults = (*teller.faults, *([board.fault] if board.fault is not None else []))
+    if faults or analyst is None:
+        return faults
     await stage.show(story.titled(story.ANALYSING, plan))
     analysis = await analyse(analyst, ring, stage.show) if isinstance(analyst, Analyst) else analyst
     await stage.show(analysis)
-    return tuple(fault for fault in (board.fault, analysis.fault) if fault is not None)
+    return (analysis.fault,) if analysis.fault is not None else ()
 
 
 async def _analyst(plan: Plan, directory: Path, stack: AsyncExitStack) -> Analyst | Analysis | None:
