@@ -14,6 +14,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -144,15 +146,21 @@ class Reader:
         )
         return {node: (x, y) for node, (x, y) in drawn.items()}
 
+    @property
+    def is_moving(self) -> bool:
+        """True while a node is on its way."""
+        return self.page.locator("#ring").get_attribute("data-moving") == "true"
+
     def come_to_rest(self) -> None:
         """Wait until no node moves any more."""
-        before: list[object] = [None]
+        self.until(lambda: not self.is_moving)
 
-        def rests() -> bool:
-            before.append(self.spots())
-            return before[-1] == before[-2]
-
-        self.until(rests)
+    def step_back(self) -> None:
+        """Go back by one moment with the scrubber, which has the focus, until it is shown."""
+        self.page.keyboard.press("ArrowLeft")
+        number = self.page.locator("#scrubber").get_attribute("data-number")
+        assert number is not None
+        expect(self.page.locator("#stage")).to_have_attribute("data-number", number)
 
     def circle(self) -> tuple[float, float, float]:
         """Centre and radius of the ring."""
@@ -267,15 +275,36 @@ class Stage:
         settled = self.cluster.settle(DEADLINE_S)
         asyncio.run_coroutine_threadsafe(settled, self._loop).result(DEADLINE_S + 1)
 
-    def publish(self, node: NodeId, text: str) -> None:
-        """Let a node publish."""
-        published = self.cluster.publish(node, text.encode())
-        asyncio.run_coroutine_threadsafe(published, self._loop).result(DEADLINE_S)
-
     def labels(self) -> dict[NodeId, Label]:
         """The labels of the nodes that live."""
         states = self.ask(lambda cluster: cluster.snapshot().subscribers)
         return {node: state.label for node, state in states.items() if state.label is not None}
+
+
+# --- another server of this machine ------------------------------------------------------
+
+
+class _Nothing(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing of what was asked."""
+
+
+@contextmanager
+def stranger() -> Iterator[str]:
+    """The address of a page that is not the dashboard's, on another port of this machine."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Nothing) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join(DEADLINE_S)
 
 
 # --- scenes that no cluster has to make ----------------------------------------------------

@@ -11,8 +11,10 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
@@ -20,6 +22,7 @@ from playwright.sync_api import Browser, Locator, expect
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.peers import NodeId
 from skipring.core.topology import level, levels, ring_edges, shortcut_edges
+from skipring.web.access import FOREIGN
 from tests.web.browsing import (
     DEADLINE_S,
     NEAR_PX,
@@ -30,6 +33,7 @@ from tests.web.browsing import (
     imagining,
     is_blank,
     reading,
+    stranger,
     tell,
 )
 
@@ -65,6 +69,13 @@ def torn(browser: Browser) -> Iterator[Stage]:
 def slow(browser: Browser) -> Iterator[Stage]:
     """A ring that heals so slowly that it can be photographed meanwhile."""
     with Stage(N, chaos=True, tick_s=2.0) as stage:
+        yield stage
+
+
+@pytest.fixture
+def quick(browser: Browser) -> Iterator[Stage]:
+    """A ring that is soon calm again, and in which nothing has been published."""
+    with Stage(N, chaos=True, tick_s=0.35) as stage:
         yield stage
 
 
@@ -134,6 +145,55 @@ def test_every_edge_is_drawn_from_one_of_its_nodes_to_the_other(
             assert math.dist(spots[b], last) < NEAR_PX
 
 
+# At every frame: how far the ends of the edges are from their nodes, as they are drawn and as
+# pulses take them, and how far a line of the ring goes out of it.
+GLIDING = """() => {
+  window.frames_seen = { moving: 0, apart: 0, outside: 0 };
+  const orbit = document.querySelector(".orbit");
+  const [x, y, radius] = ["cx", "cy", "r"].map((name) => orbit[name].baseVal.value);
+  const far = (a, b) => Math.hypot(a.x - b.x, a.y - b.y);
+  const spot = (name) => {
+    const node = document.querySelector(`.node[data-node=${name}]`);
+    const { e, f } = node.transform.baseVal.consolidate().matrix;
+    return { x: e, y: f };
+  };
+  const look = () => {
+    const seen = window.frames_seen;
+    seen.moving += document.getElementById("ring").dataset.moving === "true";
+    for (const path of document.querySelectorAll(".edge")) {
+      const [a, b, length] = [spot(path.dataset.a), spot(path.dataset.b), path.getTotalLength()];
+      const { curve } = path.item;
+      const ends = [[a, curve.at(0)], [b, curve.at(1)]];
+      ends.push([a, path.getPointAtLength(0)], [b, path.getPointAtLength(length)]);
+      seen.apart = Math.max(seen.apart, ...ends.map(([node, end]) => far(node, end)));
+      const points = [0.2, 0.35, 0.5, 0.65, 0.8].map((at) => path.getPointAtLength(at * length));
+      const outside = points.map((point) => far(point, { x, y }) - radius);
+      seen.outside = Math.max(seen.outside, ...outside);
+    }
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
+def test_edges_stay_at_their_nodes_and_within_the_ring_while_nodes_glide(
+    browser: Browser, calm: Stage
+) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        mixed, whole_again = scene_of(N), scene_of(N)
+        for place, node in enumerate(mixed["nodes"]):
+            node["turn"] = whole_again["nodes"][place * 7 % N]["turn"]
+        tell(reader, "scene", mixed)
+        expect(reader.page.locator(".node")).to_have_count(N)
+        reader.page.evaluate(GLIDING)
+        tell(reader, "scene", whole_again)
+        reader.until(lambda: reader.is_drawn({f"n{i:03}": Label.nth(i) for i in range(N)}))
+        seen = reader.page.evaluate("() => window.frames_seen")
+        assert seen["moving"] > 0
+        assert seen["apart"] < 2  # pixels
+        assert seen["outside"] < 2
+
+
 def test_the_broadcast_tree_is_drawn_on_demand_with_its_root_on_top(
     browser: Browser, calm: Stage
 ) -> None:
@@ -201,7 +261,7 @@ def test_the_scrubber_replays_what_was_and_live_returns(browser: Browser, torn: 
         dead = page.locator(f".node[data-node={victim}][data-mark=dead]")
 
         def goes_back_to_it() -> bool:
-            page.keyboard.press("ArrowLeft")
+            reader.step_back()
             return dead.count() > 0
 
         reader.until(goes_back_to_it, lambda: page.locator("#replaying").inner_text())
@@ -277,6 +337,39 @@ def test_the_journey_of_a_publication_says_how_everybody_got_it(
         assert sorted(trails) == sorted([node, sender] for node, sender in rows if sender in known)
         page.keyboard.press("Escape")
         expect(page.locator(".trail")).to_have_count(0)
+        # The page asks again where it was quicker than the arrivals; the browser calls it a 404.
+        reader.complaints = [each for each in reader.complaints if "404" not in each]
+
+
+# At every frame: is something drawn above the ring?
+WATCHING_PULSES = """() => {
+  window.hasPulses = false;
+  window.framesWithPulses = 0;
+  const canvas = document.getElementById("pulses");
+  const copy = new OffscreenCanvas(canvas.width, canvas.height);
+  const pen = copy.getContext("2d", { willReadFrequently: true });
+  const look = () => {
+    pen.clearRect(0, 0, copy.width, copy.height);
+    pen.drawImage(canvas, 0, 0);
+    const { data } = pen.getImageData(0, 0, copy.width, copy.height);
+    window.hasPulses = new Uint32Array(data.buffer).some((pixel) => pixel !== 0);
+    window.framesWithPulses += window.hasPulses;
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
+def test_a_publication_is_seen_as_pulses_that_pass(browser: Browser, calm: Stage) -> None:
+    with whole(browser, calm) as reader:
+        page = reader.page
+        page.evaluate(WATCHING_PULSES)
+        reader.until(lambda: page.evaluate("() => !window.hasPulses"))  # others' have passed
+        page.evaluate("() => { window.framesWithPulses = 0; }")
+        page.fill("#publish-text", "it can be seen to fly")
+        page.press("#publish-text", "Enter")
+        reader.until(lambda: page.evaluate("() => window.framesWithPulses") > 1)
+        reader.until(lambda: page.evaluate("() => !window.hasPulses"))
 
 
 def test_what_cannot_be_published_is_said_where_it_was_typed(browser: Browser, calm: Stage) -> None:
@@ -290,6 +383,77 @@ def test_what_cannot_be_published_is_said_where_it_was_typed(browser: Browser, c
         expect(page.locator("#publish-outcome")).to_contain_text("does not answer")
         assert page.input_value("#publish-text") == "nobody gets this"
         reader.complaints.clear()  # the browser complains of what we cut
+
+
+# --- who may see it ------------------------------------------------------------------------
+
+
+def test_another_page_of_this_machine_gets_nothing_of_the_dashboard(
+    browser: Browser, calm: Stage
+) -> None:
+    with whole(browser, calm) as reader, stranger() as elsewhere:
+        settings = urljoin(calm.dashboard.url, "/api/settings")
+        assert reader.page.request.get(settings).status == HTTPStatus.OK  # our cookie is good
+        page = reader.page.context.new_page()  # the browser shows the cookie to all ports
+        page.goto(elsewhere)
+        for options in ({}, {"credentials": "include"}, {"method": "POST", "body": "{}"}):
+            got = page.evaluate(
+                """([address, options]) => fetch(address, options)
+                     .then((answer) => answer.text()).catch((error) => error.name)""",
+                [settings, options],
+            )
+            assert got == "TypeError"
+        loaded = page.evaluate(
+            """(address) => new Promise((resolve) => {
+                 const script = document.createElement("script");
+                 script.onload = () => resolve("loaded");
+                 script.onerror = () => resolve("refused");
+                 script.src = address;
+                 document.head.append(script);
+               })""",
+            urljoin(settings, "/static/app.js"),
+        )
+        assert loaded == "refused"
+        with page.expect_navigation() as answer:  # a form may be sent anywhere
+            page.evaluate(
+                """(address) => {
+                     const form = document.createElement("form");
+                     Object.assign(form, { method: "POST", action: address });
+                     document.body.append(form);
+                     form.submit();
+                   }""",
+                urljoin(settings, "/api/publish?topic=news"),
+            )
+        assert answer.value.status == HTTPStatus.FORBIDDEN
+        assert answer.value.json() == {"error": FOREIGN}
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "http://127.0.0.1:9"}, {"Host": "bent.example"}, {"Origin": "null"}]
+)
+def test_a_foreign_origin_or_host_is_refused_in_spite_of_the_cookie(
+    browser: Browser, calm: Stage, headers: dict[str, str]
+) -> None:
+    with whole(browser, calm) as reader:
+        settings = urljoin(calm.dashboard.url, "/api/settings")
+        assert reader.page.request.get(settings).status == HTTPStatus.OK
+        answer = reader.page.request.get(settings, headers=headers)
+        assert answer.status == HTTPStatus.FORBIDDEN
+        assert "error" in answer.json()
+
+
+@pytest.mark.parametrize("path", ["/", "/api/settings", "/static/app.js", "/?token=guessed"])
+def test_a_browser_without_the_one_time_address_sees_nothing(
+    browser: Browser, calm: Stage, path: str
+) -> None:
+    context = browser.new_context()
+    try:
+        answer = context.new_page().goto(urljoin(calm.dashboard.url, path))
+        assert answer is not None
+        assert answer.status == HTTPStatus.FORBIDDEN
+        assert answer.json().keys() == {"error"}
+    finally:
+        context.close()
 
 
 # --- chaos -------------------------------------------------------------------------------
@@ -410,6 +574,54 @@ def test_a_connection_that_is_lost_is_said_and_comes_back(browser: Browser, calm
         expect(page.locator("#connection-text")).to_have_text("live")
         expect(page.locator("#lost")).to_be_hidden()
         reader.complaints.clear()  # the browser complains of what we cut
+
+
+def test_a_stream_that_is_refused_says_what_the_server_says(browser: Browser, calm: Stage) -> None:
+    with whole(browser, calm) as reader:
+        page = reader.page
+        why = "the supervisors do not answer; start one"
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+        page.route(
+            "**/api/events**", lambda route: route.fulfill(status=status, json={"error": why})
+        )
+        page.reload()
+        expect(page.locator("#lost")).to_have_text(why)
+        expect(page.locator("#connection-text")).to_have_text("refused")
+        page.unroute("**/api/events**")
+        expect(page.locator("#connection-text")).to_have_text("live")
+        expect(page.locator("#lost")).to_be_hidden()
+        reader.complaints.clear()  # the browser complains of the 503
+
+
+def test_topics_that_are_not_looked_into_are_counted(browser: Browser, calm: Stage) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        more = reader.page.locator("#topics-more")
+        tell(reader, "overview", {"topics": [], "supervisors": [], "unlisted": 1200})
+        expect(more).to_have_text("and 1,200 more topics")
+        tell(reader, "overview", {"topics": [], "supervisors": [], "unlisted": 1})
+        expect(more).to_have_text("and 1 more topic")
+        tell(reader, "overview", {"topics": [], "supervisors": [], "unlisted": 0})
+        expect(more).to_be_hidden()
+
+
+def test_arrows_walk_through_the_messages_also_from_the_log_itself(
+    browser: Browser, calm: Stage
+) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        page, log = reader.page, reader.page.locator("#message-log")
+        first, second = (page.locator(".message", has_text=f"number {each}") for each in (0, 1))
+        log.focus()
+        page.keyboard.press("ArrowDown")  # perhaps there is nowhere to go yet
+        tell(reader, "messages", {"messages": [message_of(number) for number in range(2)]})
+        expect(second).to_be_visible()
+        log.focus()
+        page.keyboard.press("ArrowDown")
+        expect(page.locator(".message[tabindex='0']")).to_be_focused()
+        first.focus()
+        page.keyboard.press("ArrowDown")
+        expect(second).to_be_focused()
+        page.keyboard.press("ArrowUp")
+        expect(first).to_be_focused()
 
 
 # --- scenes that a small ring cannot show ----------------------------------------------------
@@ -564,21 +776,38 @@ class Album:
     """Takes pictures for the documentation, or only to see that they are not blank."""
 
     def __init__(self, reader: Reader, theme: str, directory: Path) -> None:
-        self._is_kept = os.environ.get("SKIPRING_SCREENSHOTS") == "write"
+        self._is_written = os.environ.get("SKIPRING_SCREENSHOTS") == "write"
         self._reader = reader
         self._theme = theme
-        self._directory = IMAGES if self._is_kept else directory
+        self._directory = directory
 
     def take(self, view: str, selector: str | None = None) -> None:
-        """A picture of the page, or of a part of it."""
-        path = self._directory / f"dashboard-{view}-{self._theme}.png"
-        page = self._reader.page
-        png = (page.locator(selector) if selector else page).screenshot(path=path)
+        """A picture of the page, or of a part of it, while no node is on its way."""
+        is_kept = self._is_written and (self._theme == "light" or view in DARK_VIEWS)
+        directory = IMAGES if is_kept else self._directory
+        png = self._still(selector)
+        (directory / f"dashboard-{view}-{self._theme}.png").write_bytes(png)
         assert not is_blank(png)
-        assert not self._is_kept or len(png) <= PICTURE_BYTES_MAX
+        assert not is_kept or len(png) <= PICTURE_BYTES_MAX
+
+    def _still(self, selector: str | None) -> bytes:
+        page, pictures = self._reader.page, list[bytes]()
+        target = page.locator(selector) if selector else page
+
+        def is_still() -> bool:
+            self._reader.come_to_rest()
+            before = self._reader.spots()
+            pictures.append(target.screenshot(animations="disabled"))  # bars are drawn to their end
+            return not self._reader.is_moving and self._reader.spots() == before
+
+        self._reader.until(is_still)
+        return pictures[-1]
 
 
+DARK_VIEWS = frozenset({"ring", "healing", "256"})  # the others are shown in light alone
 REPLAYED = 8  # Our guess: so many moments ago the ring was still healing.
+CALM_TICKS = 45  # Our guess: by then what the damage left behind is gone everywhere.
+REQUESTS_MAX = 2.0  # in an interval; the bound is about 0.9
 TEXTS = (
     ("config: rollout v12 at 25 %", "eu-west"),
     ("cache: user/4711 is stale", "user/4711"),
@@ -588,22 +817,49 @@ TEXTS = (
 )
 
 
+def damage(reader: Reader) -> None:
+    """Let an adversary put the ring into a state of its own, and see it."""
+    reader.page.select_option("#chaos-adversary", "A15")
+    reader.remember()
+    reader.page.click("[data-damage=adversary]")
+    reader.until(
+        lambda: any(verdict.startswith("healing: ") for verdict in reader.verdicts()),
+        reader.verdicts,
+    )
+
+
+def publish(reader: Reader, text: str, key: str) -> None:
+    """Publish in the page, and see it there."""
+    page = reader.page
+    page.fill("#publish-text", text)
+    page.fill("#publish-key", key)
+    page.press("#publish-text", "Enter")
+    expect(page.locator("#publish-text")).to_have_value("")  # it is stored
+    page.locator("#publish-text").blur()
+    expect(page.locator(".message", has_text=text)).to_be_visible()
+
+
+def ticks(reader: Reader) -> int:
+    """The intervals that the supervisor has counted."""
+    return int(reader.page.locator("#supervisor-facts dd").first.inner_text().replace(",", ""))
+
+
+def await_calm(reader: Reader) -> None:
+    """Wait until healing is long over: the supervisor has little to do, and the tree is known."""
+    page, begun = reader.page, ticks(reader)
+    reader.until(lambda: ticks(reader) >= begun + CALM_TICKS, lambda: ticks(reader))
+    load = page.locator("#load-text")
+    reader.until(lambda: float(load.inner_text()) <= REQUESTS_MAX, load.inner_text)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_view_can_be_seen(browser: Browser, slow: Stage, tmp_path: Path, theme: str) -> None:
+def test_every_view_of_a_ring_that_heals_can_be_seen(
+    browser: Browser, slow: Stage, tmp_path: Path, theme: str
+) -> None:
     with whole(browser, slow, color_scheme=theme, viewport=PICTURE) as reader:
         page, album = reader.page, Album(reader, theme, tmp_path)
-        for text, key in TEXTS:
-            page.fill("#publish-text", text)
-            page.fill("#publish-key", key)
-            page.press("#publish-text", "Enter")
-            expect(page.locator(".message", has_text=text).last).to_be_visible()
-        for card in ("supervisor", "messages", "topics", "chaos"):
-            album.take(card, f"#{card}")
-        page.select_option("#chaos-adversary", "A15")
-        page.click("[data-damage=adversary]")
-        reader.expect_verdict("healing: ")
+        damage(reader)
         wrong = page.locator(".node:not([data-mark=right])").first.get_attribute("data-node")
-        reader.come_to_rest()
         album.take("healing", "#stage")
         page.locator(f".node[data-node={wrong}] .dot").click()
         expect(page.locator("#drawer .journal")).to_be_visible()
@@ -611,23 +867,39 @@ def test_every_view_can_be_seen(browser: Browser, slow: Stage, tmp_path: Path, t
         page.click("#drawer-close")
         reader.expect_verdict("legitimate")
         await_drawn(reader, slow)
-        page.evaluate("() => scrollTo(0, 0)")
-        album.take("ring")
-        page.click("#as-tree")
-        reader.come_to_rest()
-        album.take("tree", "#stage")
-        page.click("#as-ring")
-        page.locator(".message").last.click()
-        expect(page.locator("#journey-rows tr").first).to_be_visible()
-        album.take("journey", "#journey")
-        page.click("#journey-close")
         album.take("timeline", "#timeline")
         page.locator("#scrubber").focus()
         for _ in range(REPLAYED):
-            page.keyboard.press("ArrowLeft")
+            reader.step_back()
         expect(page.locator("#replaying")).to_be_visible()
-        reader.come_to_rest()
         album.take("replay", ".scene")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_view_of_a_calm_ring_can_be_seen(
+    browser: Browser, quick: Stage, tmp_path: Path, theme: str
+) -> None:
+    with whole(browser, quick, color_scheme=theme, viewport=PICTURE) as reader:
+        page, album = reader.page, Album(reader, theme, tmp_path)
+        damage(reader)
+        reader.expect_verdict("legitimate")
+        await_calm(reader)
+        for text, key in TEXTS[:-1]:
+            publish(reader, text, key)
+        for card in ("supervisor", "chaos"):
+            album.take(card, f"#{card}")
+        page.evaluate("() => scrollTo(0, 0)")
+        publish(reader, *TEXTS[-1])
+        await_drawn(reader, quick)
+        album.take("ring")  # with what flies
+        for card in ("messages", "topics"):
+            album.take(card, f"#{card}")
+        page.click("#as-tree")
+        album.take("tree", "#stage")
+        page.click("#as-ring")
+        page.locator(".message").last.click()
+        expect(page.locator("#journey-summary")).to_contain_text(f"reached {N} of {N}")
+        album.take("journey", "#journey")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -8,9 +8,26 @@ async function ask(path, parameters, options) {
   } catch {
     throw new Error("The dashboard does not answer; is `skipring dashboard` still running?");
   }
-  const body = await response.json().catch(() => ({}));
-  if (response.ok) return body;
-  throw new Error(body.error ?? `The dashboard answered with status ${response.status}.`);
+  if (!response.ok) throw new Error(await refusalOf(response));
+  return response.json().catch(() => ({}));
+}
+
+async function refusalOf(response) {
+  const { error } = await response.json().catch(() => ({}));
+  return error ?? `The dashboard answered with status ${response.status}.`;
+}
+
+/** Why the server refuses a stream, in a sentence; null if it does not, or does not answer. */
+export async function whyRefused(address) {
+  const end = new AbortController();
+  try {
+    const response = await fetch(address, { signal: end.signal });
+    return response.ok ? null : await refusalOf(response);
+  } catch {
+    return null;
+  } finally {
+    end.abort(); // a stream that is let in would never end
+  }
 }
 
 /** GET an answer. */

@@ -23,10 +23,7 @@ const CONNECTION = {
     "connection lost",
     "The connection to the dashboard is lost; what you see is old. Trying again …",
   ],
-  refused: [
-    "refused",
-    "The dashboard does not let this page in; open the address that `skipring dashboard` printed.",
-  ],
+  refused: ["refused", null], // the server says why
 };
 
 class Dashboard {
@@ -44,7 +41,7 @@ class Dashboard {
       messages: ({ messages }) => this.messages.add(messages),
       overview: (overview) => this.#onOverview(overview),
       trouble: ({ text }) => setBanner(byId("trouble"), text),
-      state: (state) => this.#onConnection(state),
+      state: (state, why) => this.#onConnection(state, why),
     });
   }
 
@@ -130,11 +127,11 @@ class Dashboard {
     if (this.topic === null && overview.topics.length) this.#follow(overview.topics[0].topic);
   }
 
-  async #onConnection(state) {
+  async #onConnection(state, why) {
     const [word, sentence] = CONNECTION[state];
     setText(byId("connection-text"), word);
     setAttribute(byId("connection"), "data-state", state);
-    setBanner(byId("lost"), sentence);
+    setBanner(byId("lost"), why ?? sentence);
     this.isLive = state === "open";
     if (state === "open" && this.topic !== null) await this.#load(this.topic);
   }
@@ -159,6 +156,7 @@ class Dashboard {
   }
 
   #show(scene) {
+    setAttribute(byId("stage"), "data-number", scene.number);
     this.ring.show(scene);
     if (this.journey.journey) this.ring.showJourney(this.journey.journey);
     showSupervisor(scene.supervisor);

@@ -2,12 +2,17 @@
 
 const TURN = 2 * Math.PI;
 const BEND = 0.3; // How far a shortcut bends inwards, as a share of its length.
+const NEAR = 1; // so near to the circle a node stands on it; on its way to it, it does not
 
 /** The curve of an edge: along the circle for ring neighbours, else bent towards the centre. */
 export function edgeCurve(edge, a, b, frame) {
-  const isAlong = edge.kind === "ring" && edge.state !== "wrong" && a.out && b.out;
+  const isRing = edge.kind === "ring" && edge.state !== "wrong";
+  const isAlong = isRing && isOnCircle(a, frame) && isOnCircle(b, frame);
   return isAlong ? new Arc(a, b, frame) : new Bow(a, b, frame);
 }
+
+const isOnCircle = ({ x, y }, { centre, radius }) =>
+  Math.abs(Math.hypot(x - centre.x, y - centre.y) - radius) < NEAR;
 
 /** A curve along the circle, the short way round. */
 class Arc {

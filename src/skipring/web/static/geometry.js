@@ -10,7 +10,7 @@ const TRAY_GAP = 34;
 /** What the stage gives room for: centre and radius of the ring, and the tray beside it. */
 export function frameOf(width, height, count) {
   const isTall = width < height * 1.1;
-  const margin = count <= BITS_MAX ? 66 : count <= NAMES_MAX ? 52 : 40;
+  const margin = count <= BITS_MAX ? 66 : count <= NAMES_MAX ? 62 : 40;
   const usable = isTall ? height - 250 : height;
   const radius = Math.max(60, Math.min(width, usable) / 2 - margin);
   const centre = { x: width / 2, y: isTall ? 110 + usable / 2 : height / 2 };
@@ -58,7 +58,7 @@ export function treeSpots(nodes, tree, frame) {
   const rows = Math.max(1, ...depths.map(({ depth }) => depth));
   const leaves = Math.max(1, ...depths.map(({ across }) => across + 1));
   const present = new Set(nodes.map(({ node }) => node));
-  const box = { left: 40, right: frame.width - 40, top: 104, bottom: frame.height - 132 };
+  const box = { left: 40, right: frame.width - 40, top: 104, bottom: frame.height - 148 };
   const spots = new Map();
   for (const { node, depth, across, isLeaf } of depths) {
     if (!present.has(node)) continue;

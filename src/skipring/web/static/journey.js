@@ -6,6 +6,7 @@ import { counted, latency } from "./format.js";
 
 const NOTHING = "Choose a message to see who had it when, from whom, and how it came.";
 const AGAIN_MS = 1500; // arrivals still come in for a while
+const ATTEMPTS = 20; // and what was just published may not have been seen anywhere yet
 
 export class Journey {
   /** `onShow` is called with the journey, or null; `onReplay` to fly it once more. */
@@ -27,19 +28,21 @@ export class Journey {
     await this.#load(topic, message);
   }
 
-  async #load(topic, message) {
+  async #load(topic, message, attempts = ATTEMPTS) {
     const { id, publisher, seq } = message;
     let journey = null;
+    let summary;
     try {
       journey = timed(await get("journey", { topic, publisher, seq }));
+      summary = summaryOf(journey);
     } catch (error) {
-      if (this.chosen === id) this.#show(null, error.message);
+      summary = error.message;
     }
-    if (journey === null || this.chosen !== id) return;
-    this.#show(journey, summaryOf(journey));
-    const isYoung = Date.now() - (journey.published ?? 0) < 30_000;
-    if (isYoung && journey.reached < journey.members) {
-      setTimeout(() => this.chosen === id && this.#load(topic, message), AGAIN_MS);
+    if (this.chosen !== id) return;
+    this.#show(journey, summary);
+    if (attempts > 0 && (journey === null || journey.reached < journey.members)) {
+      const again = () => this.chosen === id && this.#load(topic, message, attempts - 1);
+      setTimeout(again, AGAIN_MS);
     }
   }
 

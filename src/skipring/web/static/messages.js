@@ -77,8 +77,10 @@ export class Messages {
 
   #onKey(event) {
     const item = event.target.closest("[data-id]");
+    const last = this.log.querySelector("[tabindex='0']");
     if (event.key === "Enter" || event.key === " ") this.#onChoice(event);
-    else if (event.key in STEPS) this.#walk(item, STEPS[event.key]);
+    else if (event.key in STEPS && item) this.#walk(item, STEPS[event.key]);
+    else if (event.key in STEPS && last) this.#rove(last); // from the log itself
     else return;
     event.preventDefault();
   }

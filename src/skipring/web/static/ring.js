@@ -153,6 +153,7 @@ export class Ring {
   }
 
   #onMove(names) {
+    setAttribute(this.svg, "data-moving", this.motion.isMoving);
     const wasGliding = this.svg.classList.contains("gliding");
     this.svg.classList.toggle("gliding", this.isGliding);
     if (this.isGliding) this.#glide(wasGliding);

@@ -1,10 +1,12 @@
 /** The server's events of one topic; it comes back by itself when the connection is lost. */
 
+import { whyRefused } from "./api.js";
+
 const KINDS = ["scene", "pulses", "messages", "overview", "trouble"];
 const AGAIN_MS = 3000; // The browser gives up for good when it is refused; then we try again.
 
 export class Stream {
-  /** `handlers` has a function for each kind of event, and `state` for open, lost and refused. */
+  /** `handlers` has a function for each kind of event; `state` for open, lost, refused (why). */
   constructor(handlers) {
     this.handlers = handlers;
     this.source = null;
@@ -30,9 +32,10 @@ export class Stream {
     this.source?.close();
   }
 
-  #onLost(source, topic) {
-    const isRefused = source.readyState === EventSource.CLOSED;
-    this.handlers.state(isRefused ? "refused" : "lost");
-    if (isRefused) this.timer = setTimeout(() => this.follow(topic), AGAIN_MS);
+  async #onLost(source, topic) {
+    const isOver = source.readyState === EventSource.CLOSED;
+    if (isOver) this.timer = setTimeout(() => this.follow(topic), AGAIN_MS);
+    const why = isOver ? await whyRefused(source.url) : null;
+    if (source === this.source) this.handlers.state(why === null ? "lost" : "refused", why);
   }
 }

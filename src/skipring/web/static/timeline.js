@@ -118,6 +118,7 @@ export class Timeline {
     this.scrubber.disabled = this.samples.length < 2;
     this.scrubber.max = Math.max(0, this.samples.length - 1);
     this.scrubber.value = this.#place;
+    setAttribute(this.scrubber, "data-number", this.chosen);
     setAttribute(byId("live"), "aria-pressed", this.chosen === null);
     if (sample) this.#tell(sample);
     this.#draw();

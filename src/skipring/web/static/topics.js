@@ -1,6 +1,6 @@
 /** The table of topics; choosing one shows it. */
 
-import { byId, element, keyed, setAttribute, setText } from "./dom.js";
+import { byId, element, keyed, setAttribute, setBanner, setText } from "./dom.js";
 import { count, counted, decimal } from "./format.js";
 
 export class Topics {
@@ -25,10 +25,11 @@ export class Topics {
   }
 
   /** Show what is known of all topics. */
-  show({ topics, supervisors }) {
+  show({ topics, supervisors, unlisted = 0 }) {
     const silent = supervisors.filter(({ answers }) => !answers).length;
     const asked = counted(supervisors.length, "supervisor");
     setText(byId("topics-hint"), silent ? `${silent} of ${asked} silent` : asked);
+    setBanner(byId("topics-more"), unlisted ? `and ${counted(unlisted, "more topic")}` : null);
     keyed(byId("topic-rows"), topics, {
       key: ({ topic }) => topic,
       make: ({ topic }) => made(topic),

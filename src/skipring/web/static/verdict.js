@@ -54,6 +54,6 @@ function figures({ members, publications, roots, nodes }) {
 }
 
 /** Tell those who listen to the page instead of looking at it. */
-export function announce(text) {
+function announce(text) {
   setText(byId("announcer"), text);
 }
