@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import ClassVar, Final
 
 from rich.terminal_theme import TerminalTheme
@@ -10,6 +11,7 @@ from rich.text import Text
 from textual import on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.widgets import DataTable, Footer, Static
 
 from skipring.cli.ring_page import time_of_day
@@ -97,10 +99,14 @@ class TopApp(App[int]):
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(self._refresh_s)
-            try:
-                self._show(await self._observer.overview())
-            except SkipringError as error:
-                self._tell(str(error))
+            with suppress(NoMatches):  # somebody leaves: the tables are being taken down
+                await self._look()
+
+    async def _look(self) -> None:
+        try:
+            self._show(await self._observer.overview())
+        except SkipringError as error:
+            self._tell(str(error))
 
     # -- showing -----------------------------------------------------------------------------
 
