@@ -22,6 +22,7 @@ from skipring.runtime import (
     link,
     links,
     measures,
+    partner,
     securing,
     serving,
     telemetry,
@@ -341,7 +342,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     )
     assert said["connections that others open to a process"] == str(links.LINKS_MAX)
     assert said["handshakes at once"].startswith(f"{securing.ENTERING_MAX}, ")
-    assert said["waiting for one slow peer"].startswith(f"{links.QUEUE_BYTES_MAX >> 20} MiB")
+    assert said["waiting for one slow peer"].startswith(f"{partner.QUEUE_BYTES_MAX >> 20} MiB")
     assert said["waiting for the disk"] == f"{durability.WAITING_BYTES_MAX >> 20} MiB"
     assert said["requests for metrics at once"].startswith(f"{telemetry.REQUESTS_MAX}, ")
     assert said["topic; node's name"].startswith(f"{values.TOPIC_BYTES_MAX} bytes; ")
@@ -353,7 +354,7 @@ def test_what_is_said_about_the_code_is_so() -> None:
     assert f"and {publications.CACHE_BYTES >> 20} MiB of them cached" in text
     assert f"waits up to {serving.LEAVING_S:.0f} seconds for the supervisor's permission" in text
     assert f"if the event loop answers within {telemetry.ANSWER_S:.0f} s" in text
-    assert f"random delays of up to {links.BACK_OFF_MAX_S:.0f} seconds" in text
+    assert f"random delays of up to {partner.BACK_OFF_MAX_S:.0f} seconds" in text
     assert f"report it after {detector.SILENT_TICKS} silent ticks" in text
     late, lone = detector.EVICTION_TICKS, detector.LONE_EVICTION_TICKS
     assert f"takes it out {late} ticks later, or {lone} if only one reports it" in text

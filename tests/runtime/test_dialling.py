@@ -10,9 +10,9 @@ import pytest
 from skipring.core.messages import Digest
 from skipring.core.peers import SUPERVISOR
 from skipring.runtime import link as link_module
-from skipring.runtime import links as links_module
+from skipring.runtime import partner as partner_module
 from skipring.runtime import securing
-from skipring.runtime.links import IDLE_S, SPARE_S
+from skipring.runtime.partner import IDLE_S, SPARE_S
 from skipring.wire.greeting import Role
 from tests.runtime.exchanges import (
     DEADLINE_S,
@@ -81,8 +81,8 @@ def test_one_that_has_moved_is_found_where_others_say_it_is() -> None:
 def test_one_that_cannot_be_reached_is_tried_ever_more_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(links_module, "BACK_OFF_S", 1e-6)
-    monkeypatch.setattr(links_module, "BACK_OFF_MAX_S", 4e-6)
+    monkeypatch.setattr(partner_module, "BACK_OFF_S", 1e-6)
+    monkeypatch.setattr(partner_module, "BACK_OFF_MAX_S", 4e-6)
 
     async def scene() -> None:
         async with hosts("a") as (a,):
@@ -153,7 +153,7 @@ def test_one_connection_is_enough_for_one_that_is_slow_to_greet() -> None:
 def test_an_address_that_cannot_be_looked_up_is_one_that_cannot_be_reached(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links_module, "is_loopback", lambda _: True)
+    monkeypatch.setattr(partner_module, "is_loopback", lambda _: True)
 
     async def scene() -> None:
         async with hosts("a") as (a,):
@@ -226,7 +226,7 @@ def test_without_certificates_only_this_machine_is_dialled() -> None:
 
 
 def test_that_somebody_could_not_be_reached_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links_module, "GRUDGE_S", 5.0)
+    monkeypatch.setattr(partner_module, "GRUDGE_S", 5.0)
 
     async def scene() -> None:
         async with hosts("a") as (a,):
@@ -249,7 +249,7 @@ def test_that_somebody_could_not_be_reached_is_forgotten(monkeypatch: pytest.Mon
 def test_when_both_dial_at_once_all_arrives_and_one_link_is_left(
     names: tuple[str, str], loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links_module, "SPARE_S", 0.02)
+    monkeypatch.setattr(partner_module, "SPARE_S", 0.02)
 
     async def meet(delay: int) -> None:
         async with hosts(*names) as (one, other):

@@ -11,6 +11,7 @@ import pytest
 from skipring.core.messages import PublishNew
 from skipring.runtime import link as link_module
 from skipring.runtime import links as links_module
+from skipring.runtime import partner as partner_module
 from tests.runtime.exchanges import (
     HELLO,
     LOOPS,
@@ -171,7 +172,7 @@ def test_the_queue_of_one_that_does_not_read_is_bounded_and_others_are_not_slowe
     monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
 ) -> None:
     queue_max, size, frames = 1 << 20, 1 << 15, 1000
-    monkeypatch.setattr(links_module, "QUEUE_BYTES_MAX", queue_max)
+    monkeypatch.setattr(partner_module, "QUEUE_BYTES_MAX", queue_max)
 
     async def scene() -> None:
         async with hosts("a", "slow", "quick") as (a, slow, quick):

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.runtime.addresses import AddressBook, is_loopback, join_address, supervisor_at
-from skipring.runtime.link import HANDSHAKE_REASONS, Link, trouble
+from skipring.core.peers import NodeId
+from skipring.runtime.addresses import AddressBook, join_address, supervisor_at
+from skipring.runtime.link import HANDSHAKE_REASONS, Link
 from skipring.runtime.logs import Rarely, logger
-from skipring.runtime.securing import TROUBLES, Doors, dial
+from skipring.runtime.partner import Partner
+from skipring.runtime.securing import Doors
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role, encode_greeting
@@ -26,19 +27,11 @@ from skipring.wire.runtime_messages import Address, WireMessage
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
-QUEUE_BYTES_MAX: Final = 4 << 20  # Our guess: what a slow peer may have waiting.
 BEHIND_BYTES: Final = 1 << 20  # Our guess: as much as one answer of a repair brings.
 LINKS_MAX: Final = 4096  # Limit of ours: connections that others have opened.
 CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
-BACK_OFF_S: Final = 0.05
-BACK_OFF_MAX_S: Final = 5.0
 CLIENTS: Final = "client/"  # how the names of all clients begin
-CROSSING_S: Final = 1.0  # Our guess: two who dial each other at once do so within it.
-DIALLING_MAX: Final = 256  # Limit of ours: others can name as many nodes as they like.
 GRUDGES_MAX: Final = 1024  # Limit of ours: whom we could not reach.
-SPARE_S: Final = 10.0  # Our guess: a second link to somebody that is not used so long can go.
-IDLE_S: Final = 60.0  # Our guess: neighbours talk once a tick, so these are none any more.
-GRUDGE_S: Final = 60.0  # Our guess: then we forget that somebody could not be reached.
 
 Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
 
@@ -76,13 +69,13 @@ class Links:
         self.connections: set[Link] = set()
         self.is_closed = False
         self._greeting = greeting
-        self._peers: dict[NodeId, _Peer] = {}
-        self._grudges: dict[NodeId, _Peer] = {}
+        self._peers: dict[NodeId, Partner] = {}
+        self._grudges: dict[NodeId, Partner] = {}
         self._accepted = 0
         self.dialling = 0  # how many we dial at this moment
         self._doors = Doors(self)
         self._emptied: asyncio.Future[None] | None = None
-        self._gathering: list[_Peer] | None = None  # whom something is said, while we react
+        self._gathering: list[Partner] | None = None  # whom something is said, while we react
         self._rarely = Rarely(_LOG)
 
     async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
@@ -138,25 +131,25 @@ class Links:
             self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._emptied], timeout=CLOSE_S)
 
-    def bear_a_grudge(self, peer: _Peer) -> None:
+    def bear_a_grudge(self, peer: Partner) -> None:
         """Somebody could not be reached; of too many the first are forgiven."""
         self._grudges.pop(peer.name, None)
         self._grudges[peer.name] = peer
         if len(self._grudges) > GRUDGES_MAX:
             self._grudges.pop(next(iter(self._grudges))).forgive()
 
-    def forget(self, name: NodeId, peer: _Peer) -> None:
+    def forget(self, name: NodeId, peer: Partner) -> None:
         """A node has no link, nothing waits for it, and it was not in vain that we called."""
         if self._peers.get(name) is peer:
             del self._peers[name]
         if self._grudges.get(name) is peer:
             del self._grudges[name]
 
-    def peer(self, name: NodeId, address: Address | None = None) -> _Peer:
+    def peer(self, name: NodeId, address: Address | None = None) -> Partner:
         """The queue of a node, made when it is first needed."""
         found = self._peers.get(name)
         if found is None:
-            found = self._peers[name] = _Peer(self, name, address)
+            found = self._peers[name] = Partner(self, name, address)
         return found
 
     # -- for a link --------------------------------------------------------------------------
@@ -182,7 +175,7 @@ class Links:
         self._accepted += not link.is_dialled
         return not self.is_closed and (link.is_dialled or self._accepted <= LINKS_MAX)
 
-    def welcome(self, greeting: Greeting) -> _Peer:
+    def welcome(self, greeting: Greeting) -> Partner:
         """Somebody who has dialled us has greeted: its queue."""
         if greeting.role is Role.CLIENT:  # no node can have such a name, nor get its answers
             return self.peer(f"{CLIENTS}{greeting.node}")
@@ -212,7 +205,7 @@ class Links:
         for peer in gathered or ():
             peer.flush()
 
-    def schedule(self, peer: _Peer) -> None:
+    def schedule(self, peer: Partner) -> None:
         """Something waits for a node: it is written once we have reacted to what has come.
 
         At the next turn of the loop, if it is for another reason that we said it.
@@ -240,177 +233,3 @@ class Links:
         self.counts[reason] += 1
         kind = detail if reason in HANDSHAKE_REASONS else ""
         self._rarely.warn(what, reason=reason, kind=kind, address=address, detail=detail)
-
-
-class _Peer:
-    """What waits for one node, and the link it goes over."""
-
-    def __init__(self, links: Links, name: NodeId, address: Address | None) -> None:
-        self.name = name
-        self.link: Link | None = None
-        self._links = links
-        self._address = address  # of a supervisor; a node's is looked up
-        self._spare: list[Link] = []  # greeted too, but others are used
-        self._waiting: list[bytes] = []
-        self._size = 0
-        self._is_scheduled = False
-        self._dialling: asyncio.Task[None] | None = None
-        self._failures = 0
-        self._failed_s = 0.0
-
-    def queue(self, frame: bytes) -> None:
-        """Keep a frame for a while: one write carries all that is said meanwhile."""
-        if self._links.is_closed:
-            self._links.counts["closed"] += 1
-            return
-        if self._size + len(frame) > QUEUE_BYTES_MAX:
-            self._links.counts["queue full"] += 1
-            return
-        self._waiting.append(frame)
-        self._size += len(frame)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._links.schedule(self)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """How much waits."""
-        return self._size
-
-    def flush(self) -> None:
-        """Write what waits, or dial."""
-        self._is_scheduled = False
-        if self.link is not None:
-            waiting, links = self._waiting, self._links
-            if waiting and self.link.can_write:
-                self.link.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
-                links.bytes_sent += self._size
-                links.frames_sent += len(waiting)
-                waiting.clear()
-                self._size = 0
-        elif self._waiting and self._dialling is None and not self._links.is_closed:
-            self._dial_or_drop()
-
-    def _dial_or_drop(self) -> None:
-        address = self._address or self._links.book.find(self.name)
-        if not self._links.dials:
-            self._drop("not connected")
-        elif not address:
-            self._drop("no address")
-        elif self._links.dialling >= DIALLING_MAX:
-            self._drop("too many dialled")
-        elif not self._links.is_secured and not is_loopback(address.rpartition(":")[0].strip("[]")):
-            self._drop("not loopback")  # without certificates nothing leaves this machine
-        else:
-            self._links.dialling += 1
-            self._dialling = asyncio.get_running_loop().create_task(self._dial(address))
-            self._dialling.add_done_callback(self._on_dialled)
-
-    def _on_dialled(self, _: asyncio.Task[None]) -> None:
-        """Dialling is over, whatever came of it."""
-        self._links.dialling -= 1
-
-    async def _dial(self, address: Address) -> None:
-        links = self._links
-        try:
-            if self._failures:  # full jitter: those who lost the same peer do not come at once
-                limit = min(BACK_OFF_S * 2**self._failures, BACK_OFF_MAX_S)
-                await asyncio.sleep(links.rng.uniform(0, limit))
-            link = await dial(links, self, address)
-            await link.settled.wait()
-            is_reached = link.is_greeted
-        except TROUBLES as error:
-            is_reached = False
-            self._on_trouble(address, error)
-        finally:
-            self._dialling = None
-        if not is_reached and self.link is None:
-            self._failures = min(self._failures + 1, 16)
-            self._failed_s = asyncio.get_running_loop().time()
-            links.bear_a_grudge(self)
-            if links.book.find(self.name) == address:
-                links.book.doubt(self.name)
-            self._drop("cannot connect")
-
-    def _on_trouble(self, address: Address, error: Exception) -> None:
-        reason, detail = trouble(error)
-        if reason is not None:  # nobody there is usual, a certificate that is refused is not
-            self._links.complain("cannot connect", reason, address, detail)
-
-    # -- for a link --------------------------------------------------------------------------
-
-    def on_link(self, link: Link) -> None:
-        """There is a link that has greeted: the newest is used, unless both sides dialled at once.
-
-        Then both sides take the one that the smaller of them has dialled; the other is spare.
-        """
-        old, self.link = self.link, link
-        if old is not None:
-            if self._is_rather(old, link):
-                self.link, old = old, link
-            self._spare.append(old)
-        self._failures = 0
-        self.flush()
-
-    def _is_rather(self, old: Link, new: Link) -> bool:
-        """True if both sides dialled at once, and the older link is the one to be used."""
-        is_by_both = old.is_dialled != new.is_dialled and new.began_s - old.began_s < CROSSING_S
-        return is_by_both and old.is_dialled == (self._links.node < self.name)
-
-    def is_called(self, greeting: Greeting) -> bool:
-        """True if whoever greets us so is the one we dialled."""
-        return greeting.node == (SUPERVISOR if self._address is not None else self.name)
-
-    def on_lost(self, link: Link) -> None:
-        """A link is gone; what waits needs another one."""
-        if link in self._spare:
-            self._spare.remove(link)
-        if self.link is link:
-            self.link = self._spare.pop() if self._spare else None
-            self.flush()
-            self._links.on_silent(self.name)
-        self._forget_if_idle()
-
-    # -- the end -----------------------------------------------------------------------------
-
-    def sweep(self, now: float) -> None:
-        """Close links that nobody uses; forget that somebody could not be reached."""
-        for link in self._spare:
-            link.look(now)
-            if now - link.used_s > SPARE_S:
-                link.close()
-        if self.link is not None:
-            self.link.look(now)
-            if self._is_idle(self.link, now):
-                self.link.close()
-        if now - self._failed_s > GRUDGE_S:
-            self.forgive()
-        self._forget_if_idle()
-
-    def forgive(self) -> None:
-        """Forget that it could not be reached."""
-        self._failures = 0
-        self._forget_if_idle()
-
-    def _is_idle(self, link: Link, now: float) -> bool:
-        """True if a node that we dialled has nothing to do with us any more."""
-        return link.is_dialled and self._address is None and now - link.used_s > IDLE_S
-
-    def _forget_if_idle(self) -> None:
-        if not (self.link or self._waiting or self._dialling or self._failures):
-            self._links.forget(self.name, self)
-
-    def _drop(self, reason: str) -> None:
-        self._links.counts[reason] += len(self._waiting)
-        self._waiting.clear()
-        self._size = 0
-        self._links.on_silent(self.name)
-        self._forget_if_idle()
-
-    def close(self) -> asyncio.Task[None] | None:
-        """Write what waits, if there is a link; dial no more."""
-        if self.link is not None:
-            self.flush()
-        if self._dialling is not None:
-            self._dialling.cancel()
-        return self._dialling
