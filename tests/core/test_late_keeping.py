@@ -14,7 +14,7 @@ from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from skipring.core.archive import Archive, MemoryArchive
-from skipring.core.claims import Claim
+from skipring.core.claims import SHORT_BYTES, Claim
 from skipring.core.config import ProtocolConfig, Spread
 from skipring.core.effects import Deliver, Discard, Effect, Left, Origin, Send, Store
 from skipring.core.events import (
@@ -645,6 +645,35 @@ def test_what_has_arrived_and_is_not_kept_yet_is_not_asked_for() -> None:
     host.hear(PublishNew(made(0)), "b")
     host.hear(i_have("b", made(0)))
     assert to_all(host.act(Flush()), Want) == []
+
+
+def test_what_is_heard_of_while_something_is_not_kept_yet_is_asked_for_if_it_does_not_come() -> (
+    None
+):
+    host = Host()
+    host.hear(PublishNew(made(0)), "b")
+    host.hear(i_have("e", made(0), made(1)))
+    assert to_all(host.act(Flush()), Want) == [want(ME, (made(1), 2))]
+
+
+def test_no_more_is_remembered_of_what_is_only_heard_of_than_can_be_asked_for() -> None:
+    host = Host(announced_max=3)
+    host.hear(PublishNew(made(0)), "b")
+    for seq in range(1, 7):
+        host.hear(i_have("e", made(seq)))
+    (asked,) = to_all(host.act(Flush()), Want)
+    assert isinstance(asked, Want)
+    assert asked.shorts() == {made(seq).settled(TOPIC).id[:SHORT_BYTES] for seq in (1, 2, 3)}
+
+
+def test_nobody_looks_into_the_trie_for_what_has_come_lately() -> None:
+    host = Host()
+    host.hear(PublishNew(made(0)), "b")
+    host.act(Flush())  # it is announced by now
+    host.hear(PublishNew(made(1)), "b")
+    host.hear(i_have("e", made(0), made(1)))
+    assert to_all(host.act(Flush()), Want) == []
+    assert len(host.machine._circulation.holdings._trie) == 0  # nothing had to be indexed
 
 
 # -- packs ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from skipring.core.messages import (
     MESSAGE_TYPES,
     UNRECORDED,
     CheckLabel,
+    IHave,
     Introduce,
     Message,
     SetConfiguration,
@@ -103,3 +104,9 @@ def test_a_node_that_is_unrecorded_is_told_nothing_but_that() -> None:
 def test_messages_tell_a_belief_from_a_label() -> None:
     own, other = Peer(label("0"), "a"), Peer(label("1"), "a")
     assert CheckLabel(own, None, Link.LINE) != CheckLabel(other, None, Link.LINE)
+
+
+def test_short_ids_can_be_had_as_a_set_and_one_by_one() -> None:
+    message = IHave("a", b"111111112222222211111111", bytes([1, 2, 3]))
+    assert message.short_ids() == [(b"11111111", 1), (b"22222222", 2), (b"11111111", 3)]
+    assert message.shorts() == {b"11111111", b"22222222"}

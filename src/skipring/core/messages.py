@@ -6,6 +6,7 @@ reads and writes. The tags are part of the wire format: never reuse one.
 
 from __future__ import annotations
 
+from struct import Struct as Layout
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -148,6 +149,7 @@ class PublishMany(Struct, frozen=True, array_like=True, gc=False, tag=17):
 
 
 HOPS_MAX: Final = 255  # are counted: one byte beside a short id
+_SHORT: Final = Layout(f"{SHORT_BYTES}s")
 
 
 class _ShortIds(Struct, frozen=True, array_like=True, gc=False):
@@ -166,6 +168,10 @@ class _ShortIds(Struct, frozen=True, array_like=True, gc=False):
         if len(self.ids) != SHORT_BYTES * len(self.hops):
             message = f"{len(self.ids)} bytes of short ids with {len(self.hops)} hops"
             raise ValueError(message)
+
+    def shorts(self) -> set[bytes]:
+        """The beginnings."""
+        return {short for (short,) in _SHORT.iter_unpack(self.ids)}
 
     def short_ids(self) -> list[tuple[bytes, int]]:
         """The beginnings, one by one, with their hops."""

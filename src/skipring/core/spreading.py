@@ -69,6 +69,7 @@ class Spreading:
         "_config",
         "_edges",
         "_has_news",
+        "_heard",
         "_holdings",
         "_is_view_sure",
         "_levels",
@@ -79,6 +80,7 @@ class Spreading:
         "_ring",
         "_routes",
         "_shortcuts",
+        "_told",
         "_view",
     )
 
@@ -100,6 +102,8 @@ class Spreading:
         # None costs less memory than nothing in a dict.
         self._news: dict[bytes, News] | None = None
         self._missing: dict[bytes, _Missing] | None = None
+        self._heard: list[IHave] | None = None  # while it is not known what has arrived
+        self._told: dict[bytes, News] | None = None  # what had come before the last Flush
         self._arrivals: list[_Arrival] | None = None  # not kept yet
         self._arrived = 0  # how many publications these are
         self._arrived_bytes = 0
@@ -110,7 +114,7 @@ class Spreading:
     @property
     def has_to_flush(self) -> bool:
         """True if something waits to be said, or to be kept."""
-        waiting = (self._news, self._missing, self._arrivals)
+        waiting = (self._news, self._missing, self._heard, self._arrivals)
         return any(each is not None for each in waiting)
 
     # -- whom we know ----------------------------------------------------------------------
@@ -300,6 +304,7 @@ class Spreading:
 
     def on_recovered(self) -> None:
         """What is known was read anew from the archive: what waits is known, too."""
+        self._told = None
         for arrival in self._arrivals or ():
             self._holdings.note_unstored(arrival.publications)
 
@@ -332,9 +337,10 @@ class Spreading:
             return
         self._put_off = 0
         self.settle(out)
+        self._look_up_heard()
         news = self._news or {}
         missing = (self._missing or {}) if not self._holdings.is_far_behind else {}
-        self._news = self._missing = None
+        self._told, self._news, self._missing = self._news, None, None
         if news:
             self._tell(news, out)
         asked: dict[NodeId, dict[bytes, int]] = {}
@@ -370,12 +376,35 @@ class Spreading:
         """Remember what we lack until the next Flush: it may come by the tree meanwhile."""
         if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.is_far_behind:
             return
+        if self._arrivals is None:
+            self._note_missing(message)
+            return
+        # What has arrived and is not indexed yet cannot be looked for: at the Flush it can.
+        if self._heard is None:
+            self._heard = []
+        if sum([len(each.hops) for each in self._heard]) < self._config.announced_max:
+            self._heard.append(message)
+
+    def _look_up_heard(self) -> None:
+        """What has arrived is known by now: remember what we lack of all that we heard of."""
+        heard, self._heard = self._heard, None
+        if not self._holdings.is_far_behind:
+            for message in heard or ():
+                self._note_missing(message)
+
+    def _note_missing(self, message: IHave) -> None:
+        """Remember what we lack of what somebody has."""
+        # Nearly always it has come, and lately: then nobody has to look at one after the other.
+        unknown = message.shorts().difference(self._news or (), self._told or ())
+        if not unknown:
+            return
         missing, flushes = self._missing or {}, self._config.want_flushes
         for short, hops in message.short_ids():
-            if short in missing or len(missing) >= self._config.announced_max:
+            if short not in unknown or short in missing:
                 continue
-            # What has arrived and is not indexed yet cannot be looked for: at the Flush it can.
-            if self._arrivals is not None or self._holdings.trie.find(short) is None:
+            if len(missing) >= self._config.announced_max:
+                break
+            if self._holdings.trie.find(short) is None:
                 missing[short] = _Missing(message.sender, hops, flushes)
         self._missing = missing or None
 

@@ -53,9 +53,8 @@ class SubscriberTopics:
             assert not is_publishing, f"not subscribed to {topic}"
             machine = self._make(topic, joins=isinstance(event, SubscribeRequested))
         effects = machine.handle(event)
-        for effect in effects:
-            if type(effect) is Left:
-                self._machines.pop(topic, None)
+        if effects and type(effects[-1]) is Left:  # the last that a machine asks for
+            self._machines.pop(topic, None)
         return effects
 
     def _make(self, topic: TopicId, *, joins: bool) -> Subscriber:
