@@ -287,7 +287,7 @@ def test_the_trace_is_written_while_the_node_lives(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
             await publish_all(cluster)
-            trace = cluster.node("n00")._trace
+            trace = cluster.node("n00")._keeping.trace
             await cluster.until(lambda: trace.end(TOPIC) == 10 and not trace.is_behind)
             assert trace.failures == 0
 
@@ -318,7 +318,7 @@ def test_one_that_leaves_and_comes_back_without_a_disk_tells_only_what_came_then
             node = cluster.node("n02")
             first = await told(cluster.node("n02"))
             assert await node.unsubscribe(TOPIC, 20)
-            assert node._trace.end(TOPIC) == 0
+            assert node._keeping.trace.end(TOPIC) == 0
             node.subscribe(TOPIC)
             await cluster.settle()
             found = await told(cluster.node("n02"))

@@ -51,10 +51,10 @@ def test_of_a_topic_that_was_left_nothing_is_kept_in_memory() -> None:
             await cluster.publish("n00", b"hello")
             await cluster.settle()
             node = cluster.node("n00")
-            assert node._archives
+            assert node._keeping.archives
             assert node.deliveries
             assert await node.unsubscribe(cluster.topic, 20.0)
-            assert not node._archives
+            assert not node._keeping.archives
             assert not node.deliveries
 
     asyncio.run(scene())

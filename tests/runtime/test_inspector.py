@@ -269,7 +269,7 @@ def test_a_node_that_lacks_publications_is_found_by_its_root() -> None:
             await until(lambda: nothing_is_on_its_way(ring))  # such as a second copy
             machine = machine_of(ring, "c")
             lost = machine.publications[3]
-            ring.nodes["c"]._archives[TOPIC].discard(3)
+            ring.nodes["c"]._keeping.archives[TOPIC].discard(3)
             machine.trie.remove(lost.id)
             seen = await inspector.inspect(Contents.DIFFERENCES)
         assert faults(seen) == ["PUB: c lacks 1 of 5 publications"]

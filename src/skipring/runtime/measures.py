@@ -89,8 +89,13 @@ class MeasuredHost(Protocol):
 class MeasuredNode(MeasuredHost, Protocol):
     """What is read of a node."""
 
-    deliveries: Counter[tuple[TopicId, Origin]]
-    put_aside: int
+    @property
+    def deliveries(self) -> Counter[tuple[TopicId, Origin]]:
+        """How many publications have come, in which topic and how."""
+
+    @property
+    def put_aside(self) -> int:
+        """How many publications turned out to be spoilt."""
 
     @property
     def durability(self) -> MeasuredDurability:

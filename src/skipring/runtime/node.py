@@ -7,20 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
-from time import time_ns
 from typing import Final, Self
 
-from skipring.core.archive import Archive, MemoryArchive
-from skipring.core.effects import (
-    Confirmed,
-    Deliver,
-    Discard,
-    Effect,
-    Left,
-    Origin,
-    Send,
-    Store,
-)
+from skipring.core.effects import Confirmed, Deliver, Effect, Left, Origin, Send
 from skipring.core.events import (
     ConfirmRequested,
     HistoryRead,
@@ -45,22 +34,21 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import SkipringError, StorageError
 from skipring.runtime.addresses import AddressBook
-from skipring.runtime.arrivals import Arrivals
 from skipring.runtime.catching_up import CatchingUp
 from skipring.runtime.chaos import DAMAGES, SeverableLinks, damage_node, kill_process
 from skipring.runtime.detector import Watch
 from skipring.runtime.driver import Driver
-from skipring.runtime.durability import Durability, Tracing
+from skipring.runtime.durability import Durability
 from skipring.runtime.errands import Errands
 from skipring.runtime.inspection import NOT_A_MEMBER, answer
 from skipring.runtime.journal import Journals
+from skipring.runtime.keeping import Deliverer, Keeping
 from skipring.runtime.links import Links
 from skipring.runtime.membership import Membership
 from skipring.runtime.offering import offer, offer_deliveries
 from skipring.runtime.outgoing import Outgoing
 from skipring.runtime.settings import Settings
 from skipring.runtime.ticker import Ticker
-from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
 from skipring.storage.trace import DeliveryTrace
 from skipring.wire.codec import Envelope
@@ -87,7 +75,6 @@ from skipring.wire.runtime_messages import (
 from skipring.wire.values import shown
 from skipring.wire.watching import ArrivalPage, ReadArrivals
 
-TRACED_TICKS: Final = 8  # Our guess: how publications came is telemetry, and a write takes 0.3 ms.
 LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accuses nobody.
 
 # What is not taken from everybody at all times: what brings something to be stored, and what asks
@@ -95,8 +82,6 @@ LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accu
 _BRINGING: Final = frozenset({PublishNew, PublishMany, Publications})
 _ASKING: Final = frozenset({CheckTrie, CheckAndPublish, Survey, ReadStored, ReadDeliveries})
 
-WritableArchive = MemoryArchive | StoredArchive
-Deliverer = Callable[[TopicId, Deliver], None]
 Confirmer = Callable[[TopicId, Confirmed], None]
 
 
@@ -114,13 +99,11 @@ class Node:
         trace: DeliveryTrace | None = None,
     ) -> None:
         self.name = name
-        self._store = store
-        self._deliver = deliver
         self._advertised = settings.advertised
-        self._archives: dict[TopicId, WritableArchive] = {}
+        self._keeping = Keeping(deliver, self._on_effect, store, trace)
         self.on_confirmed: Confirmer | None = None  # who wants to hear of confirmations
         self._topics = SubscriberTopics(
-            name, rng=rng, config=settings.config, open_archive=self._open_archive
+            name, rng=rng, config=settings.config, open_archive=self._keeping.open_archive
         )
         book = AddressBook()
         self._journals = Journals(self._topics)
@@ -129,7 +112,7 @@ class Node:
             node=name,
             book=book,
             supervisors=settings.supervisors,
-            keep=self._keep,
+            keep=self._keeping.carry_out,
             answer=self._on_runtime_message,
         )
         self._watch = Watch()
@@ -152,12 +135,6 @@ class Node:
         self._flusher = Ticker(self._flush, settings.flush_s, rng)
         self.address: Address = ""
         self._left: dict[TopicId, asyncio.Event] = {}
-        self.durability = Durability(store)
-        self._trace = trace if trace is not None else DeliveryTrace()
-        self._tracing = Tracing(self._trace)
-        self._arrivals = Arrivals()
-        self.deliveries: Counter[tuple[TopicId, Origin]] = Counter()
-        self.put_aside = 0  # publications that turned out to be spoilt
         self.errands = Errands(
             self._topics,
             self._driver,
@@ -230,7 +207,7 @@ class Node:
         self._driver.perform_all(self._topics.settle())
         with suppress(StorageError):  # what is not durable comes again from others
             await self.durability.reached()
-        await self._tracing.close()
+        await self._keeping.close()
 
     # -- time and messages ---------------------------------------------------------------------
 
@@ -245,8 +222,9 @@ class Node:
             return
         if topic in self._topics:
             self._watch.hear(topic, sender)
-        if self._arrivals.is_watched:
-            with self._arrivals.handling(topic, sender, message):
+        arrivals = self._keeping.arrivals
+        if arrivals.is_watched:
+            with arrivals.handling(topic, sender, message):
                 self._driver.receive(sender, envelope, frame)
         else:
             self._driver.receive(sender, envelope, frame)
@@ -258,7 +236,7 @@ class Node:
         """Why we take nothing of this kind from a node now, or None."""
         kind = type(message)
         if kind in _BRINGING:
-            if self.durability.is_overfull:
+            if self._keeping.durability.is_overfull:
                 return "store full"
         elif kind in _ASKING:
             if self.links.is_behind(sender):
@@ -277,10 +255,11 @@ class Node:
                 seen = answer(topic, self._topics.machine(topic), self._journals, message)
                 self._driver.say(topic, sender, seen)
             case Survey() | ReadStored():
-                store = self._store.id if self._store is not None else ""
-                self._driver.say(topic, sender, offer(store, self._topics.machine(topic), message))
+                machine = self._topics.machine(topic)
+                self._driver.say(topic, sender, offer(self._keeping.store_id, machine, message))
             case ReadDeliveries():
-                page = offer_deliveries(self._trace, topic, self._topics.machine(topic), message)
+                trace, machine = self._keeping.trace, self._topics.machine(topic)
+                page = offer_deliveries(trace, topic, machine, message)
                 self._driver.say(topic, sender, page)
             case ReadArrivals():
                 self._driver.say(topic, sender, self._watched(topic, message))
@@ -296,7 +275,7 @@ class Node:
     def _watched(self, topic: TopicId, question: ReadArrivals) -> ArrivalPage | Refused:
         if topic not in self._topics:
             return Refused(question.request, NOT_A_MEMBER)
-        return self._arrivals.answer(topic, question)
+        return self._keeping.arrivals.answer(topic, question)
 
     def _on_history(self, topic: TopicId, part: HistoryRead) -> None:
         """A part of a history has come; all of it, if there is nothing in it."""
@@ -313,14 +292,9 @@ class Node:
         for topic, machine in self._topics.machines():
             self._catching_up.on_tick(topic, machine)
         self.membership.on_tick()
-        self._arrivals.on_tick()
         self.links.sweep()
-        # Whoever has published what came has it on its disk: once a tick is enough. Also what a
-        # full disk did not take.
-        self.durability.nudge()
+        self._keeping.on_tick(self.ticker.calls)
         self._outgoing.release(self.durability.ended)  # also of those who did not wait for it
-        if self.ticker.calls % TRACED_TICKS == 0:
-            self._tracing.nudge()
         for topic, node in self._watch.tick(self._topics.ring_neighbours(), is_late=is_late):
             self._driver.say(topic, SUPERVISOR, ReportSilent(node))
 
@@ -330,48 +304,19 @@ class Node:
 
     # -- effects -----------------------------------------------------------------------------
 
-    def _open_archive(self, topic: TopicId) -> Archive:
-        store = self._store
-        self._archives[topic] = MemoryArchive() if store is None else store.archive(topic)
-        return self._archives[topic]
-
-    def _keep(self, topic: TopicId, effect: Effect) -> None:
-        if type(effect) is Deliver:  # by far the most frequent
-            self._hand_over(topic, effect)
-            return
+    def _on_effect(self, topic: TopicId, effect: Effect) -> None:
+        """Carry out what is neither to be sent nor to be kept."""
         match effect:
-            case Store(offset=offset, publications=publications):
-                self._archives[topic].write(offset, *publications, encoded=effect.encoded)
-                self.durability.note(effect.size_bytes)
-                if self.durability.is_worth_it and self.durability.error is None:
-                    self.durability.nudge()
-            case Discard(offset=offset):
-                self.put_aside += 1
-                self._archives[topic].discard(offset)
             case Left():
                 self._on_left(topic)
-            case Confirmed():
-                if self.on_confirmed is not None:
-                    self.on_confirmed(topic, effect)
-            case Send() | Deliver():
-                pass
-
-    def _hand_over(self, topic: TopicId, delivery: Deliver) -> None:
-        count, origin = len(delivery.publications), delivery.origin
-        self.deliveries[topic, origin] += count
-        now = time_ns() // 1000
-        self._trace.note(topic, delivery.offset, now, delivery.hops, origin, count)
-        if self._arrivals.is_watched:
-            self._arrivals.on_delivered(topic, delivery)
-        self._deliver(topic, delivery)
+            case Confirmed() if self.on_confirmed is not None:
+                self.on_confirmed(topic, effect)
+            case _:
+                pass  # nobody wants to know
 
     def _on_left(self, topic: TopicId) -> None:
         self._catching_up.forget(topic)
-        if self._store is None:
-            self._archives.pop(topic, None)
-            self._trace.forget(topic)
-        for origin in Origin:
-            self.deliveries.pop((topic, origin), None)
+        self._keeping.forget(topic)
         if topic in self._left:
             self._left[topic].set()
 
@@ -393,8 +338,7 @@ class Node:
 
     def lose(self, topic: TopicId, offsets: Iterable[int]) -> None:
         """Forget what is stored at these offsets, and notice nothing."""
-        for offset in offsets:
-            self._archives[topic].discard(offset)
+        self._keeping.lose(topic, offsets)
 
     def isolate(self, nodes: Iterable[NodeId], ticks: int) -> None:
         """Drop all traffic with these nodes for so many ticks."""
@@ -406,6 +350,21 @@ class Node:
         self.on_crash()
 
     # -- what can be seen --------------------------------------------------------------------
+
+    @property
+    def durability(self) -> Durability:
+        """What of it is on the disk."""
+        return self._keeping.durability
+
+    @property
+    def deliveries(self) -> Counter[tuple[TopicId, Origin]]:
+        """How many publications have come, in which topic and how."""
+        return self._keeping.deliveries
+
+    @property
+    def put_aside(self) -> int:
+        """How many publications turned out to be spoilt."""
+        return self._keeping.put_aside
 
     @property
     def refusals(self) -> Mapping[TopicId, str]:
