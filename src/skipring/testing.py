@@ -36,7 +36,8 @@ from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.storage.publications import PublicationStore
 from skipring.storage.trace import DeliveryTrace
-from skipring.wire.runtime_messages import Damage, Done, NodeStatus, Refused
+from skipring.wire.damages import Damage, Done
+from skipring.wire.runtime_messages import NodeStatus, Refused
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Parcel, Snapshot
 

@@ -17,7 +17,8 @@ from skipring.demo.press import Press
 from skipring.errors import UnreachableError
 from skipring.runtime.addresses import AddressBook
 from skipring.storage.database import FILE
-from skipring.wire.runtime_messages import OverwriteDatabase, Published, Spoil
+from skipring.wire.damages import OverwriteDatabase, Spoil
+from skipring.wire.runtime_messages import Published
 from tests.demo.worlds import TOPIC, published, ring_with, status
 
 MEMBERS = dict.fromkeys(("a", "b", "c"), "127.0.0.1:1")

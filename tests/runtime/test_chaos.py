@@ -43,8 +43,7 @@ from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.testing import Cluster
 from skipring.wire.codec import Envelope, encode
-from skipring.wire.framing import CONTROL, Frame
-from skipring.wire.runtime_messages import (
+from skipring.wire.damages import (
     AskConsent,
     Crash,
     Damage,
@@ -53,11 +52,10 @@ from skipring.wire.runtime_messages import (
     Isolate,
     Overwrite,
     OverwriteDatabase,
-    Probe,
-    ProbeReply,
-    Refused,
     Spoil,
 )
+from skipring.wire.framing import CONTROL, Frame
+from skipring.wire.runtime_messages import Probe, ProbeReply, Refused
 from tests.support.machines import label, peer
 from tests.wire.samples import PUBLICATION, SAMPLES
 

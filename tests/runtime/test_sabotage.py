@@ -13,16 +13,9 @@ from skipring.errors import InputError
 from skipring.runtime import sabotage
 from skipring.runtime.sabotage import Damages, adversarial
 from skipring.wire.codec import decode, encode
+from skipring.wire.damages import Crash, Forge, Isolate, Overwrite, OverwriteDatabase, Spoil
 from skipring.wire.framing import FrameReader
-from skipring.wire.runtime_messages import (
-    Crash,
-    Forge,
-    Isolate,
-    NodeStatus,
-    Overwrite,
-    OverwriteDatabase,
-    Spoil,
-)
+from skipring.wire.runtime_messages import NodeStatus
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.snapshot import CARRIERS
 from tests.support.machines import label, peer

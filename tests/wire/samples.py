@@ -29,26 +29,29 @@ from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState
 from skipring.core.trie import DIGEST_BYTES
-from skipring.wire.framing import Frame, FrameReader
-from skipring.wire.runtime_messages import (
+from skipring.wire.damages import (
     AskConsent,
-    ConfigurationAck,
     Crash,
-    DatabasePage,
-    DeliveryPage,
     Done,
     Forge,
+    Isolate,
+    Overwrite,
+    OverwriteDatabase,
+    Spoil,
+)
+from skipring.wire.framing import Frame, FrameReader
+from skipring.wire.runtime_messages import (
+    ConfigurationAck,
+    DatabasePage,
+    DeliveryPage,
     InspectDatabase,
     InspectNode,
-    Isolate,
     JournalEntry,
     JournalPage,
     ListPublications,
     Locate,
     Members,
     NodeStatus,
-    Overwrite,
-    OverwriteDatabase,
     Probe,
     ProbeReply,
     PublicationPage,
@@ -60,7 +63,6 @@ from skipring.wire.runtime_messages import (
     Refused,
     ReportSilent,
     RuntimeMessage,
-    Spoil,
     StoredPage,
     Survey,
     Surveyed,

@@ -15,6 +15,7 @@ from skipring.core.messages import (
 from skipring.core.peers import Peer
 from skipring.core.state import SilenceState
 from skipring.wire.codec import encode, named_nodes
+from skipring.wire.damages import Forge, Isolate, Overwrite, OverwriteDatabase
 from skipring.wire.formats import CLAIMS_BYTES_MAX, FORMATS, tag_of
 from skipring.wire.framing import CONTROL_BYTES_MAX, DATA
 from skipring.wire.runtime_messages import (
@@ -22,13 +23,9 @@ from skipring.wire.runtime_messages import (
     WIRE_TYPES,
     DatabasePage,
     DeliveryPage,
-    Forge,
-    Isolate,
     JournalPage,
     Members,
     NodeStatus,
-    Overwrite,
-    OverwriteDatabase,
     PublicationPage,
     Publish,
     RuntimeMessage,

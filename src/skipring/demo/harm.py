@@ -10,7 +10,8 @@ from typing import Final
 from skipring.core.peers import NodeId, TopicId
 from skipring.runtime.sabotage import Damages, adversarial, spoilt_tries
 from skipring.storage.database import FILE
-from skipring.wire.runtime_messages import NodeStatus, Spoil
+from skipring.wire.damages import Spoil
+from skipring.wire.runtime_messages import NodeStatus
 
 ARBITRARY: Final = "A15"  # of the catalogue: everything is arbitrary
 LOST_SHARE: Final = 0.5  # of what a node has

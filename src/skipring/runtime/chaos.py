@@ -23,9 +23,7 @@ from skipring.runtime.inspection import NOT_A_MEMBER
 from skipring.runtime.links import Links
 from skipring.runtime.logs import logger
 from skipring.wire.codec import Envelope, decode
-from skipring.wire.framing import Frame, FrameReader
-from skipring.wire.runtime_messages import (
-    Address,
+from skipring.wire.damages import (
     AskConsent,
     Crash,
     Damage,
@@ -34,10 +32,10 @@ from skipring.wire.runtime_messages import (
     Isolate,
     Overwrite,
     OverwriteDatabase,
-    Refused,
     Spoil,
-    WireMessage,
 )
+from skipring.wire.framing import Frame, FrameReader
+from skipring.wire.runtime_messages import Address, Refused, WireMessage
 from skipring.world.snapshot import CARRIERS
 
 NO_CHAOS: Final = "not started with --chaos"

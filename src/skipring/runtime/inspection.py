@@ -23,6 +23,7 @@ from skipring.core.supervisor import Supervisor
 from skipring.errors import MessageError
 from skipring.runtime.journal import Journals
 from skipring.storage.archive import StoredArchive
+from skipring.wire.fields import check_entry
 from skipring.wire.runtime_messages import (
     DatabasePage,
     InspectDatabase,
@@ -39,7 +40,6 @@ from skipring.wire.values import (
     LISTED_MAX,
     NUMBER_MAX,
     SHORTCUTS_MAX,
-    check_entry,
     check_listed,
 )
 

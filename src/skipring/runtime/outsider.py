@@ -17,13 +17,13 @@ from skipring.runtime.addresses import AddressBook, supervisor_at, supervisor_of
 from skipring.runtime.errands import NO_DISK
 from skipring.runtime.links import Links
 from skipring.wire.codec import Envelope, encode, named_nodes
+from skipring.wire.damages import Done
 from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
     Address,
     DatabasePage,
     DeliveryPage,
-    Done,
     JournalPage,
     Locate,
     Members,

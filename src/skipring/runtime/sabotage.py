@@ -19,16 +19,8 @@ from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.errors import InputError, MessageError
 from skipring.wire.codec import encode
-from skipring.wire.runtime_messages import (
-    Crash,
-    Damage,
-    Forge,
-    Isolate,
-    NodeStatus,
-    Overwrite,
-    OverwriteDatabase,
-    Spoil,
-)
+from skipring.wire.damages import Crash, Damage, Forge, Isolate, Overwrite, OverwriteDatabase, Spoil
+from skipring.wire.runtime_messages import NodeStatus
 from skipring.wire.values import FORGED_BYTES_MAX
 from skipring.world.adversaries import ADVERSARIES, Adversary
 from skipring.world.adversaries.arbitrary import Arbitrary

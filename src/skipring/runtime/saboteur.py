@@ -16,15 +16,8 @@ from skipring.runtime.chaos import NO_CHAOS
 from skipring.runtime.inspector import Contents, Inspector
 from skipring.runtime.outsider import ANSWER_S, Outsider
 from skipring.runtime.sabotage import Damages, numbered
-from skipring.wire.runtime_messages import (
-    Address,
-    AskConsent,
-    Crash,
-    Damage,
-    Done,
-    NodeStatus,
-    Refused,
-)
+from skipring.wire.damages import AskConsent, Crash, Damage, Done
+from skipring.wire.runtime_messages import Address, NodeStatus, Refused
 from skipring.wire.values import check_topic
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need

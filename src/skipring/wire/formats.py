@@ -28,42 +28,17 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import NodeId
-from skipring.wire.framing import CONTROL, CONTROL_BYTES_MAX, DATA, DATA_BYTES_MAX, FrameKind
-from skipring.wire.runtime_messages import (
+from skipring.wire.damages import (
     AskConsent,
-    ConfigurationAck,
     Crash,
-    DatabasePage,
-    DeliveryPage,
     Done,
     Forge,
-    InspectDatabase,
-    InspectNode,
     Isolate,
-    JournalPage,
-    ListPublications,
-    Locate,
-    Members,
-    NodeStatus,
     Overwrite,
     OverwriteDatabase,
-    Probe,
-    ProbeReply,
-    PublicationPage,
-    Publish,
-    Published,
-    ReadDeliveries,
-    ReadJournal,
-    ReadStored,
-    Refused,
-    ReportSilent,
     Spoil,
-    StoredPage,
-    Survey,
-    Surveyed,
-    WireMessage,
 )
-from skipring.wire.values import (
+from skipring.wire.fields import (
     ARRIVALS,
     BITS,
     BYTES_OF_EACH,
@@ -109,6 +84,33 @@ from skipring.wire.values import (
     Check,
     FieldKind,
     Naming,
+)
+from skipring.wire.framing import CONTROL, CONTROL_BYTES_MAX, DATA, DATA_BYTES_MAX, FrameKind
+from skipring.wire.runtime_messages import (
+    ConfigurationAck,
+    DatabasePage,
+    DeliveryPage,
+    InspectDatabase,
+    InspectNode,
+    JournalPage,
+    ListPublications,
+    Locate,
+    Members,
+    NodeStatus,
+    Probe,
+    ProbeReply,
+    PublicationPage,
+    Publish,
+    Published,
+    ReadDeliveries,
+    ReadJournal,
+    ReadStored,
+    Refused,
+    ReportSilent,
+    StoredPage,
+    Survey,
+    Surveyed,
+    WireMessage,
 )
 from skipring.wire.watching import ArrivalPage, InspectSupervisor, ReadArrivals, SupervisorStatus
 

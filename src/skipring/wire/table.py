@@ -13,9 +13,9 @@ from typing import Final
 from msgspec.structs import FieldInfo
 from msgspec.structs import fields as struct_fields
 
+from skipring.wire.fields import FieldKind
 from skipring.wire.formats import FORMATS, tag_of
 from skipring.wire.runtime_messages import WIRE_TYPES, WireMessage
-from skipring.wire.values import FieldKind
 
 HEADING: Final = ("tag", "message", "frame", "fields", "what it is for")
 
