@@ -12,16 +12,8 @@ from skipring.core.peers import NodeId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.topology import legitimate_states, ring_edges, shortcut_edges
 from skipring.watch.canvas import Size
-from skipring.watch.picture import (
-    ASCII,
-    UNICODE,
-    Mark,
-    draw_bars,
-    draw_levels,
-    draw_ring,
-    portray,
-    spot,
-)
+from skipring.watch.picture import ASCII, UNICODE, draw_bars, draw_levels, draw_ring, spot
+from skipring.watch.portrait import Mark, portray
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.legitimacy import Layer, census
 from skipring.world.snapshot import Snapshot

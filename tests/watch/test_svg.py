@@ -12,7 +12,7 @@ from skipring.core.topology import ring_edges, shortcut_edges
 from skipring.sim.run import Simulation
 from skipring.sim.scenario import Scenario
 from skipring.watch import svg
-from skipring.watch.picture import Mark
+from skipring.watch.portrait import Mark
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "healing.svg"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -19,7 +19,8 @@ from skipring.cli.ring_page import (
 )
 from skipring.sim.engine import World
 from skipring.sim.run import Report, Simulation
-from skipring.watch.picture import Glyphs, portray
+from skipring.watch.picture import Glyphs
+from skipring.watch.portrait import portray
 from skipring.world.legitimacy import Layer, census
 
 REPAINT_S: Final = 0.1  # not more often than one can see

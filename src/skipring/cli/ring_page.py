@@ -20,13 +20,12 @@ from skipring.watch.picture import (
     MARGIN,
     STYLES,
     Glyphs,
-    Mark,
-    Portrait,
     draw_bars,
     draw_levels,
     draw_ring,
     glyphs_for,
 )
+from skipring.watch.portrait import Mark, Portrait
 from skipring.world.legitimacy import Layer
 
 RIGHT_STYLE: Final = "green"

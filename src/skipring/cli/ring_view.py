@@ -31,7 +31,8 @@ from skipring.core.peers import NodeId
 from skipring.errors import UnreachableError
 from skipring.runtime.inspector import Contents, Inspection, Inspector
 from skipring.watch.overview import differing, roots_of
-from skipring.watch.picture import ASCII, DEAD_STYLE, STYLES, Glyphs, Mark, Portrait, portray
+from skipring.watch.picture import ASCII, DEAD_STYLE, STYLES, Glyphs
+from skipring.watch.portrait import Mark, Portrait, portray
 from skipring.watch.scene import SHOWN_LAYERS
 from skipring.wire.runtime_messages import NodeStatus
 from skipring.world.legitimacy import Layer, violations

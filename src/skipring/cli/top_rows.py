@@ -22,7 +22,8 @@ from skipring.watch.overview import (
     differing,
     roots_of,
 )
-from skipring.watch.picture import DEAD_STYLE, STYLES, Glyphs, Mark, glyphs_for, portray
+from skipring.watch.picture import DEAD_STYLE, STYLES, Glyphs, glyphs_for
+from skipring.watch.portrait import Mark, portray
 from skipring.watch.scene import ROOT_DIGITS
 from skipring.wire.runtime_messages import NodeStatus
 

@@ -32,12 +32,11 @@ from skipring.watch.picture import (
     MARGIN,
     STYLES,
     Glyphs,
-    Mark,
-    Portrait,
     draw_bars,
     draw_levels,
     draw_ring,
 )
+from skipring.watch.portrait import Mark, Portrait
 from skipring.world.legitimacy import Layer
 
 COLUMNS_MAX: Final = 100  # Lines longer than this are hard to read.

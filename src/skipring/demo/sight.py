@@ -15,7 +15,7 @@ from skipring.core.state import SubscriberState, SupervisorState
 from skipring.errors import UnreachableError
 from skipring.runtime.inspector import Contents, Inspection, Inspector
 from skipring.runtime.outsider import Outsider
-from skipring.watch.picture import Portrait, portray
+from skipring.watch.portrait import Portrait, portray
 from skipring.wire.runtime_messages import InspectNode, NodeStatus
 from skipring.world.legitimacy import Layer, Violation, publication_violations, violations
 from skipring.world.snapshot import Snapshot

@@ -24,7 +24,7 @@ from skipring.core.topology import Edge, level, levels, ring_edges, shortcut_edg
 from skipring.sim.engine import World
 from skipring.sim.run import Simulation
 from skipring.sim.scenario import Scenario
-from skipring.watch.picture import Dot, Mark, Portrait, portray
+from skipring.watch.portrait import Dot, Mark, Portrait, portray
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.legitimacy import Layer, census
 from skipring.world.snapshot import SubscriberView, View
