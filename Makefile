@@ -4,8 +4,8 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.7
 # `make lock LOCK_FLAGS=--upgrade` takes the newest versions; without it pins that still fit stay.
 LOCK_FLAGS ?=
-# Tests that run processes wait much: one more than there are cores keeps all of them busy.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Tests that run processes wait much: two more than there are cores keep all of them busy.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check slow bench docs golden lock clean static
@@ -19,8 +19,10 @@ setup: $(VENV)/.installed ## make .venv from requirements.lock (the other target
 demo: setup ## 17 real processes form a ring, are damaged and heal, in terminal and browser
 	@$(BIN)/skipring demo
 
+# The tests start hundreds of Pythons: none need compile again what another has compiled.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: static ## everything that CI runs: format, lint, types, imports, all tests but the slow ones
-	$(BIN)/pytest -q -rs -n $(WORKERS) --dist worksteal -m "not slow"
+	$(BIN)/pytest -q -rs -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 check: static ## what to run before every commit: as test, but only the fast tests
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not heavy"

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import gc
+import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+
+from tests.support.processes import QUICK_JVM
+from tests.support.sharing import Sharing, place_of
 
 # No test is about time: on a machine that has much to do, making examples may take long.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# Spark's scripts pass these on to every JVM they start, whichever process runs them.
+for variable in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
+    os.environ.setdefault(variable, QUICK_JVM)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing | None:
+    """Share files out in our way where files are shared out."""
+    return Sharing(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let several workers begin with what takes longest; alone, keep the order of the files."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: place_of(item.nodeid))
 
 
 def pytest_collection_finish() -> None:

@@ -15,6 +15,7 @@ import pytest
 from skipring.demo import analysis
 from skipring.demo.analysis import Told, started_analyst
 from skipring.errors import SkipringError
+from tests.support.processes import is_running
 
 DEADLINE_S = 60.0
 GONE_S = 10.0  # a process that was killed may take a moment to vanish
@@ -100,12 +101,3 @@ def test_at_the_end_of_the_block_spark_and_what_it_has_started_are_dead(
     finally:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return state != "Z"

@@ -19,7 +19,8 @@ from skipring.runtime.addresses import AddressBook
 from skipring.storage.database import FILE
 from skipring.wire.damages import OverwriteDatabase, Spoil
 from skipring.wire.runtime_messages import Published
-from tests.demo.worlds import TOPIC, published, ring_with, status
+from tests.demo.worlds import TOPIC, published, ring_with
+from tests.support.statuses import status_of
 
 MEMBERS = dict.fromkeys(("a", "b", "c"), "127.0.0.1:1")
 
@@ -108,7 +109,7 @@ def test_bits_are_flipped_in_the_stores_files_only(tmp_path: Path) -> None:
 
 def test_everything_is_scrambled_but_one_node_keeps_all_publications() -> None:
     world = ring_with(8, published(20))
-    members = {node: status(state) for node, state in world.subscribers.items()}
+    members = {node: status_of(state) for node, state in world.subscribers.items()}
     damages = scrambled(TOPIC, members, 0)
     assert damages.keys() == {*members, "supervisor"}
     assert isinstance(damages["supervisor"][0], OverwriteDatabase)

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from skipring.core.state import SupervisorState
 from skipring.demo.sight import sight_of, sight_without_supervisor
 from skipring.world.legitimacy import Layer
-from tests.demo.worlds import TOPIC, published, ring_with, seen, sight, status
+from tests.demo.worlds import TOPIC, published, ring_with, seen, sight
+from tests.support.statuses import status_of
 
 ORDERS = published(5)
 IDS = [each.id for each in ORDERS]
@@ -49,7 +50,7 @@ def test_what_nobody_has_is_lost_though_all_have_the_same() -> None:
 def test_a_supervisor_that_knows_nobody_hides_nobody() -> None:
     forgetful = replace(WORLD, supervisor=SupervisorState())
     hidden = frozenset(NODES)
-    statuses = {node: status(state) for node, state in WORLD.subscribers.items()}
+    statuses = {node: status_of(state) for node, state in WORLD.subscribers.items()}
     found = sight_of(seen(forgetful, without=hidden), statuses, NODES, IDS)
     assert found.missing == ()
     assert found.wrong[Layer.DATABASE] == 8
@@ -58,7 +59,7 @@ def test_a_supervisor_that_knows_nobody_hides_nobody() -> None:
 
 
 def test_without_a_supervisor_the_ring_is_judged_by_the_last_database() -> None:
-    statuses = {node: status(state) for node, state in WORLD.subscribers.items()}
+    statuses = {node: status_of(state) for node, state in WORLD.subscribers.items()}
     found = sight_without_supervisor(TOPIC, WORLD.supervisor, statuses, NODES, IDS)
     assert found.faults == ("L0: database: the supervisor does not answer",)
     assert not found.is_ring_whole

@@ -8,14 +8,13 @@ from msgspec.structs import replace
 
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
-from skipring.core.state import SubscriberState
 from skipring.demo.sight import Sight, sight_of
 from skipring.demo.story import KILLING, Frame, Outcome, Plan, titled
 from skipring.runtime.inspector import Inspection
-from skipring.wire.runtime_messages import NodeStatus
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.adversaries.building import legitimate_world, made_publications
 from skipring.world.snapshot import Snapshot
+from tests.support.statuses import status_of
 
 TOPIC = "news"
 CHAPTER = titled(KILLING, Plan())
@@ -35,29 +34,12 @@ def ring_with(n: int, stored: list[Publication]) -> Snapshot:
     return replace(world, subscribers=states)
 
 
-def status(state: SubscriberState) -> NodeStatus:
-    return NodeStatus(
-        request=0,
-        member=state.member,
-        label=state.label,
-        left=state.left,
-        right=state.right,
-        ring=state.ring,
-        shortcuts=tuple(state.shortcuts.items()),
-        silence={},
-        digests={},
-        count=len(state.publications),
-        end=len(state.publications),
-        root=state.trie.root,
-    )
-
-
 def seen(world: Snapshot, *, without: frozenset[NodeId] = frozenset()) -> Inspection:
     """What an inspector finds, if no reference leads to some."""
     states = {node: it for node, it in world.subscribers.items() if node not in without}
     return Inspection(
         snapshot=replace(world, subscribers=states),
-        statuses={node: status(state) for node, state in states.items()},
+        statuses={node: status_of(state) for node, state in states.items()},
     )
 
 

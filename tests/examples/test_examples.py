@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 
 import pytest
 
-from tests.spark.processes import MARK, left_of, marked
+from tests.support.processes import MARK, left_of, nothing_left
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PAGE = EXAMPLES.parent / "docs" / "examples.md"
 NAMES = ["configuration", "cache_invalidation", "events_into_spark"]
 PATIENCE_S = 300.0
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # Measured: saves a quarter of the CPU time
 
 AGREED = "{'cache': 'off', 'colour': 'green', 'timeout_s': 30}"
 CONFIGURATION = [
@@ -47,22 +45,11 @@ EVENTS = [
 ]
 
 
-@contextmanager
-def nothing_left(mark: str) -> Iterator[None]:
-    """Whatever carries the mark at the end is killed, if it does not end by itself."""
-    try:
-        yield
-    finally:
-        for process in marked(mark):
-            with suppress(ProcessLookupError):
-                os.kill(int(process.split()[0]), signal.SIGKILL)
-
-
 def told(name: str, directory: Path, *options: str) -> list[str]:
     """The lines that an example prints; it ends by itself, without a complaint or a process."""
     mark = token_hex(8)
     said, errors = directory / "said", directory / "errors"
-    variables = {MARK: mark, "TMPDIR": str(directory), "JAVA_TOOL_OPTIONS": QUICK_JVM}
+    variables = {MARK: mark, "TMPDIR": str(directory)}
     with nothing_left(mark):
         with said.open("w") as stdout, errors.open("w") as stderr:
             done = subprocess.run(

@@ -30,8 +30,9 @@ from skipring.sim.run import Simulation
 from skipring.sim.scenario import Scenario
 from skipring.watch.overview import Observer, Overview, SupervisorRow, TopicRow, differing, roots_of
 from skipring.watch.picture import UNICODE
-from skipring.wire.runtime_messages import JournalEntry, JournalPage, NodeStatus
+from skipring.wire.runtime_messages import JournalEntry, JournalPage
 from skipring.world.legitimacy import violations
+from tests.support.statuses import status_of
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 COLUMNS, ROWS = 80, 24
@@ -65,23 +66,7 @@ def damaged(rounds: int) -> Simulation:
 def seen(rounds: int) -> Inspection:
     """The same as somebody sees it who looks at the nodes."""
     snapshot = damaged(rounds).world.snapshot()
-    statuses = {
-        node: NodeStatus(
-            request=0,
-            member=state.member,
-            label=state.label,
-            left=state.left,
-            right=state.right,
-            ring=state.ring,
-            shortcuts=tuple(state.shortcuts.items()),
-            silence={},
-            digests={},
-            count=len(state.publications),
-            end=len(state.publications),
-            root=state.trie.root,
-        )
-        for node, state in snapshot.subscribers.items()
-    }
+    statuses = {node: status_of(state) for node, state in snapshot.subscribers.items()}
     return Inspection(snapshot=snapshot, statuses=statuses)
 
 

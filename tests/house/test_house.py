@@ -13,6 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.support.sharing import SECONDS, SPARK, share_of
+
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ("setup", "demo", "test", "check", "slow", "bench")
 README = ROOT / "README.md"
@@ -195,6 +197,16 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert "make test" in script.read_text(encoding="utf-8")
+
+
+def test_what_the_tests_begin_with_is_there() -> None:
+    assert [name for name in SECONDS if not (ROOT / name).exists()] == []
+
+
+def test_all_that_uses_a_session_of_spark_goes_to_one_worker_but_for_what_is_long() -> None:
+    assert share_of("tests/spark/test_source.py::test_a[b::c]") == SPARK
+    assert share_of("tests/spark/test_kills.py::test_a") == "tests/spark/test_kills.py"
+    assert share_of("tests/core/test_ring.py::test_a") == "tests/core/test_ring.py"
 
 
 @pytest.mark.parametrize("command", ["make demo", "make test"])

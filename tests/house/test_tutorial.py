@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -21,7 +19,7 @@ from msgspec import Struct
 from skipring.testing import Cluster
 from tests.house.test_docs import ROOT, commands
 from tests.house.test_operations import is_refused
-from tests.spark.processes import MARK, left_of, marked
+from tests.support.processes import MARK, left_of, nothing_left
 
 PAGE = ROOT / "docs" / "tutorial.md"
 PAGES = [ROOT / "README.md", PAGE, ROOT / "docs" / "dashboard.md", ROOT / "docs" / "spark.md"]
@@ -29,7 +27,6 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PORT = "7400"
 MINUS = "\N{MINUS SIGN}"
 PATIENCE_S = 400.0
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # Measured: saves a quarter of the CPU time
 SET_UP = "make setup"  # what has been done before any test runs
 
 
@@ -93,23 +90,12 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-@contextmanager
-def nothing_left(mark: str) -> Iterator[None]:
-    """Whatever carries the mark at the end is killed."""
-    try:
-        yield
-    finally:
-        for process in marked(mark):
-            with suppress(ProcessLookupError):
-                os.kill(int(process.split()[0]), signal.SIGKILL)
-
-
 def printed(told: list[Step], directory: Path, mark: str) -> list[str]:
     """What each step prints, all of them in one shell."""
     between = token_hex(8)
     script = "\n".join(f"{step.command}\necho {between}" for step in told)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    variables = {MARK: mark, "PATH": path, "JAVA_TOOL_OPTIONS": QUICK_JVM}
+    variables = {MARK: mark, "PATH": path}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SKIPRING_")}
     said, errors = directory / "said", directory / "errors"
     with said.open("w") as stdout, errors.open("w") as stderr:

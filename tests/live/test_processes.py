@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.processes import SUPERVISOR, LiveProcesses
+from tests.support.processes import is_running
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -30,15 +31,6 @@ with LiveProcesses(Path(sys.argv[1])) as processes:
     print(processes._parent._process.pid, *pids, flush=True)
     sys.stdin.read()
 """
-
-
-def is_running(pid: int) -> bool:
-    """True if there is such a process; one that ended and nobody has asked for does not run."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def await_end(pids: list[int]) -> None:

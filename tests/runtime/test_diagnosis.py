@@ -12,10 +12,11 @@ from skipring.core.topology import legitimate_state
 from skipring.errors import InputError
 from skipring.runtime.diagnosis import LAYERS, REPAIRS, SILENT, diagnose, explain
 from skipring.runtime.inspector import Inspection
-from skipring.wire.runtime_messages import JournalEntry, JournalPage, NodeStatus
+from skipring.wire.runtime_messages import JournalEntry, JournalPage
 from skipring.world.adversaries.building import database_of
 from skipring.world.legitimacy import Layer
 from skipring.world.snapshot import Snapshot
+from tests.support.statuses import status_of
 
 NODES = ("a", "b", "c", "d")
 
@@ -40,23 +41,6 @@ def seen(
             crashed=crashed,
         ),
         statuses={node: status_of(state) for node, state in live.items()},
-    )
-
-
-def status_of(state: SubscriberState) -> NodeStatus:
-    return NodeStatus(
-        request=1,
-        member=state.member,
-        label=state.label,
-        left=state.left,
-        right=state.right,
-        ring=state.ring,
-        shortcuts=tuple(state.shortcuts.items()),
-        silence={},
-        digests={},
-        count=len(state.publications),
-        end=len(state.publications),
-        root=state.trie.root,
     )
 
 

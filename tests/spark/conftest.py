@@ -9,9 +9,6 @@ from pyspark.sql import SparkSession
 
 from skipring.spark import session
 
-# Java's second compiler and its threads that look for garbage are for programs that run longer.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
 # Measured: with few rows most of the time goes into making plans and compiling them.
 FEW_ROWS = {
     "spark.sql.adaptive.enabled": "false",
@@ -22,7 +19,6 @@ FEW_ROWS = {
 SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": QUICK_JVM,
     **FEW_ROWS,
 }
 

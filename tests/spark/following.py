@@ -1,4 +1,7 @@
-"""A program that follows a topic into a Parquet table, to be killed: run by test_kills.py."""
+"""A program that follows a topic into a Parquet table, to be killed: run by test_kills.py.
+
+If it is to drain the topic it ends, and prints the ids that are in the table then.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,8 @@ writer = (
 )
 if TRIGGER == "drain":
     writer.trigger(availableNow=True).start().awaitTermination()
+    for row in spark.read.parquet(TABLE).select("id").collect():
+        sys.stdout.write(f"{row.id.hex()}\n")
 else:
     writer.trigger(processingTime="0 seconds").start().awaitTermination()
 session.stop(spark)

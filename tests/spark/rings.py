@@ -66,10 +66,12 @@ class Ring:
 
 
 @contextmanager
-def running_ring(n: int = 4, data_dir: Path | None = None, topic: str = TOPIC) -> Iterator[Ring]:
+def running_ring(
+    n: int = 4, data_dir: Path | None = None, topic: str = TOPIC, *, tick_s: float | None = None
+) -> Iterator[Ring]:
     """A ring that has formed; it ends with the block."""
     with running_loop() as loop:
-        ring = Ring(Cluster(n, topic=topic, data_dir=data_dir), loop)
+        ring = Ring(Cluster(n, topic=topic, tick_s=tick_s, data_dir=data_dir), loop)
         ring.run(ring.cluster.__aenter__())
         try:
             ring.settle()

@@ -22,8 +22,7 @@ import msgspec
 import pyspark
 
 from skipring.spark.java import find_java, make_java_home
-from tests.spark.conftest import QUICK_JVM
-from tests.spark.processes import ENDED_WITHIN_S, MARK
+from tests.support.processes import ENDED_WITHIN_S, MARK, QUICK_JVM
 
 STARTED_WITHIN_S = 60.0
 DRIVER_ENDED_WITHIN_S = 180.0

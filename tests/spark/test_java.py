@@ -14,8 +14,7 @@ import pytest
 from skipring.errors import InputError
 from skipring.spark import java
 from skipring.spark.java import Java, find_java, make_java_home
-from tests.spark.conftest import QUICK_JVM
-from tests.spark.processes import MARK, left_of
+from tests.support.processes import MARK, QUICK_JVM, left_of
 
 VECTOR = "--add-modules=jdk.incubator.vector"
 SECURITY = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"

@@ -13,7 +13,6 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tests.spark.rings import TOPIC, Ring, running_ring
 
@@ -22,24 +21,25 @@ pytestmark = pytest.mark.heavy
 PROGRAM = Path(__file__).with_name("following.py")
 PATIENCE_S = 120.0
 KILLS = 5
+TICK_S = 0.25  # Measured: where it lives for minutes, a quicker ring takes a sixth of a core
 
 
 @contextmanager
 def following(ring: Ring, directory: Path, trigger: str) -> Iterator[subprocess.Popen[bytes]]:
     """The program, a leader of its own group: its JVM and Python workers die with it."""
     places = [str(directory / "table"), str(directory / "checkpoint")]
-    program = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(PROGRAM), ring.supervisor, TOPIC, *places, trigger],
         cwd=PROGRAM.parents[2],
         env={**os.environ, "PYTHONPATH": str(PROGRAM.parents[2])},
+        stdout=subprocess.PIPE,
         start_new_session=True,
-    )
-    try:
-        yield program
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(program.pid, signal.SIGKILL)
-        program.wait()
+    ) as program:
+        try:
+            yield program
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
 
 
 def commits(directory: Path) -> int:
@@ -55,17 +55,15 @@ def wait_for_commits(directory: Path, count: int, program: subprocess.Popen[byte
         sleep(0.05)
 
 
-def test_a_table_has_every_publication_once_after_five_kills(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    with running_ring(3, tmp_path / "ring") as ring:
+def test_a_table_has_every_publication_once_after_five_kills(tmp_path: Path) -> None:
+    with running_ring(3, tmp_path / "ring", tick_s=TICK_S) as ring:
         stopped = asyncio.Event()
 
         async def publish() -> int:
             count = 0
             while not stopped.is_set():
                 await ring.cluster.publish(f"n{count % 3:02}", b"%d" % count)
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.05)
                 count += 1
             return count
 
@@ -78,9 +76,10 @@ def test_a_table_has_every_publication_once_after_five_kills(
         count = publishing.result(PATIENCE_S)
         ring.settle()
         with following(ring, tmp_path, "drain") as program:
-            assert program.wait(PATIENCE_S) == 0
+            printed, _ = program.communicate(timeout=PATIENCE_S)
+            assert program.returncode == 0
         archive = ring.cluster._stores["n00"].archive(TOPIC)
         stored = ring.call(lambda: {publication.id for publication in archive.publications()})
-    ids = spark.read.parquet(str(tmp_path / "table")).toArrow()["id"].to_pylist()
+    ids = [bytes.fromhex(line) for line in printed.decode().split()]
     assert len(ids) == len(set(ids)) == count
     assert set(ids) == stored

@@ -6,11 +6,9 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -24,13 +22,12 @@ from pyspark.pipelines.graph_element_registry import (
 from pyspark.pipelines.output import Output
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.processes import MARK, left_of, marked
+from tests.support.processes import MARK, left_of, nothing_left
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "spark"
 NOTEBOOK = EXAMPLES / "first-look.ipynb"
 DEFINITIONS = EXAMPLES / "declarative" / "transformations" / "orders.py"
 PATIENCE_S = 400.0
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # Measured: saves a quarter of the CPU time
 
 ORDER = '{"number": %d, "placed": "2026-03-02T09:%02d:00Z", "item": "tea", "amount": 4.5}'
 
@@ -54,17 +51,6 @@ def sources(kind: str) -> list[str]:
     return ["".join(cell["source"]) for cell in notebook()["cells"] if cell["cell_type"] == kind]
 
 
-@contextmanager
-def nothing_left(mark: str) -> Iterator[None]:
-    """Whatever carries the mark at the end is killed, if it does not end by itself."""
-    try:
-        yield
-    finally:
-        for process in marked(mark):
-            with suppress(ProcessLookupError):
-                os.kill(int(process.split()[0]), signal.SIGKILL)
-
-
 def run(cells: list[str], directory: Path, mark: str) -> tuple[int, str, str]:
     """Exit status, output and errors of cells in a process of their own.
 
@@ -77,9 +63,7 @@ def run(cells: list[str], directory: Path, mark: str) -> tuple[int, str, str]:
             [sys.executable, "-c", PROGRAM, between],
             input=between.join(cells),
             cwd=directory,
-            env=os.environ
-            | {MARK: mark, "MASTER": "local[2]", "TMPDIR": str(directory)}
-            | {"JAVA_TOOL_OPTIONS": QUICK_JVM},
+            env=os.environ | {MARK: mark, "MASTER": "local[2]", "TMPDIR": str(directory)},
             stdout=stdout,
             stderr=stderr,
             text=True,

@@ -19,16 +19,15 @@ import pytest
 
 from skipring.core.events import PublishRequested
 from skipring.spark.pipeline.tables import Name
-from tests.spark.conftest import FEW_ROWS, QUICK_JVM
+from tests.spark.conftest import FEW_ROWS
 from tests.spark.lakes import gold, ids, read, settle_on_disks
-from tests.spark.processes import MARK, left_of
 from tests.spark.rings import TOPIC, Ring, running_ring
+from tests.support.processes import MARK, left_of
 
 WAIT_S = 240.0  # a machine may be busy
 PUBLISHED_MAX = 10_000  # within half an hour; every run needs something new
 BAD = b"\xff\xfe"
 CONF = {
-    "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.sql.shuffle.partitions": "1",
     **FEW_ROWS,
 }
@@ -168,7 +167,7 @@ def check_gold_counts_everything_once(story: Story) -> None:
 def check_the_last_run_took_what_was_there_and_ended(story: Story) -> None:
     assert story.drained.process.returncode == 0, story.drained.text
     last = story.drained.lines[-1]
-    assert last["behind"] == 0
+    assert last["behind"] in (0, None)  # None: the batch that was interrupted was the last one
     assert last["totals"]["bronze"] == len(story.published)
 
 

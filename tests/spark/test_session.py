@@ -24,7 +24,7 @@ from skipring.spark.installed import require_spark
 from skipring.spark.masters import is_local, is_on_this_machine, local_cores, require_usable
 from skipring.spark.probe import NEEDED, missing
 from skipring.spark.settings import chosen_master, default_settings, given_settings, variables
-from tests.spark.processes import MARK, left_of, marked
+from tests.support.processes import MARK, left_of, marked
 
 CORES = os.cpu_count() or 1
 

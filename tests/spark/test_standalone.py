@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import QUICK_JVM
-from tests.spark.processes import left_of
 from tests.spark.rings import TOPIC, running_ring
 from tests.spark.standalone import bare_python, standalone
+from tests.support.processes import QUICK_JVM, left_of
 
 pytestmark = pytest.mark.heavy
 

@@ -16,6 +16,7 @@ from skipring.wire.runtime_messages import NodeStatus
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.legitimacy import violations
 from skipring.world.snapshot import Snapshot
+from tests.support.statuses import status_of
 
 CARD = Card(
     answers=True,
@@ -30,26 +31,13 @@ CARD = Card(
 NODES = tuple(f"n{number}" for number in range(6))
 
 
-def status(state: SubscriberState, count: int = 0, root: bytes = bytes(DIGEST_BYTES)) -> NodeStatus:
-    return NodeStatus(
-        request=0,
-        member=state.member,
-        label=state.label,
-        left=state.left,
-        right=state.right,
-        ring=state.ring,
-        shortcuts=tuple(state.shortcuts.items()),
-        silence={},
-        digests={},
-        count=count,
-        end=count,
-        root=root,
-    )
-
-
 def drawn(snapshot: Snapshot, **statuses: NodeStatus) -> Scene:
-    seen = {node: status(state) for node, state in snapshot.subscribers.items()} | statuses
-    return make_scene(Inspection(snapshot=snapshot, statuses=seen), CARD, 7, 1.5)
+    """A scene of nodes that say they hold nothing, but for those whose words are given."""
+    empty = {
+        node: status_of(state, count=0, root=bytes(DIGEST_BYTES))
+        for node, state in snapshot.subscribers.items()
+    }
+    return make_scene(Inspection(snapshot=snapshot, statuses=empty | statuses), CARD, 7, 1.5)
 
 
 def legitimate(**changed: SubscriberState) -> Snapshot:
@@ -152,8 +140,10 @@ def test_a_node_that_is_gone_is_dead_while_somebody_counts_on_it() -> None:
 def test_one_that_lacks_publications_is_counted_and_named() -> None:
     whole = legitimate()
     states = whole.subscribers
-    full = {node: status(state, 5, b"r" * DIGEST_BYTES) for node, state in states.items()}
-    behind = status(states["n1"], 3, b"x" * DIGEST_BYTES)
+    full = {
+        node: status_of(state, count=5, root=b"r" * DIGEST_BYTES) for node, state in states.items()
+    }
+    behind = status_of(states["n1"], count=3, root=b"x" * DIGEST_BYTES)
     scene = drawn(whole, **(full | {"n1": behind}))
     assert (scene.wrong["PUB"], scene.roots, scene.publications) == (1, 2, 5)
     (node,) = (each for each in scene.nodes if each.node == "n1")
@@ -163,7 +153,7 @@ def test_one_that_lacks_publications_is_counted_and_named() -> None:
 
 def test_those_lack_publications_who_have_fewer_also_if_they_are_most() -> None:
     whole = legitimate()
-    ahead = status(whole.subscribers["n1"], 1, b"r" * DIGEST_BYTES)
+    ahead = status_of(whole.subscribers["n1"], count=1, root=b"r" * DIGEST_BYTES)
     scene = drawn(whole, n1=ahead)
     reasons = {each.node: each.reasons for each in scene.nodes}
     assert reasons.pop("n1") == ()
@@ -173,8 +163,10 @@ def test_those_lack_publications_who_have_fewer_also_if_they_are_most() -> None:
 def test_as_many_publications_are_not_always_the_same() -> None:
     whole = legitimate()
     states = whole.subscribers
-    full = {node: status(state, 5, b"r" * DIGEST_BYTES) for node, state in states.items()}
-    other = status(states["n1"], 5, b"x" * DIGEST_BYTES)
+    full = {
+        node: status_of(state, count=5, root=b"r" * DIGEST_BYTES) for node, state in states.items()
+    }
+    other = status_of(states["n1"], count=5, root=b"x" * DIGEST_BYTES)
     scene = drawn(whole, **(full | {"n1": other}))
     (node,) = (each for each in scene.nodes if each.reasons)
     assert (node.node, node.reasons) == ("n1", ("n1 has 5, but not the same publications",))

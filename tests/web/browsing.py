@@ -10,7 +10,6 @@ import asyncio
 import math
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -21,13 +20,15 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
 
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.peers import NodeId
+from skipring.core.topology import level, levels, ring_edges, shortcut_edges
 from skipring.testing import Cluster
 from skipring.web.serving import Dashboard
 
+N = 16  # nodes of the rings that are shown
 DEADLINE_S = 60.0  # for what takes seconds: others use the machine too
 POLL_MS = 50
 TICK_S = 0.5  # slow enough that what is wrong is seen before it is mended
@@ -207,6 +208,21 @@ def reading(browser: Browser, url: str, **options: Any) -> Iterator[Reader]:  # 
         context.close()
 
 
+def colour_of(target: Locator, name: str) -> tuple[float, float, float]:
+    """A colour of an element as the browser has worked it out, from 0 to 255."""
+    found: list[float] = target.evaluate(
+        """(target, name) => {
+          const pen = new OffscreenCanvas(1, 1).getContext("2d");
+          pen.fillStyle = getComputedStyle(target)[name];
+          pen.fillRect(0, 0, 1, 1);
+          return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+        }""",
+        name,
+    )
+    red, green, blue = found
+    return red, green, blue
+
+
 # --- the ring and its dashboard ----------------------------------------------------------
 
 
@@ -281,6 +297,39 @@ class Stage:
         return {node: state.label for node, state in states.items() if state.label is not None}
 
 
+@contextmanager
+def whole(browser: Browser, stage: Stage, **options: Any) -> Iterator[Reader]:  # noqa: ANN401
+    """A page that shows a ring which is legitimate."""
+    stage.settle()
+    with reading(browser, stage.dashboard.url, **options) as reader:
+        reader.expect_verdict("legitimate")
+        await_drawn(reader, stage)
+        yield reader
+
+
+def await_drawn(reader: Reader, stage: Stage) -> None:
+    """Wait until exactly the nodes and edges of SR(n) are drawn, where they belong."""
+
+    def is_drawn() -> bool:
+        labels = stage.labels()
+        return reader.is_drawn(labels) and reader.edges() == edges_of(labels)
+
+    reader.until(is_drawn, lambda: (reader.spots(), reader.edges()))
+
+
+def edges_of(labels: dict[NodeId, Label]) -> set[DrawnEdge]:
+    """The edges that nodes with these labels should have."""
+    n = len(labels)
+    holder = {label: node for node, label in labels.items()}
+    assert holder.keys() == {Label.nth(index) for index in range(n)}
+    ring = {(edge, "ring", levels(n)) for edge in ring_edges(n)}
+    shortcuts = {(edge, "shortcut", level(edge)) for edge in shortcut_edges(n) - ring_edges(n)}
+    return {
+        (min(holder[a], holder[b]), max(holder[a], holder[b]), kind, at_level, "right")
+        for (a, b), kind, at_level in ring | shortcuts
+    }
+
+
 # --- another server of this machine ------------------------------------------------------
 
 
@@ -305,53 +354,3 @@ def stranger() -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join(DEADLINE_S)
-
-
-# --- scenes that no cluster has to make ----------------------------------------------------
-
-# Takes the place of the server's events: `tell(kind, value)` is what comes from there.
-SILENT_SERVER = """
-window.EventSource = class extends EventTarget {
-  constructor() {
-    super();
-    window.tell = (kind, value) =>
-      this.dispatchEvent(new MessageEvent(kind, { data: JSON.stringify(value) }));
-    setTimeout(() => this.onopen?.());
-  }
-  close() {}
-};
-"""
-
-
-@contextmanager
-def imagining(browser: Browser, url: str, **options: Any) -> Iterator[Reader]:  # noqa: ANN401
-    """A page that is told scenes by the test, with ``tell``."""
-    with reading(browser, url, **options) as reader:
-        reader.page.add_init_script(SILENT_SERVER)
-        reader.page.reload()
-        reader.page.wait_for_function("() => window.tell !== undefined")
-        yield reader
-
-
-def tell(reader: Reader, kind: str, value: object) -> None:
-    """Let an event come to a page."""
-    reader.page.evaluate("([kind, value]) => window.tell(kind, value)", [kind, value])
-
-
-# --- pictures ------------------------------------------------------------------------------
-
-_PNG_HEAD_BYTES = 8
-
-
-def is_blank(png: bytes) -> bool:
-    """True if a picture has next to nothing on it."""
-    pixels = b"".join(data for kind, data in _chunks(png) if kind == b"IDAT")
-    return len(set(zlib.decompress(pixels))) < 32  # Our guess: text alone gives more shades.
-
-
-def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
-    at = _PNG_HEAD_BYTES
-    while at < len(png):
-        size = int.from_bytes(png[at : at + 4])
-        yield png[at + 4 : at + 8], png[at + 8 : at + 8 + size]
-        at += size + 12  # size, kind and checksum around it

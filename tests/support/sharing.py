@@ -1,0 +1,68 @@
+"""How the tests are shared out to several workers: whole files, the longest of them first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from xdist.scheduler import LoadFileScheduling
+
+SPARK: Final = "tests/spark"
+
+# Measured: seconds of a quiet machine, of what takes more than 20. Begun first, these are done when
+# the many short ones are shared out, so that no worker has a long one left in the end.
+SECONDS: Final = {
+    SPARK: 250,
+    "tests/properties/test_convergence.py": 225,
+    "tests/live/test_kills.py": 180,
+    "tests/spark/test_kills.py": 110,
+    "tests/properties/test_publications.py": 105,
+    "tests/demo/test_show.py": 100,
+    "tests/spark/test_pipeline_live.py": 90,
+    "tests/web/test_dashboard_pictures.py": 85,
+    "tests/live/test_pauses.py": 55,
+    "tests/runtime/test_hostile.py": 55,
+    "tests/runtime/test_overload.py": 50,
+    "tests/live/test_durability.py": 45,
+    "tests/bench/test_fanout.py": 45,
+    "tests/web/test_dashboard_ring.py": 45,
+    "tests/spark/test_notebook.py": 45,
+    "tests/web/test_dashboard_page.py": 40,
+    "tests/core/test_reconciliation.py": 40,
+    "tests/test_testing.py": 40,
+    "tests/properties/test_legitimate_state.py": 40,
+    "tests/spark/test_standalone.py": 40,
+    "tests/house/test_tutorial.py": 35,
+    "tests/examples/test_examples.py": 35,
+    "tests/world/test_file.py": 35,
+    "tests/live/test_history.py": 35,
+    "tests/live/test_supervisor_loss.py": 35,
+    "tests/runtime/test_partition.py": 30,
+    "tests/cli/test_live.py": 30,
+    "tests/house/test_wheel.py": 30,
+    "tests/web/test_app.py": 30,
+    "tests/runtime/test_securing.py": 25,
+    "tests/cli/test_top.py": 25,
+    "tests/bench/test_history.py": 20,
+    "tests/live/test_disks.py": 20,
+}
+
+
+def share_of(nodeid: str) -> str:
+    """What a test is handed out with: its file, or all that use a session of Spark.
+
+    These have one worker, which starts one JVM; the long ones of their directory start their own.
+    """
+    file = nodeid.partition("::")[0]
+    return SPARK if file.startswith(f"{SPARK}/") and file not in SECONDS else file
+
+
+def place_of(nodeid: str) -> float:
+    """What tests are sorted by."""
+    return -SECONDS.get(share_of(nodeid), 0)
+
+
+class Sharing(LoadFileScheduling):
+    """Hands out shares in the order of the tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return share_of(nodeid)

@@ -1,0 +1,27 @@
+"""What nodes answer who are asked how they are."""
+
+from __future__ import annotations
+
+from skipring.core.state import SubscriberState
+from skipring.wire.runtime_messages import NodeStatus
+
+
+def status_of(
+    state: SubscriberState, *, count: int | None = None, root: bytes | None = None
+) -> NodeStatus:
+    """What a node in a state says of itself; it may claim to hold other than it does."""
+    stored = len(state.publications) if count is None else count
+    return NodeStatus(
+        request=0,
+        member=state.member,
+        label=state.label,
+        left=state.left,
+        right=state.right,
+        ring=state.ring,
+        shortcuts=tuple(state.shortcuts.items()),
+        silence={},
+        digests={},
+        count=stored,
+        end=stored,
+        root=state.trie.root if root is None else root,
+    )

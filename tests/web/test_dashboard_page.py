@@ -1,0 +1,362 @@
+"""Who may see the dashboard's page, and how it is read, in a real browser."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from urllib.parse import urljoin
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from skipring.core.labels import Label
+from skipring.web.access import FOREIGN
+from tests.web.browsing import N, Stage, colour_of, stranger, whole
+from tests.web.scenes import imagining, message_of, scene_of, tell
+
+pytestmark = pytest.mark.heavy
+
+
+# --- who may see it ------------------------------------------------------------------------
+
+
+def test_another_page_of_this_machine_gets_nothing_of_the_dashboard(
+    browser: Browser, calm: Stage
+) -> None:
+    with whole(browser, calm) as reader, stranger() as elsewhere:
+        settings = urljoin(calm.dashboard.url, "/api/settings")
+        assert reader.page.request.get(settings).status == HTTPStatus.OK  # our cookie is good
+        page = reader.page.context.new_page()  # the browser shows the cookie to all ports
+        page.goto(elsewhere)
+        for options in ({}, {"credentials": "include"}, {"method": "POST", "body": "{}"}):
+            got = page.evaluate(
+                """([address, options]) => fetch(address, options)
+                     .then((answer) => answer.text()).catch((error) => error.name)""",
+                [settings, options],
+            )
+            assert got == "TypeError"
+        loaded = page.evaluate(
+            """(address) => new Promise((resolve) => {
+                 const script = document.createElement("script");
+                 script.onload = () => resolve("loaded");
+                 script.onerror = () => resolve("refused");
+                 script.src = address;
+                 document.head.append(script);
+               })""",
+            urljoin(settings, "/static/app.js"),
+        )
+        assert loaded == "refused"
+        with page.expect_navigation() as answer:  # a form may be sent anywhere
+            page.evaluate(
+                """(address) => {
+                     const form = document.createElement("form");
+                     Object.assign(form, { method: "POST", action: address });
+                     document.body.append(form);
+                     form.submit();
+                   }""",
+                urljoin(settings, "/api/publish?topic=news"),
+            )
+        assert answer.value.status == HTTPStatus.FORBIDDEN
+        assert answer.value.json() == {"error": FOREIGN}
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "http://127.0.0.1:9"}, {"Host": "bent.example"}, {"Origin": "null"}]
+)
+def test_a_foreign_origin_or_host_is_refused_in_spite_of_the_cookie(
+    browser: Browser, calm: Stage, headers: dict[str, str]
+) -> None:
+    with whole(browser, calm) as reader:
+        settings = urljoin(calm.dashboard.url, "/api/settings")
+        assert reader.page.request.get(settings).status == HTTPStatus.OK
+        answer = reader.page.request.get(settings, headers=headers)
+        assert answer.status == HTTPStatus.FORBIDDEN
+        assert "error" in answer.json()
+
+
+@pytest.mark.parametrize("path", ["/", "/api/settings", "/static/app.js", "/?token=guessed"])
+def test_a_browser_without_the_one_time_address_sees_nothing(
+    browser: Browser, calm: Stage, path: str
+) -> None:
+    context = browser.new_context()
+    try:
+        answer = context.new_page().goto(urljoin(calm.dashboard.url, path))
+        assert answer is not None
+        assert answer.status == HTTPStatus.FORBIDDEN
+        assert answer.json().keys() == {"error"}
+    finally:
+        context.close()
+
+
+# --- reading, keys and looks ---------------------------------------------------------------
+
+
+def test_the_page_can_be_used_by_keyboard_alone(browser: Browser, calm: Stage) -> None:
+    with whole(browser, calm) as reader:
+        page, keys = reader.page, reader.page.keyboard
+        keys.press("Tab")
+        expect(page.locator(".skip")).to_be_focused()
+        clockwise = sorted(calm.labels().items(), key=lambda each: each[1].position)
+        first, second, last = (clockwise[place][0] for place in (0, 1, -1))
+        keys.press("r")
+        expect(page.locator(f".node[data-node={first}]")).to_be_focused()
+        expect(page.locator("#tooltip")).to_contain_text(first)
+        keys.press("ArrowRight")
+        expect(page.locator(f".node[data-node={second}]")).to_be_focused()
+        keys.press("End")
+        expect(page.locator(f".node[data-node={last}]")).to_be_focused()
+        assert page.locator(".node[tabindex='0']").count() == 1
+        keys.press("Enter")
+        expect(page.locator("#drawer-title")).to_have_text(last)
+        expect(page.locator("#drawer .journal li").first).to_be_visible()
+        keys.press("Escape")
+        expect(page.locator("#drawer")).to_be_hidden()
+        expect(page.locator(f".node[data-node={last}]")).to_be_focused()
+        keys.press("?")
+        expect(page.locator("#help")).to_be_visible()
+        keys.press("Escape")
+        expect(page.locator("#help")).to_be_hidden()
+        keys.press("p")
+        expect(page.locator("#publish-text")).to_be_focused()
+        keys.type("t?")
+        assert page.input_value("#publish-text") == "t?"  # here a key is a letter
+        expect(page.locator("#as-ring")).to_have_attribute("aria-pressed", "true")
+
+
+def test_the_cards_say_what_is_so(browser: Browser, calm: Stage) -> None:
+    with whole(browser, calm) as reader:
+        page = reader.page
+        expect(page.locator("#topic-rows tr")).to_have_count(1)
+        expect(page.locator("#topic-rows tr")).to_have_attribute("aria-current", "true")
+        expect(page.locator("#topic-rows td").nth(1)).to_have_text(str(N))
+        expect(page.locator("#topic-rows td").last).to_have_text("equal")
+        expect(page.locator("#conditions li[data-state=right]")).to_have_count(4)
+        expect(page.locator("#supervisor-state")).to_contain_text("Answers")
+        expect(page.locator("#bound-text")).to_contain_text("0.912")
+        expect(page.locator("#counts li[data-state=right]")).to_have_count(6)
+
+
+def test_a_theme_that_was_chosen_stays(browser: Browser, calm: Stage) -> None:
+    with whole(browser, calm) as reader:
+        page = reader.page
+        body = page.locator("body")
+        assert min(colour_of(body, "backgroundColor")) > 200
+        page.click("#theme")  # from the system's to light
+        page.click("#theme")  # to dark
+        assert max(colour_of(body, "backgroundColor")) < 60
+        page.reload()
+        assert max(colour_of(body, "backgroundColor")) < 60
+
+
+def test_nothing_on_the_page_jumps_while_it_fills(browser: Browser, calm: Stage) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        parts = ("stage", "timeline", "supervisor", "messages", "topics", "journey")
+        before = {part: reader.page.locator(f"#{part}").bounding_box() for part in parts}
+        tell(reader, "scene", scene_of(N))
+        tell(reader, "messages", {"messages": [message_of(number) for number in range(30)]})
+        row = {"topic": "news", "members": N, "publications": 30, "rate": 0.5, "lag": 2, "roots": 2}
+        row |= {"differs": ["n03", "n04", "n05"], "legitimate": False}
+        tell(reader, "overview", {"topics": [row], "supervisors": []})
+        expect(reader.page.locator("#topic-rows")).to_contain_text("n03")
+        expect(reader.page.locator(".message").last).to_contain_text("number 29")
+        assert before == {part: reader.page.locator(f"#{part}").bounding_box() for part in parts}
+
+
+def test_a_connection_that_is_lost_is_said_and_comes_back(browser: Browser, calm: Stage) -> None:
+    with whole(browser, calm) as reader:
+        page = reader.page
+        page.route("**/api/events**", lambda route: route.abort())
+        page.reload()
+        expect(page.locator("#lost")).to_contain_text("lost")
+        page.unroute("**/api/events**")
+        expect(page.locator("#connection-text")).to_have_text("live")
+        expect(page.locator("#lost")).to_be_hidden()
+        reader.complaints.clear()  # the browser complains of what we cut
+
+
+def test_a_stream_that_is_refused_says_what_the_server_says(browser: Browser, calm: Stage) -> None:
+    with whole(browser, calm) as reader:
+        page = reader.page
+        why = "the supervisors do not answer; start one"
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+        page.route(
+            "**/api/events**", lambda route: route.fulfill(status=status, json={"error": why})
+        )
+        page.reload()
+        expect(page.locator("#lost")).to_have_text(why)
+        expect(page.locator("#connection-text")).to_have_text("refused")
+        page.unroute("**/api/events**")
+        expect(page.locator("#connection-text")).to_have_text("live")
+        expect(page.locator("#lost")).to_be_hidden()
+        reader.complaints.clear()  # the browser complains of the 503
+
+
+def test_topics_that_are_not_looked_into_are_counted(browser: Browser, calm: Stage) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        more = reader.page.locator("#topics-more")
+        tell(reader, "overview", {"topics": [], "supervisors": [], "unlisted": 1200})
+        expect(more).to_have_text("and 1,200 more topics")
+        tell(reader, "overview", {"topics": [], "supervisors": [], "unlisted": 1})
+        expect(more).to_have_text("and 1 more topic")
+        tell(reader, "overview", {"topics": [], "supervisors": [], "unlisted": 0})
+        expect(more).to_be_hidden()
+
+
+def test_arrows_walk_through_the_messages_also_from_the_log_itself(
+    browser: Browser, calm: Stage
+) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        page, log = reader.page, reader.page.locator("#message-log")
+        first, second = (page.locator(".message", has_text=f"number {each}") for each in (0, 1))
+        log.focus()
+        page.keyboard.press("ArrowDown")  # perhaps there is nowhere to go yet
+        tell(reader, "messages", {"messages": [message_of(number) for number in range(2)]})
+        expect(second).to_be_visible()
+        log.focus()
+        page.keyboard.press("ArrowDown")
+        expect(page.locator(".message[tabindex='0']")).to_be_focused()
+        first.focus()
+        page.keyboard.press("ArrowDown")
+        expect(second).to_be_focused()
+        page.keyboard.press("ArrowUp")
+        expect(first).to_be_focused()
+
+
+# --- scenes that a small ring cannot show ----------------------------------------------------
+
+
+# At every frame: how far the ends of the edges are from their nodes, as they are drawn and as
+# pulses take them, and how far a line of the ring goes out of it.
+GLIDING = """() => {
+  window.frames_seen = { moving: 0, apart: 0, outside: 0 };
+  const orbit = document.querySelector(".orbit");
+  const [x, y, radius] = ["cx", "cy", "r"].map((name) => orbit[name].baseVal.value);
+  const far = (a, b) => Math.hypot(a.x - b.x, a.y - b.y);
+  const spot = (name) => {
+    const node = document.querySelector(`.node[data-node=${name}]`);
+    const { e, f } = node.transform.baseVal.consolidate().matrix;
+    return { x: e, y: f };
+  };
+  const look = () => {
+    const seen = window.frames_seen;
+    seen.moving += document.getElementById("ring").dataset.moving === "true";
+    for (const path of document.querySelectorAll(".edge")) {
+      const [a, b, length] = [spot(path.dataset.a), spot(path.dataset.b), path.getTotalLength()];
+      const { curve } = path.item;
+      const ends = [[a, curve.at(0)], [b, curve.at(1)]];
+      ends.push([a, path.getPointAtLength(0)], [b, path.getPointAtLength(length)]);
+      seen.apart = Math.max(seen.apart, ...ends.map(([node, end]) => far(node, end)));
+      const points = [0.2, 0.35, 0.5, 0.65, 0.8].map((at) => path.getPointAtLength(at * length));
+      const outside = points.map((point) => far(point, { x, y }) - radius);
+      seen.outside = Math.max(seen.outside, ...outside);
+    }
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
+def test_edges_stay_at_their_nodes_and_within_the_ring_while_nodes_glide(
+    browser: Browser, calm: Stage
+) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        mixed, whole_again = scene_of(N), scene_of(N)
+        for place, node in enumerate(mixed["nodes"]):
+            node["turn"] = whole_again["nodes"][place * 7 % N]["turn"]
+        tell(reader, "scene", mixed)
+        expect(reader.page.locator(".node")).to_have_count(N)
+        reader.page.evaluate(GLIDING)
+        tell(reader, "scene", whole_again)
+        reader.until(lambda: reader.is_drawn({f"n{i:03}": Label.nth(i) for i in range(N)}))
+        seen = reader.page.evaluate("() => window.frames_seen")
+        assert seen["moving"] > 0
+        assert seen["apart"] < 2  # pixels
+        assert seen["outside"] < 2
+
+
+def test_a_thousand_nodes_go_where_they_belong(browser: Browser, calm: Stage) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        elsewhere = scene_of(1000)
+        for node in elsewhere["nodes"]:
+            node["turn"] = (node["turn"] + 0.3) % 1
+        tell(reader, "scene", elsewhere)
+        expect(reader.page.locator(".node")).to_have_count(1000)
+        tell(reader, "scene", scene_of(1000))
+        labels = {f"n{index:03}": Label.nth(index) for index in range(1000)}
+        reader.until(lambda: reader.is_drawn(labels))
+        expect(reader.page.locator(".node text").first).to_be_hidden()
+        reader.page.locator(".node[data-node=n000] .dot").hover()
+        expect(reader.page.locator("#tooltip")).to_contain_text("n000")
+
+
+def test_nodes_without_a_place_on_the_ring_stay_in_sight(browser: Browser, calm: Stage) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        scene = scene_of(N)
+        lost = {"label": None, "turn": None}
+        scene["nodes"][3] |= {**lost, "mark": "label", "reasons": ["n003 has no label"]}
+        scene["nodes"][4] |= {**lost, "mark": "dead", "reasons": ["it does not answer"]}
+        scene["nodes"][5] |= {"label": "0", "turn": 0.0, "mark": "label"}  # as another one has
+        tell(reader, "scene", scene)
+        expect(reader.page.locator(".node")).to_have_count(N)
+        stage = reader.page.locator("#stage").bounding_box()
+        assert stage is not None
+        spots = reader.spots()
+        assert len({(round(x), round(y)) for x, y in spots.values()}) == N  # nobody hides another
+        for x, y in spots.values():
+            assert 0 < x < stage["width"]
+            assert 0 < y < stage["height"]
+        expect(reader.page.locator("#tray-note")).to_be_visible()
+
+
+def test_a_node_says_what_is_wrong_with_it_when_it_is_pointed_at_or_focused(
+    browser: Browser, calm: Stage
+) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        page, scene = reader.page, scene_of(N)
+        scene["nodes"][7] |= {"mark": "label", "reasons": ["n007 should have label 0111"]}
+        tell(reader, "scene", scene)
+        node, tooltip = page.locator(".node[data-node=n007]"), page.locator("#tooltip")
+        node.locator(".dot").hover()
+        expect(tooltip).to_contain_text("n007 should have label 0111")
+        page.mouse.move(1, 1)
+        expect(tooltip).to_be_hidden()
+        page.keyboard.press("r")
+        while "n007" not in str(page.locator(".node:focus").get_attribute("data-node")):
+            page.keyboard.press("ArrowRight")
+        expect(tooltip).to_contain_text("n007 should have label 0111")
+        assert "n007 should have label 0111" in str(node.get_attribute("aria-label"))
+
+
+def test_a_wrong_edge_says_why_when_it_is_pointed_at(browser: Browser, calm: Stage) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        scene = scene_of(N)
+        wrong = {"a": "n004", "b": "n011", "level": 4, "kind": "ring", "state": "wrong"}
+        scene["edges"].append({**wrong, "reason": "n004's right is n011, should be n008"})
+        tell(reader, "scene", scene)
+        edge = reader.page.locator(".edge[data-state=wrong]")
+        middle = edge.evaluate(
+            """(path) => {
+                 const { x, y } = path.getPointAtLength(path.getTotalLength() * 0.4);
+                 const { left, top } = document.getElementById("stage").getBoundingClientRect();
+                 return [x + left, y + top];
+               }"""
+        )
+        reader.page.mouse.move(*middle)
+        expect(reader.page.locator("#tooltip")).to_contain_text("should be n008")
+        assert "should be n008" in str(edge.get_attribute("aria-label"))
+        red, green, blue = colour_of(edge, "stroke")
+        assert red > 2 * max(green, blue)
+
+
+def test_a_supervisor_that_is_silent_does_not_stop_the_publishing(
+    browser: Browser, calm: Stage
+) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        scene = scene_of(N)
+        scene["supervisor"] |= {
+            "answers": False,
+            "conditions": {"i": 2, "ii": 0, "iii": 1, "iv": 0},
+        }
+        tell(reader, "scene", scene)
+        expect(reader.page.locator("#supervisor-state")).to_contain_text("Publishing goes on")
+        expect(reader.page.locator("#conditions [data-state=wrong]")).to_have_count(2)
+        expect(reader.page.locator("#conditions li").first).to_contain_text("2 entries")
