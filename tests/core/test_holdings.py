@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from skipring.core.archive import MemoryArchive
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Store
 from skipring.core.holdings import Holdings
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.prefixes import ALL
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.trie import DIGEST_BYTES, EMPTY_ROOT, PublicationTrie
 from tests.support.machines import TOPIC, unhurried
@@ -23,8 +23,8 @@ def publication(seq: int, publisher: str = "ann", **fields: object) -> Publicati
     return Publication(**{"publisher": publisher, "seq": seq, "payload": b"", **fields})
 
 
-def settled(seq: int) -> Publication:
-    return publication(seq).settled(TOPIC)
+def settled(seq: int, **fields: object) -> Publication:
+    return publication(seq, **fields).settled(TOPIC)
 
 
 def store(offset: int, *rows: Publication) -> Store:
@@ -35,8 +35,8 @@ def store(offset: int, *rows: Publication) -> Store:
 class Kept:
     """Holdings whose effects are carried out as a host would."""
 
-    def __init__(self, rows: Iterable[Publication] = ()) -> None:
-        self.archive = MemoryArchive(rows)
+    def __init__(self, rows: Iterable[Publication] | MemoryArchive = ()) -> None:
+        self.archive = rows if isinstance(rows, MemoryArchive) else MemoryArchive(rows)
         self.holdings = Holdings(TOPIC, self.archive)
         self.holdings.recover({})
 
@@ -52,11 +52,6 @@ class Kept:
     def take(self, one: Publication, *, hops: int = 0) -> list[Effect]:
         out = Outbox()
         self.holdings.take([one], out, origin=Origin.SPREAD, hops=hops)
-        return self.carry_out(out)
-
-    def scrub(self, ids: int) -> list[Effect]:
-        out = Outbox()
-        self.holdings.scrub(ids, out)
         return self.carry_out(out)
 
 
@@ -210,37 +205,6 @@ def test_T12_a_row_that_is_not_what_was_stored_is_put_aside(corrupted: Publicati
     assert list(kept.holdings.trie.keys()) == [settled(0).id]
 
 
-def test_T12_a_sound_row_that_the_trie_is_wrong_about_stays_and_is_indexed_again() -> None:
-    kept = Kept([settled(0), settled(1)])
-    kept.holdings.trie.remove(settled(1).id)
-    kept.holdings.trie.add(settled(7).id, 1)
-    out = Outbox()
-    assert kept.holdings.read(settled(7).id, 1, out) is None
-    kept.holdings.scrub(16, out)
-    assert kept.carry_out(out) == []
-    assert set(kept.holdings.trie.keys()) == {settled(0).id, settled(1).id}
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_T12_of_two_rows_under_one_id_the_sound_one_stays(is_first: bool) -> None:
-    spoilt = replace(settled(1), id=settled(0).id)
-    kept = Kept([settled(0), spoilt] if is_first else [spoilt, settled(0)])
-    for _ in range(3):
-        out = Outbox()
-        kept.holdings.scrub(16, out)
-        kept.carry_out(out)
-    assert list(kept.archive.publications()) == [settled(0)]
-    assert list(kept.holdings.trie.keys()) == [settled(0).id]
-
-
-def test_T12_a_row_that_is_there_twice_is_put_aside_once() -> None:
-    kept = Kept([settled(0), settled(0)])
-    out = Outbox()
-    kept.holdings.scrub(16, out)
-    kept.carry_out(out)
-    assert list(kept.archive.publications()) == [settled(0)]
-
-
 def test_T12_what_was_put_aside_can_be_taken_in_again() -> None:
     kept = Kept([settled(0), settled(1)])
     kept.archive.discard(0)
@@ -259,38 +223,6 @@ def test_T12_a_row_stored_under_a_wrong_id_is_put_aside_when_it_is_read() -> Non
     assert kept.holdings.find(WRONG_ID, out) is None
     assert out.effects == [Discard(0)]
     assert len(kept.holdings.trie) == 0
-
-
-# -- scrubbing ---------------------------------------------------------------------------------
-
-
-def test_T12_a_scrub_puts_aside_every_corrupted_row_in_slices() -> None:
-    rows = [settled(seq) for seq in range(200)]
-    bad = {3, 77, 78, 150}
-    kept = Kept(replace(row, payload=b"changed") if row.seq in bad else row for row in rows)
-    found: list[Effect] = []
-    slices = [kept.scrub(16) for _ in range(20)]
-    for effects in slices:
-        found += effects
-    assert sorted(effect.offset for effect in found if isinstance(effect, Discard)) == sorted(bad)
-    assert len(found) == len(bad)
-    assert len(kept.holdings.trie) == len(rows) - len(bad)
-
-
-def test_T10_a_scrub_looks_at_a_slice_only() -> None:
-    kept = Kept(replace(settled(seq), payload=b"changed") for seq in range(400))
-    assert 16 <= len(kept.scrub(16)) < 100
-
-
-def test_T10_a_scrub_heals_digests() -> None:
-    kept = Kept(settled(seq) for seq in range(100))
-    trie = kept.holdings.trie
-    root = trie.root
-    trie.corrupt({ALL: WRONG_DIGEST, Prefix.parse("01"): WRONG_DIGEST})
-    for _ in range(20):
-        assert kept.scrub(10) == []
-    assert trie.wrong_digests() == {}
-    assert trie.root == root
 
 
 # -- starting anew -----------------------------------------------------------------------------

@@ -384,8 +384,8 @@ def test_what_waits_while_another_state_is_loaded_is_neither_lost_nor_delivered_
     assert host.hear(PublishMany((made(1), made(2)))) == [store(0, made(0), made(1), made(2))]
     host.hear(PublishNew(made(3)))
     host.settle()
-    assert host.delivered == list(enumerate([made(0), made(1), made(2), made(3)]))
-    assert host.stored == genuine(*(each for _, each in host.delivered))
+    assert host.delivered == list(enumerate(genuine(made(0), made(1), made(2), made(3))))
+    assert host.stored == [each for _, each in host.delivered]
 
 
 def test_who_is_let_go_has_stored_all_that_it_was_given() -> None:

@@ -17,7 +17,8 @@ from skipring.core.events import ConfirmRequested, Flush, HistoryRead, Tick
 from skipring.core.holdings import UNINDEXED_MAX, Holdings
 from skipring.core.messages import CheckTrie, PublishMany, PublishNew
 from skipring.core.prefixes import ALL
-from skipring.core.publications import Publication
+from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.scrubbing import Scrubbing
 from skipring.core.trie import PublicationTrie
 from tests.core.test_late_keeping import Host, genuine, kinds, made, store, to_all
 from tests.support.machines import TOPIC, unhurried
@@ -30,9 +31,9 @@ def some(count: int, start: int = 0) -> tuple[Publication, ...]:
 
 
 def read(publications: tuple[Publication, ...]) -> HistoryRead:
-    """What was read from a store that is in order; what can have no id has none there."""
-    ids = (each.id_in(TOPIC) if each.seq >= 0 else b"" for each in publications)
-    return HistoryRead(publications, tuple(ids))
+    """What was read from a store that is in order; what can have no id has any there."""
+    ids = (each.id_in(TOPIC) if each.seq >= 0 else bytes(ID_BYTES) for each in publications)
+    return HistoryRead(publications, b"".join(ids))
 
 
 def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
@@ -160,8 +161,9 @@ def read_all(holdings: Holdings, out: Outbox) -> None:
 
 
 def scrub(holdings: Holdings, out: Outbox) -> None:
+    scrubbing = Scrubbing(holdings)
     for _ in range(5):
-        holdings.scrub(4, out)
+        scrubbing.go_on(4, out)
 
 
 @pytest.mark.parametrize("look", [find, read_all, scrub])
@@ -221,6 +223,18 @@ def test_a_machine_that_keeps_late_has_to_flush_until_all_is_indexed_and_hashed(
     assert 1 < flushes < TURNS_MAX
     assert host.machine.trie.is_fresh
     assert host.machine.trie.root == eager(some(2000)).root
+
+
+def test_nothing_is_indexed_before_a_tick_has_passed_without_anything_new() -> None:
+    host = Host()
+    holdings = host.machine._circulation.holdings
+    host.hear(PublishNew(made(0)))
+    assert Store in kinds(host.act(Flush()))
+    left = []
+    for event in (Flush(), Tick(), Flush(), Tick(), Flush()):
+        host.act(event)
+        left.append(waiting(holdings))
+    assert left == [1, 1, 1, 1, 0]
 
 
 def test_a_machine_that_keeps_at_once_does_not_have_to_flush_for_its_trie() -> None:
@@ -295,15 +309,53 @@ def test_of_what_was_read_nothing_is_believed_that_is_an_id_alone() -> None:
 def test_of_two_that_are_the_same_one_that_is_spoilt_does_not_stand_for_the_other() -> None:
     host = Host()
     (row,) = some(1)
-    host.act(HistoryRead((row, row, row), (b"x" * 32, row.id, row.id)))
+    host.act(HistoryRead((row, row, row), b"x" * 32 + row.id + row.id))
     assert host.stored == [row]
+
+
+def test_what_was_stored_under_another_id_is_left_out_and_the_rest_is_kept() -> None:
+    host = Host()
+    first, spoilt, last = some(3)
+    host.act(HistoryRead((first, spoilt, last), first.id + b"x" * 32 + last.id))
+    assert host.stored == [first, last]
+
+
+def test_what_can_have_no_id_is_not_kept_whatever_ids_were_said() -> None:
+    host = Host()
+    (row,) = some(1)
+    host.act(HistoryRead((replace(made(1), seq=-1), row), row.id))
+    assert host.stored == []
+    assert host.machine.count == 0
+
+
+def test_of_two_that_are_the_same_one_is_kept_and_what_is_beside_them() -> None:
+    host = Host()
+    first, second = some(2)
+    host.act(read((first, second, first)))
+    assert host.stored == [first, second]
+    assert host.machine.count == 2
+
+
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_what_was_read_before_keeps_its_offset_and_the_rest_gets_the_next_ones(
+    is_indexed: bool,
+) -> None:
+    host = Host()
+    rows = some(6)
+    host.act(read(rows[2:4]))
+    holdings = host.machine._circulation.holdings
+    if is_indexed:
+        holdings.work_off(2)
+    host.act(read(rows))
+    assert host.stored == [*rows[2:4], *rows[:2], *rows[4:]]
+    assert dict(holdings.trie.entries()) == {row.id: at for at, row in enumerate(host.stored)}
 
 
 def test_what_was_read_is_stored_as_it_came_as_far_as_it_is_taken() -> None:
     host = Host()
     rows = some(4)
     host.act(read(rows[:1]))
-    ids = (rows[0].id, rows[1].id, b"x" * 32, rows[3].id)
+    ids = rows[0].id + rows[1].id + b"x" * 32 + rows[3].id
     effects = host.act(HistoryRead(rows, ids, (b"zero", b"one", b"two", b"three")))
     taken = (rows[1], rows[3])
     assert effects == [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -406,6 +407,26 @@ def test_what_one_fails_to_bring_is_read_from_another(
     assert newcomer.got() == EVERYTHING
     assert newcomer.has_ended()
     assert len(newcomer.questions("n1")) == asked
+
+
+@pytest.fixture(params=[True, False], ids=["collected", "not collected"])
+def is_collected(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether garbage is looked for; afterwards it is as before."""
+    before = gc.isenabled()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if before else gc.disable)()
+
+
+def test_garbage_is_collected_after_a_page_as_before_it(is_collected: bool) -> None:
+    newcomer = reading(2)
+    assert gc.isenabled() == is_collected
+    question = newcomer.last_asked("n1")
+    newcomer.open.remove(question)
+    page = newcomer.true_answer(question)
+    assert isinstance(page, StoredPage)
+    newcomer.hear("n1", undecodable(page))
+    assert gc.isenabled() == is_collected
 
 
 def test_one_who_always_answers_rubbish_is_not_asked_for_ever() -> None:

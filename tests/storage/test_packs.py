@@ -98,11 +98,31 @@ def test_a_draft_takes_as_many_as_belong_into_one_pack_and_at_least_one() -> Non
     assert Draft(NEWS, 0).fill(ids, [b"x" * 2 * PACK_BYTES] * 6) == 1
 
 
+def test_the_row_with_which_a_pack_is_full_is_its_last() -> None:
+    sizes = [1000 + 37 * place for place in range(200)]
+    rows = [b"x" * size for size in sizes]
+    ids = [place.to_bytes(32, "big") for place in range(200)]
+    made = Draft(NEWS, 0)
+    count = made.fill(ids, rows)
+    assert 1 < count < len(rows)
+    assert made.is_full
+    assert made.size_bytes - sizes[count - 1] < PACK_BYTES
+    made, at = Draft(NEWS, 0), 0
+    while not made.is_full:  # as many as if they had come one by one
+        at += made.fill(ids[at : at + 1], rows[at : at + 1])
+    assert at == count
+
+
+def test_an_id_that_is_none_is_not_taken() -> None:
+    with pytest.raises(AssertionError, match="an id that is none"):
+        Draft(NEWS, 0).append(b"short", b"row")
+
+
 def test_a_pack_gives_what_lies_between_two_offsets_under_some_first_bytes() -> None:
-    rows = [publication(seq) for seq in range(40)]
+    rows = [publication(seq) for seq in range(200)]
     made = draft(*rows, start=100)
     pack = parsed(made.packed(0))
-    for start, end, firsts in ((0, 999, range(256)), (103, 131, range(128)), (140, 99, range(256))):
+    for start, end, firsts in ((0, 999, range(256)), (103, 231, range(128)), (140, 99, range(256))):
         wanted = [
             (100 + place, row.id, encoded(row))
             for place, row in enumerate(rows)
@@ -112,3 +132,17 @@ def test_a_pack_gives_what_lies_between_two_offsets_under_some_first_bytes() -> 
             for segment in (made, pack):
                 found = segment.stored(start, end, firsts, is_checked=is_checked)
                 assert list(zip(*found, strict=True)) == wanted
+                for count in (0, 1, 50, 500):
+                    first = segment.stored(
+                        start, end, firsts, count_max=count, is_checked=is_checked
+                    )
+                    assert list(zip(*first, strict=True)) == wanted[:count]
+
+
+def test_the_first_so_many_rows_of_a_damaged_pack_are_those_that_are_intact() -> None:
+    rows = [publication(seq) for seq in range(20)]
+    body = draft(*rows).packed(0)
+    damaged = parsed(body.replace(rows[1].payload or b"", b"?" * len(rows[1].payload or b"")))
+    found = damaged.stored(0, 20, range(256), count_max=3)
+    assert found.offsets == [0, 2, 3]
+    assert found.data == [encoded(rows[offset]) for offset in (0, 2, 3)]

@@ -61,6 +61,25 @@ def test_what_comes_encoded_is_stored_as_it_came_whatever_holds_it(directory: Pa
             store.commit()
 
 
+@pytest.mark.parametrize("aside", [(), (0, 3, 4, 11)])
+def test_the_first_so_many_that_are_stored_are_given_whatever_holds_them(
+    directory: Path, aside: tuple[int, ...]
+) -> None:
+    rows = [publication(seq, size=PACK_BYTES // 8) for seq in range(20)]
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        archive.write(0, *rows)
+        for offset in aside:
+            archive.discard(offset)
+        kept = [offset for offset in range(20) if offset not in aside]
+        for _ in ("in memory", "on the disk"):
+            for count in (0, 1, 8, 9, len(kept), 99):
+                parts = list(archive.stored(0, 20, range(256), count_max=count))
+                assert [offset for part in parts for offset in part.rows.offsets] == kept[:count]
+                assert len(parts) <= count
+            store.commit()
+
+
 def test_what_came_encoded_can_be_put_aside_before_it_is_on_the_disk(directory: Path) -> None:
     rows = [publication(seq) for seq in range(3)]
     page = msgpack.encode([Raw(encoded(row)) for row in rows])

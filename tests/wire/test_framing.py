@@ -1,6 +1,7 @@
 """Framing: a stream of bytes cut into frames of limited size."""
 
 import tracemalloc
+from collections.abc import Iterator
 from random import Random
 from time import process_time
 
@@ -77,6 +78,14 @@ def test_a_frame_may_be_as_long_as_its_limit(kind: Frame, size: int) -> None:
     longest = Frame(kind, b"x" * size)
     assert FrameReader().feed(written(longest)) == [longest]
     assert read_in_pieces(written(longest) * 2, [3, 1000, size - 5]) == [longest] * 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_long_frames_come_out_however_long_and_short_pieces_alternate(seed: int) -> None:
+    rng = Random(seed)
+    sent = [Frame(DATA, rng.randbytes(rng.choice((0, 9, 5000, 90_000)))) for _ in range(12)]
+    pieces = [rng.choice((1, 4, 7, 4095, 4096, 4097, 60_000)) for _ in range(400)]
+    assert read_in_pieces(b"".join(map(written, sent)), pieces) == sent
 
 
 # -- what is refused -------------------------------------------------------------------------
@@ -163,6 +172,29 @@ def test_no_more_than_one_frame_is_kept() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 4 * DATA_BYTES_MAX  # the bytes that were begun, the frame cut out of them
+
+
+def kept_bytes(chunks: Iterator[bytes]) -> int:
+    """How much memory a reader takes after chunks of which it is to keep the last."""
+    reader = FrameReader()
+    tracemalloc.start()
+    try:
+        for chunk in chunks:
+            reader.feed(chunk)
+        del chunk
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_frame_that_comes_byte_by_byte_takes_no_more_than_it_has() -> None:
+    data = frame(bytes(100_000), DATA)[:-1]
+    assert kept_bytes(bytes((byte,)) for byte in data) < 2 * len(data)
+
+
+def test_a_long_chunk_is_not_kept_for_the_little_of_it_that_begins_a_frame() -> None:
+    data = frame(bytes(200_000), DATA) + frame(bytes(1000), DATA)[:-1]
+    assert kept_bytes(bytes(bytearray(data)) for _ in range(1)) < 20_000
 
 
 def seconds(data: bytes, step: int) -> float:

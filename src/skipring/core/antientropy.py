@@ -24,6 +24,7 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefixes import ALL, Prefix, are_disjoint
 from skipring.core.publications import Publication
 from skipring.core.reconciliation import Answer
+from skipring.core.scrubbing import Scrubbing
 from skipring.core.trie import BUCKET_IDS, EMPTY_ROOT
 
 # Our guess: enough to tell one's own session from another that happens to cross it, mostly; a
@@ -51,6 +52,7 @@ class AntiEntropy:
         "_patience",
         "_period",
         "_quiet_ticks",
+        "_scrubbing",
         "_session",
     )
 
@@ -65,6 +67,7 @@ class AntiEntropy:
         self._period = 1
         self._claims: tuple[Claim, ...] = ()  # of the root
         self._histories = Histories(config)
+        self._scrubbing: Scrubbing | None = None  # as long as there is nothing to be scrubbed
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -78,7 +81,7 @@ class AntiEntropy:
             self._histories.on_tick()
             return
         if config.rules.scrub and not self._histories.is_reading:
-            holdings.scrub(config.scrubbed_ids, out)
+            self._scrub(out)
         # Memory may be corrupted: no counter is believed beyond what it can have been set to.
         self._patience = min(max(self._patience, config.session_ticks), config.session_ticks_max)
         self._open_ticks = min(self._open_ticks, self._patience)
@@ -103,6 +106,13 @@ class AntiEntropy:
         self._period = min(2 * self._period, config.quiet_ticks_max)
         partner = partners[int(rng.random() * len(partners))]
         out.send(partner, CheckTrie(self._node, claims, self._session))
+
+    def _scrub(self, out: Outbox) -> None:
+        """T10 to T12: hold a slice of what is kept against what it was derived from."""
+        if not self._holdings.is_untouched:
+            if self._scrubbing is None:
+                self._scrubbing = Scrubbing(self._holdings)
+            self._scrubbing.go_on(self._config.scrubbed_ids, out)
 
     def _question(self, rng: Random) -> tuple[Claim, ...]:
         """A claim about all that we hold; about a part of it while hashes cannot keep up."""

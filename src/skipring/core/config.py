@@ -154,7 +154,8 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     # Measured: 1.5 microseconds an id, so nothing stands still for longer than 10 ms.
     hashed_ids: int = 4096
     answer_ids: int = 16384  # for what a message of claims is about: at most 25 ms
-    # T10, our guess: 10^6 publications in 17 hours at a tick a second, for 50 microseconds a tick.
+    # T10, our guess: 10^6 publications in 17 hours at a tick a second. Measured: 0.17 ms a tick, of
+    # a store on the disk; 0.3 ms where payloads have 16 KiB.
     scrubbed_ids: int = 16
     # The tree is for calm weather: this many ticks, and one for each level, without a change.
     calm_ticks: int = 4
@@ -163,10 +164,10 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     # What is new is passed on and delivered first, and kept later: on for live nodes. Off where the
     # order of all effects is looked at, event by event.
     settles_late: bool = False
-    # Limits of ours: what waits to be kept is gone after a crash, and to keep it takes 6
-    # microseconds each, for which nothing else happens.
+    # Limits of ours: what waits to be kept is gone after a crash. Measured: to keep it takes 2
+    # microseconds each, and 2 a KiB, for which nothing else happens: about 35 ms, by both limits.
     late_max: int = 16384
-    late_bytes: int = 4 << 20
+    late_bytes: int = 16 << 20
     # Our guess: the k-th Flush is put off if so many times k squared have arrived; so at 200
     # publications a second for half a second, at some thousand for all of three.
     busy_arrivals: int = 4

@@ -61,7 +61,7 @@ class HistoryRead(Struct, frozen=True, gc=False):
     """
 
     publications: tuple[Publication, ...]
-    ids: tuple[bytes, ...] = ()
+    ids: bytes = b""  # one behind the other
     encoded: tuple[bytes, ...] = ()
     is_awaited: bool = False  # nothing was read yet, but the host has begun to ask
 

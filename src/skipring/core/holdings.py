@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import compress, count, islice
 from operator import itemgetter
 from typing import Final
@@ -13,6 +13,7 @@ from skipring.core.events import HistoryRead
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefixes import Prefix
 from skipring.core.publications import (
+    ID_BYTES,
     OVERHEAD_BYTES,
     SEQ_BELIEVED_MAX,
     Publication,
@@ -41,7 +42,6 @@ class Holdings:
         "_end",
         "_kept",
         "_newest",
-        "_scrubbed",
         "_spent",
         "_trie",
         "_unindexed",
@@ -58,7 +58,6 @@ class Holdings:
         self._newest: dict[NodeId, int] | None = None  # the last number of each publisher
         # Indexed by this event already, and in the archive only when its effects are carried out.
         self._kept: tuple[int, tuple[Publication, ...]] = _NOTHING_KEPT
-        self._scrubbed = 0  # the offset where the scrub goes on
         self._spent: dict[NodeId, int] | None = None  # chunks sent since the last tick (T14)
 
     @property
@@ -74,6 +73,16 @@ class Holdings:
         if self._unindexed is not None:
             self._index(len(self._unindexed))
         return self._trie
+
+    @property
+    def is_untouched(self) -> bool:
+        """True if nothing has ever been here."""
+        return self._trie is _NO_PUBLICATIONS and self._unindexed is None
+
+    @property
+    def end(self) -> int:
+        """The offset after the last publication."""
+        return self._end
 
     @property
     def count(self) -> int:
@@ -140,14 +149,14 @@ class Holdings:
         True if something of it was new.
         """
         new, ids, encoded = part.publications, ids_of(part.publications, self.topic), part.encoded
-        places = self._places(ids)
-        if ids != part.ids or len(places) != len(ids) or not self._are_new(places):
+        if b"".join(ids) != part.ids or not self._are_added(ids):
             chosen = self._chosen(ids, part.ids)  # rarely: then each is looked at
             new, encoded = tuple(compress(new, chosen)), tuple(compress(encoded, chosen))
-            places = self._places(compress(ids, chosen))
+            ids = tuple(compress(ids, chosen))
+            self._add(self._places(ids), len(new))
         if new:
-            name(new, places)
-            start = self._add(places, len(new))
+            name(new, ids)
+            start = self._end - len(new)
             self._note_numbers(new)
             size = sum(map(len, encoded)) or sum([each.size_bytes for each in new])
             out.effects += (
@@ -156,20 +165,33 @@ class Holdings:
             )
         return len(new) > 0
 
-    def _are_new(self, ids: Collection[bytes]) -> bool:
-        """True if all are ids, and none is known."""
-        return (
-            b"" not in ids
-            and (self._unindexed is None or self._unindexed.keys().isdisjoint(ids))
-            and (len(self._trie) == 0 or not any(key in self._trie for key in ids))
-        )
+    def _are_added(self, ids: tuple[bytes, ...]) -> bool:
+        """Let publications have the next offsets; False if one cannot, and then none has.
 
-    def _chosen(self, ids: tuple[bytes, ...], said: tuple[bytes, ...]) -> list[bool]:
+        One that is known, or has no id, or is there twice. Most have never been here: so to look
+        for them and to add them is one step.
+        """
+        if len(self._trie) > 0 and any(key in self._trie for key in ids):
+            return False
+        unindexed = {} if self._unindexed is None else self._unindexed
+        offsets = list(range(self._end, self._end + len(ids)))
+        found = list(map(unindexed.setdefault, ids, offsets))
+        if found != offsets or b"" in unindexed:
+            for key, offset, other in zip(ids, offsets, found, strict=True):
+                if other == offset:
+                    del unindexed[key]
+            return False
+        self._unindexed = unindexed
+        self._go_on(len(ids))
+        return True
+
+    def _chosen(self, ids: tuple[bytes, ...], said: bytes) -> list[bool]:
         """Which of the ids are what was said, not known, and not there a second time."""
         chosen: list[bool] = []
         seen = {b""}
-        for key, other in zip(ids, said, strict=True):
-            chosen.append(key == other and key not in seen and not self._has(key))
+        for key, at in zip(ids, count(0, ID_BYTES), strict=False):
+            is_said = key == said[at : at + ID_BYTES]
+            chosen.append(is_said and key not in seen and not self._has(key))
             if chosen[-1]:
                 seen.add(key)
         return chosen
@@ -200,13 +222,17 @@ class Holdings:
     def _add(self, places: dict[bytes, int], rows: int) -> int:
         """Let so many publications that are not here yet have these offsets; return the first."""
         start = self._end
-        self._end += rows
-        if self._unindexed is None:
-            self._unindexed = {}
-        self._unindexed.update(places)
-        if len(self._unindexed) > UNINDEXED_MAX:
-            self._index(2 * rows)  # so nothing takes long at once
+        if places:
+            self._unindexed = self._unindexed or {}
+            self._unindexed.update(places)
+            self._go_on(rows)
         return start
+
+    def _go_on(self, rows: int) -> None:
+        """So many publications have got the next offsets."""
+        self._end += rows
+        if self._unindexed is not None and len(self._unindexed) > UNINDEXED_MAX:
+            self._index(2 * rows)  # so nothing takes long at once
 
     def _index(self, count: int) -> None:
         """Put so many into the trie."""
@@ -272,19 +298,19 @@ class Holdings:
         last = publications[-1]
         self._numbers()[last.publisher] = last.seq
 
-    def keep(self, publications: tuple[Publication, ...], out: Outbox) -> tuple[Publication, ...]:
+    def keep(self, publications: tuple[Publication, ...], out: Outbox, *, size_bytes: int) -> None:
         """Store and index publications that were handed over, in the same order."""
-        genuine = settled(publications, self.topic)
-        start = self._add(self._places([each.id for each in genuine]), len(genuine))
-        self._kept = start, genuine
-        out.effects.append(Store(start, genuine, sum([each.size_bytes for each in genuine])))
-        return genuine
+        ids = ids_of(publications, self.topic)
+        name(publications, ids)
+        start = self._add(self._places(ids), len(ids))
+        self._kept = start, publications
+        out.effects.append(Store(start, publications, size_bytes))
 
     def let_go(self) -> None:
         """The event is over: what was kept is in the archive from now on."""
         self._kept = _NOTHING_KEPT
 
-    def _row(self, offset: int) -> Publication | None:
+    def row(self, offset: int) -> Publication | None:
         """What is stored at an offset, or is about to be."""
         start, kept = self._kept
         if 0 <= offset - start < len(kept):
@@ -293,7 +319,7 @@ class Holdings:
 
     def read(self, key: bytes, offset: int, out: Outbox) -> Publication | None:
         """The publication that was stored under an id; None if it is not there any more (T12)."""
-        publication = self._row(offset)
+        publication = self.row(offset)
         is_genuine = publication is not None and publication.is_genuine(self.topic)
         if publication is not None and is_genuine and publication.id == key:
             return publication
@@ -319,37 +345,6 @@ class Holdings:
         """The publication whose id begins with these bytes, 8 or more."""
         entry = self.trie.find(start)
         return self.read(*entry, out) if entry is not None else None
-
-    # -- corrupted memory --------------------------------------------------------------------
-
-    def scrub(self, ids: int, out: Outbox) -> None:
-        """Hold the next ids against their publications, and the next rows against the trie.
-
-        So a wrong digest, a wrong id and a wrong offset all come to light in time (T10 to T12).
-        """
-        if self.trie is _NO_PUBLICATIONS:
-            return
-        for key, offset in self.trie.scrub(ids):
-            self.read(key, offset, out)
-        start = self._scrubbed if self._scrubbed < self._end else 0
-        self._scrubbed = start + ids
-        for offset in range(start, min(start + ids, self._end)):
-            self._check_row(offset, out)
-
-    def _check_row(self, offset: int, out: Outbox) -> None:
-        """Put a stored publication into the trie if it is missing there, aside if it is spoilt."""
-        publication = self._row(offset)
-        if publication is None:
-            return
-        if publication.is_genuine(self.topic):
-            known = self.trie.offset_of(publication.id)
-            if known is None:
-                self.trie.add(publication.id, offset)
-            if known is None or known == offset:
-                return
-        elif self.trie.offset_of(publication.id) == offset:
-            self.trie.remove(publication.id)
-        out.effects.append(Discard(offset))  # spoilt, or there a second time
 
     # -- credits (T14) -----------------------------------------------------------------------
 

@@ -113,7 +113,8 @@ def ids_of(publications: Iterable[Publication], topic: TopicId) -> tuple[bytes, 
             size = len(payload)
             plain = _plain(size)
         state = begun.copy()
-        state.update(pack(seq_mark | seq, time_mark | time, plain) + payload)
+        state.update(pack(seq_mark | seq, time_mark | time, plain))
+        state.update(payload)
         ids.append(state.digest())
     return tuple(ids)
 

@@ -13,11 +13,12 @@ publisher's numbers show that nothing of it can be known here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from operator import attrgetter
 
 from msgspec import Struct
 
-from skipring.core.claims import SHORT_BYTES
+from skipring.core.announcing import Announcing, News
 from skipring.core.config import ProtocolConfig, Spread
 from skipring.core.effects import Origin, Outbox
 from skipring.core.events import PublishRequested
@@ -27,21 +28,6 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.publications import Publication, believed
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
-
-
-class News(Struct, frozen=True, gc=False):
-    """What has come since the last Flush: over how many hops, and who has it as far as we know."""
-
-    hops: int
-    nodes: frozenset[NodeId | None]
-
-
-class _Missing(Struct, frozen=True, gc=False):
-    """What we only heard of: from whom, over how many hops, and how many Flushes it may take."""
-
-    node: NodeId
-    hops: int
-    flushes: int
 
 
 class _Route(Struct, frozen=True, gc=False):
@@ -62,6 +48,7 @@ class Spreading:
     """One subscriber's part in spreading new publications."""
 
     __slots__ = (
+        "_announcing",
         "_arrivals",
         "_arrived",
         "_arrived_bytes",
@@ -69,18 +56,14 @@ class Spreading:
         "_config",
         "_edges",
         "_has_news",
-        "_heard",
         "_holdings",
         "_is_view_sure",
         "_levels",
-        "_missing",
-        "_news",
         "_news_ticks",
         "_put_off",
         "_ring",
         "_routes",
         "_shortcuts",
-        "_told",
         "_view",
     )
 
@@ -98,12 +81,8 @@ class Spreading:
         # By who brings something, while the view is sure.
         self._routes: dict[NodeId | None, _Route] | None = None
         self._levels = 0  # of the ring, as far as it can be seen in this view
-        # Since the last Flush: what came, and what we only heard of, from whom, over how many hops.
-        # None costs less memory than nothing in a dict.
-        self._news: dict[bytes, News] | None = None
-        self._missing: dict[bytes, _Missing] | None = None
-        self._heard: list[IHave] | None = None  # while it is not known what has arrived
-        self._told: dict[bytes, News] | None = None  # what had come before the last Flush
+        # None costs less memory than nothing in a list or a dict.
+        self._announcing: Announcing | None = None
         self._arrivals: list[_Arrival] | None = None  # not kept yet
         self._arrived = 0  # how many publications these are
         self._arrived_bytes = 0
@@ -114,8 +93,8 @@ class Spreading:
     @property
     def has_to_flush(self) -> bool:
         """True if something waits to be said, or to be kept."""
-        waiting = (self._news, self._missing, self._heard, self._arrivals)
-        return any(each is not None for each in waiting)
+        announcing = self._announcing
+        return self._arrivals is not None or (announcing is not None and announcing.has_something)
 
     # -- whom we know ----------------------------------------------------------------------
 
@@ -153,8 +132,8 @@ class Spreading:
 
     @property
     def is_quiet(self) -> bool:
-        """True if nothing new has come since the last tick."""
-        return not self._has_news
+        """True if nothing new has come for a tick at least; right after one nothing ever has."""
+        return not self._has_news and self._news_ticks == 0
 
     @property
     def is_stirred(self) -> bool:
@@ -293,32 +272,32 @@ class Spreading:
         arrivals = self._arrivals
         if arrivals is None:
             return
+        size_bytes = self._arrived_bytes
         self._arrivals = None
         self._arrived = self._arrived_bytes = 0
-        every = tuple(each for arrival in arrivals for each in arrival.publications)
-        kept, start = self._holdings.keep(every, out), 0
+        every = tuple(chain.from_iterable([arrival.publications for arrival in arrivals]))
+        self._holdings.keep(every, out, size_bytes=size_bytes)
+        self._lazy_edges().note_kept(every)
         for arrival in arrivals:
-            end = start + len(arrival.publications)
-            self._note_news(kept[start:end], arrival.news)
-            start = end
+            self._note_news(arrival.publications, arrival.news)
 
     def on_recovered(self) -> None:
         """What is known was read anew from the archive: what waits is known, too."""
-        self._told = None
+        if self._announcing is not None:
+            self._announcing.forget_kept()
         for arrival in self._arrivals or ():
             self._holdings.note_unstored(arrival.publications)
 
     # -- lazy edges --------------------------------------------------------------------------
 
+    def _lazy_edges(self) -> Announcing:
+        if self._announcing is None:
+            self._announcing = Announcing(self._ring.node, self._holdings, self._config)
+        return self._announcing
+
     def _note_news(self, publications: Iterable[Publication], news: News) -> None:
-        if self._config.spread is not Spread.ADAPTIVE:
-            return
-        if self._news is None:
-            self._news = {}
-        for each in publications:
-            if len(self._news) >= self._config.announced_max:
-                return
-            self._news[each.id[:SHORT_BYTES]] = news
+        if self._config.spread is Spread.ADAPTIVE:
+            self._lazy_edges().note(publications, news)
 
     def announce(self, repaired: tuple[Publication, ...], sender: NodeId | None) -> None:
         """R17: what has come by repair may be missing beside us too, unless it is history."""
@@ -337,76 +316,14 @@ class Spreading:
             return
         self._put_off = 0
         self.settle(out)
-        self._look_up_heard()
-        news = self._news or {}
-        missing = (self._missing or {}) if not self._holdings.is_far_behind else {}
-        self._told, self._news, self._missing = self._news, None, None
-        if news:
-            self._tell(news, out)
-        asked: dict[NodeId, dict[bytes, int]] = {}
-        for short, item in missing.items():
-            if self._holdings.trie.find(short) is None:
-                self._want(short, item, asked)
-        for node, wanted in asked.items():
-            out.send(node, Want(self._ring.node, b"".join(wanted), bytes(wanted.values())))
-
-    def _tell(self, news: dict[bytes, News], out: Outbox) -> None:
-        """Announce to each neighbour what it does not have as far as we know."""
-        holders = {item.nodes for item in news.values()}  # few: most came the same way
-        said: dict[frozenset[frozenset[NodeId | None]], IHave] = {}
-        for node in self.neighbours():
-            lacking = frozenset([nodes for nodes in holders if node not in nodes])
-            if not lacking:
-                continue
-            if lacking not in said:
-                told = {short: each.hops for short, each in news.items() if each.nodes in lacking}
-                said[lacking] = IHave(self._ring.node, b"".join(told), bytes(told.values()))
-            out.send(node, said[lacking])
-
-    def _want(self, short: bytes, item: _Missing, asked: dict[NodeId, dict[bytes, int]]) -> None:
-        """Ask for what has not come, unless it may still be on its way."""
-        if item.flushes <= 1:
-            asked.setdefault(item.node, {})[short] = item.hops
-            return
-        if self._missing is None:
-            self._missing = {}
-        self._missing[short] = _Missing(item.node, item.hops, item.flushes - 1)
+        if self._announcing is not None:
+            self._announcing.on_flush(self.neighbours(), out)
 
     def on_ihave(self, message: IHave) -> None:
-        """Remember what we lack until the next Flush: it may come by the tree meanwhile."""
+        """Somebody has publications that we may lack."""
         if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.is_far_behind:
             return
-        if self._arrivals is None:
-            self._note_missing(message)
-            return
-        # What has arrived and is not indexed yet cannot be looked for: at the Flush it can.
-        if self._heard is None:
-            self._heard = []
-        if sum([len(each.hops) for each in self._heard]) < self._config.announced_max:
-            self._heard.append(message)
-
-    def _look_up_heard(self) -> None:
-        """What has arrived is known by now: remember what we lack of all that we heard of."""
-        heard, self._heard = self._heard, None
-        if not self._holdings.is_far_behind:
-            for message in heard or ():
-                self._note_missing(message)
-
-    def _note_missing(self, message: IHave) -> None:
-        """Remember what we lack of what somebody has."""
-        # Nearly always it has come, and lately: then nobody has to look at one after the other.
-        unknown = message.shorts().difference(self._news or (), self._told or ())
-        if not unknown:
-            return
-        missing, flushes = self._missing or {}, self._config.want_flushes
-        for short, hops in message.short_ids():
-            if short not in unknown or short in missing:
-                continue
-            if len(missing) >= self._config.announced_max:
-                break
-            if self._holdings.trie.find(short) is None:
-                missing[short] = _Missing(message.sender, hops, flushes)
-        self._missing = missing or None
+        self._lazy_edges().on_ihave(message, is_all_kept=self._arrivals is None)
 
     def on_want(self, message: Want, out: Outbox) -> None:
         """Send what somebody lacks, as new: its own tree edges may lack it too."""

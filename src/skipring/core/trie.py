@@ -358,11 +358,20 @@ class PublicationTrie:
         known = self._digests[index]
         if known is None:
             if self._is_whole(index, length):
-                known = digest_of(list(self.keys(Prefix(length, index - (1 << length)))))
+                known = digest_of(self._keys_below(index - (1 << length), length))
             else:
                 known = self._combined(index, length)
             self._digests[index] = known
         return known
+
+    def _keys_below(self, value: int, length: int) -> list[bytes]:
+        """The ids under a prefix, in order; mostly they are those of one bucket."""
+        if length == self._bits and not self._spans(value):
+            bucket = self._buckets[value]
+            if bucket is not None:
+                starts = range(0, len(bucket), RECORD_BYTES)
+                return sorted([bucket[at : at + ID_BYTES] for at in starts])
+        return list(self.keys(Prefix(length, value)))
 
     def _combined(self, index: int, length: int) -> bytes:
         """The digest of two halves; one without ids passes the other's through."""
@@ -392,8 +401,7 @@ class PublicationTrie:
 
     def _rederive(self, place: int) -> None:
         index, length = (1 << self._bits) | place, self._bits
-        keys = list(self.keys(Prefix(length, place)))
-        self._digests[index] = digest_of(keys)
+        self._digests[index] = digest_of(self._keys_below(place, length))
         while length:
             index, length = index >> 1, length - 1
             if self._digests[index] is not None:

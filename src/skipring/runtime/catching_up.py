@@ -228,9 +228,7 @@ def _part(page: StoredPage) -> HistoryRead | None:
         check_publications(publications)
     except (MsgspecError, MessageError, ValueError, RecursionError):
         return None
-    ids = page.ids
-    if len(ids) != ID_BYTES * len(publications):
+    if len(page.ids) != ID_BYTES * len(publications):
         return None
-    keys = tuple([ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)])
     # The same bytes once more: only so is it certain where each begins and ends.
-    return HistoryRead(publications, keys, _ROWS.decode(page.publications))
+    return HistoryRead(publications, page.ids, _ROWS.decode(page.publications))

@@ -97,19 +97,25 @@ def stored_page(archive: Archive, question: ReadStored) -> StoredPage:
     # Whoever reads under a prefix proves by its digest that it has everything, and nothing else. To
     # check whole packs for the part of them that goes out would cost more than all the rest.
     is_checked = question.bits == 0 or not question.contents
-    firsts = _firsts(question)
-    for segment in _segments(archive, question.start, end, firsts, is_checked=is_checked):
-        sizes = list(accumulate(map(len, segment.rows.data), initial=size))
-        room = min(rows_max - len(rows.ids), bisect_left(sizes, bytes_max, lo=1))
-        found = segment.rows
-        rows = Rows(
-            rows.offsets + found.offsets[:room],
-            rows.ids + found.ids[:room],
-            rows.data + found.data[:room],
-        )
+    segments = _segments(
+        archive,
+        question.start,
+        end,
+        _firsts(question),
+        count_max=rows_max,
+        is_checked=is_checked,
+    )
+    for segment in segments:
+        found, room = segment.rows, rows_max - len(rows.ids)
+        size_before, size = size, size + sum(map(len, found.data))
+        if size >= bytes_max:
+            sizes = list(accumulate(map(len, found.data), initial=size_before))
+            room = min(room, bisect_left(sizes, bytes_max, lo=1))
+        rows.offsets.extend(found.offsets[:room])
+        rows.ids.extend(found.ids[:room])
+        rows.data.extend(found.data[:room])
         if room <= len(found.ids):
             return _page(question, rows, rows.offsets[-1] + 1, end)
-        size = sizes[-1]
         scanned += segment.size_bytes
         if scanned >= SCANNED_BYTES_MAX:
             return _page(question, rows, segment.end, end)
@@ -134,10 +140,16 @@ def _firsts(question: ReadStored) -> range:
 
 
 def _segments(
-    archive: Archive, start: int, end: int, firsts: range, *, is_checked: bool = True
+    archive: Archive,
+    start: int,
+    end: int,
+    firsts: range,
+    *,
+    count_max: int | None = None,
+    is_checked: bool = True,
 ) -> Iterator[Stored]:
     if isinstance(archive, StoredArchive):
-        yield from archive.stored(start, end, firsts, is_checked=is_checked)
+        yield from archive.stored(start, end, firsts, count_max=count_max, is_checked=is_checked)
         return
     while start < end:
         segment = _segment_in_memory(archive, start, end, firsts)

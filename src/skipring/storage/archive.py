@@ -122,19 +122,30 @@ class StoredArchive:
                 return
 
     def stored(
-        self, start: int, end: int, firsts: range, *, is_checked: bool = True
+        self,
+        start: int,
+        end: int,
+        firsts: range,
+        *,
+        count_max: int | None = None,
+        is_checked: bool = True,
     ) -> Iterator[Stored]:
         """What is stored between two offsets, of ids with such a first byte; nothing is decoded.
 
-        Only what is intact; unless whoever asks checks that itself.
+        The first so many, if a number is given; then more may follow in the last segment. Only what
+        is intact; unless whoever asks checks that itself.
         """
         aside = self._put_aside
         for segment in self._segments(start):
-            if segment.start >= end:
+            if segment.start >= end or count_max == 0:
                 return
-            rows = segment.stored(start, end, firsts, is_checked=is_checked)
+            # What was put aside does not count, so all is looked at.
+            wanted = None if aside else count_max
+            rows = segment.stored(start, end, firsts, count_max=wanted, is_checked=is_checked)
             if aside:
-                rows = rows.chosen(offset not in aside for offset in rows.offsets)
+                rows = rows.chosen(offset not in aside for offset in rows.offsets).first(count_max)
+            if count_max is not None:
+                count_max -= len(rows.ids)
             yield Stored(segment.end, segment.size_bytes, rows)
 
     def write(

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate, compress
+from itertools import accumulate, chain, compress
 from struct import Struct as Layout
 from struct import pack, unpack_from
 from typing import Annotated, Final, NamedTuple, TypeAlias
@@ -31,6 +31,8 @@ _MAGIC: Final = b"SRP1"  # the last byte is the version
 _SIZE: Final = Layout("<I")
 _SPAN: Final = Layout("<II")  # begin, counted from the first publication's, and length
 _RECORD_BYTES: Final = ID_BYTES + _SPAN.size  # of a publication, besides itself
+_IDS_AT_ONCE: Final = 64
+_IDS: Final = Layout(f"{ID_BYTES}s" * _IDS_AT_ONCE)
 _CHECK_BYTES: Final = 8
 _DIGEST: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring pack")
 _CHECK: Final = blake2b(digest_size=_CHECK_BYTES, person=b"skipring head")
@@ -99,6 +101,11 @@ class Rows(NamedTuple):
     ids: list[bytes]
     data: list[bytes]
 
+    def first(self, count: int | None) -> Rows:
+        """So many of them; None: all."""
+        offsets, ids, data = self
+        return Rows(offsets[:count], ids[:count], data[:count])
+
     def chosen(self, marks: Iterable[object]) -> Rows:
         """Some of them: those with a mark that is true."""
         marks = list(marks)
@@ -117,7 +124,7 @@ def _marks(firsts: range) -> bytes:
 class Draft:
     """A pack in the making: publications that are only in memory."""
 
-    __slots__ = ("_encoded", "_ids", "size_bytes", "start", "topic")
+    __slots__ = ("_encoded", "_ids", "_sizes", "size_bytes", "start", "topic")
 
     def __init__(self, topic: TopicId, start: int) -> None:
         self.topic = topic
@@ -125,6 +132,7 @@ class Draft:
         self.size_bytes = 0
         self._ids: list[bytes] = []
         self._encoded: list[bytes] = []
+        self._sizes: list[int] = []  # of what is encoded
 
     @property
     def end(self) -> int:
@@ -142,12 +150,20 @@ class Draft:
 
     def fill(self, ids: Sequence[bytes], rows: Sequence[bytes]) -> int:
         """Take encoded publications, as many as belong here; return how many."""
-        sizes = list(accumulate([_RECORD_BYTES + len(row) for row in rows]))
-        count = min(bisect_left(sizes, PACK_BYTES - self.size_bytes) + 1, len(sizes))
-        assert set(map(len, ids)) == {ID_BYTES}, "an id that is none"
+        assert len(b"".join(ids)) == ID_BYTES * len(ids), "an id that is none"
+        sizes = list(map(len, rows))
+        room = PACK_BYTES - self.size_bytes
+        if sum(sizes) + _RECORD_BYTES * len(sizes) > room:
+            ends = list(accumulate(sizes))
+            fits = bisect_left(
+                range(len(ends)), room, key=lambda place: ends[place] + _RECORD_BYTES * (place + 1)
+            )
+            del sizes[fits + 1 :]
+        count = len(sizes)
         self._ids += ids[:count]
         self._encoded += rows[:count]
-        self.size_bytes += sizes[count - 1]
+        self._sizes += sizes
+        self.size_bytes += sum(sizes) + _RECORD_BYTES * count
         return count
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
@@ -162,14 +178,22 @@ class Draft:
         """What is stored of a publication."""
         return bytes(self._encoded[offset - self.start])
 
-    def stored(self, start: int, end: int, firsts: range, *, is_checked: bool = True) -> Rows:
-        """Those between two offsets whose ids begin with such a byte."""
+    def stored(
+        self,
+        start: int,
+        end: int,
+        firsts: range,
+        *,
+        count_max: int | None = None,
+        is_checked: bool = True,
+    ) -> Rows:
+        """Those between two offsets whose ids begin with such a byte; the first, up to a number."""
         del is_checked  # memory is what was written
         start, end = max(start, self.start), min(end, self.end)
         part = slice(start - self.start, max(end - self.start, 0))
         ids = self._ids[part]
         rows = Rows(list(range(start, end)), ids, self._encoded[part])
-        return rows.chosen([key[0] in firsts for key in ids])
+        return rows.chosen([key[0] in firsts for key in ids]).first(count_max)
 
     def publication(self, offset: int) -> Publication | None:
         """The publication at an offset."""
@@ -179,10 +203,10 @@ class Draft:
     def packed(self, epoch: int) -> bytes:
         """The pack."""
         head = _framed(Head(self.topic, epoch, self.start, len(self._ids)))
-        lengths = list(map(len, self._encoded))
-        spans = [0] * (2 * len(lengths))
-        spans[::2] = accumulate(lengths[:-1], initial=0)
-        spans[1::2] = lengths
+        sizes = self._sizes
+        spans = [0] * (2 * len(sizes))
+        spans[::2] = accumulate(sizes[:-1], initial=0)
+        spans[1::2] = sizes
         where = pack(f"<{len(spans)}I", *spans)
         content = b"".join((head, *self._ids, where, *self._encoded, head))
         return content + _digest(content)
@@ -237,9 +261,7 @@ class Pack:
         """Ids and offsets of what is intact."""
         offsets = range(self.start, self.end)
         if self.is_whole:
-            places = range(self._ids, self._ids + ID_BYTES * len(offsets), ID_BYTES)
-            body = self._body
-            return zip((body[place : place + ID_BYTES] for place in places), offsets, strict=True)
+            return zip(_ids_from(self._body, self._ids, len(offsets)), offsets, strict=True)
         return ((self._id(o), o) for o in offsets if self.publication(o) is not None)
 
     def numbers(self) -> Iterator[tuple[NodeId, int]]:
@@ -264,18 +286,26 @@ class Pack:
         first = spans + _SPAN.size * self.head.count
         return self._body[first + begin : first + begin + size]
 
-    def stored(self, start: int, end: int, firsts: range, *, is_checked: bool = True) -> Rows:
-        """Those between two offsets whose ids begin with such a byte.
+    def stored(
+        self,
+        start: int,
+        end: int,
+        firsts: range,
+        *,
+        count_max: int | None = None,
+        is_checked: bool = True,
+    ) -> Rows:
+        """Those between two offsets whose ids begin with such a byte; the first, up to a number.
 
         Only what is intact; unless whoever asks checks that itself.
         """
         first, count = max(start, self.start) - self.start, min(end, self.end) - self.start
         begin, stop = self._ids + ID_BYTES * first, self._ids + ID_BYTES * max(count, first)
         chosen = self._body[begin:stop:ID_BYTES].translate(_marks(firsts))
+        offsets = list(compress(range(self.start + first, self.end), chosen))
         if self.is_whole if is_checked else self._has_room:
-            return self._rows(first, chosen)
-        offsets = compress(range(self.start + first, self.end), chosen)
-        intact = [offset for offset in offsets if self.publication(offset) is not None]
+            return self._rows(first, chosen, offsets[:count_max])
+        intact = [offset for offset in offsets if self.publication(offset) is not None][:count_max]
         return Rows(intact, [self._id(o) for o in intact], [self.data(o) for o in intact])
 
     @property
@@ -283,21 +313,20 @@ class Pack:
         """True if it is as long as its head says, at least up to the publications."""
         return len(self._body) >= self._ids + (ID_BYTES + _SPAN.size) * self.head.count
 
-    def _rows(self, first: int, chosen: bytes) -> Rows:
-        """What lies at some of the places from one on: there is a byte for each, 1 or 0."""
-        body, start, ids, count = self._body, self.start, self._ids, self.head.count
-        places = list(compress(range(first, first + len(chosen)), chosen))
+    def _rows(self, first: int, chosen: bytes, offsets: list[int]) -> Rows:
+        """What lies at some offsets: for each place from one on there is a byte, 1 or 0."""
+        if not offsets:
+            return Rows([], [], [])
+        body, ids, count = self._body, self._ids, self.head.count
+        chosen = chosen[: offsets[-1] + 1 - self.start - first]  # nothing is read in vain
         spans_at = ids + ID_BYTES * count
-        spans = unpack_from(f"<{2 * len(chosen)}I", body, spans_at + _SPAN.size * first)
-        begins, sizes = compress(spans[::2], chosen), compress(spans[1::2], chosen)
-        data_at = spans_at + _SPAN.size * count
+        spans_format = f"<{2 * len(chosen)}I"
+        spans = iter(unpack_from(spans_format, body, spans_at + _SPAN.size * first))
+        data = body[spans_at + _SPAN.size * count :]
         return Rows(
-            [start + place for place in places],
-            [body[at : at + ID_BYTES] for at in [ids + ID_BYTES * place for place in places]],
-            [
-                body[data_at + at : data_at + at + size]
-                for at, size in zip(begins, sizes, strict=True)
-            ],
+            offsets,
+            list(compress(_ids_from(body, ids + ID_BYTES * first, len(chosen)), chosen)),
+            [data[at : at + size] for at, size in compress(zip(spans, spans, strict=True), chosen)],
         )
 
     def _id(self, offset: int) -> bytes:
@@ -306,6 +335,16 @@ class Pack:
 
 
 Segment: TypeAlias = Pack | Draft  # publications with consecutive offsets, wherever they are
+
+
+def _ids_from(body: bytes, at: int, count: int) -> Iterator[bytes]:
+    """So many ids that lie one behind the other; mostly many are cut out at once."""
+    blocks = count // _IDS_AT_ONCE * _IDS.size
+    rest = range(at + blocks, at + ID_BYTES * count, ID_BYTES)
+    return chain(
+        chain.from_iterable(_IDS.iter_unpack(body[at : at + blocks])),
+        (body[place : place + ID_BYTES] for place in rest),
+    )
 
 
 def _number(data: bytes) -> tuple[NodeId, int]:

@@ -84,9 +84,14 @@ class DeliveryTrace:
             if chunk is None or chunk.end != offset or offset - chunk.start >= CHUNK_MAX:
                 chunk = self._begun(topic, offset)
             part = min(end - offset, chunk.start + CHUNK_MAX - offset)
-            chunk.times.extend((time_us,) * part)
-            chunk.hops.extend((hops,) * part)
-            chunk.origins.extend((_PLACES[origin],) * part)
+            if part == 1:  # as most come
+                chunk.times.append(time_us)
+                chunk.hops.append(hops)
+                chunk.origins.append(_PLACES[origin])
+            else:
+                chunk.times.extend(array("q", (time_us,)) * part)
+                chunk.hops.extend(bytes((hops,)) * part)
+                chunk.origins.extend(bytes((_PLACES[origin],)) * part)
             offset += part
             chunk.end = offset  # last: a write in another thread takes what is before the end
 

@@ -38,6 +38,8 @@ _LENGTH_MAX: Final = DATA_BYTES_MAX + 1
 
 _HEADER: Final = Layout(">IB")  # the length, and the first byte of the body
 _LENGTH: Final = Layout(">I")
+# Our guess: what is shorter is copied, as it may come byte by byte, or be little of a long chunk.
+_PIECE_BYTES_MIN: Final = 4096
 
 
 class Frame(Struct, frozen=True, gc=False):
@@ -65,16 +67,18 @@ class FrameReader:
     After a refusal nothing more can be read: where the next frame begins is not known.
     """
 
-    __slots__ = ("_begun", "_refusal")
+    __slots__ = ("_begun", "_header", "_refusal")
 
     def __init__(self) -> None:
-        self._begun = bytearray()  # of the next frame, never as much as a whole one
+        self._header = b""  # of the next frame, as long as not all of it has come
+        self._begun: _Begun | None = None  # the next frame, once its header has come
         self._refusal = ""
 
     @property
     def buffered_bytes(self) -> int:
         """How much of the next frame is here."""
-        return len(self._begun)
+        begun = self._begun
+        return len(self._header) if begun is None else _HEADER.size + begun.size_bytes
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """Take in what has come; return the frames that it completes.
@@ -83,30 +87,66 @@ class FrameReader:
         """
         if self._refusal:
             raise FramingError(self._refusal)
-        if not self._begun and (whole := _whole(chunk)) is not None:
+        frames: list[Frame] = []
+        at, begun = 0, self._begun
+        if begun is not None:
+            at = begun.take(chunk, 0)
+            if begun.missing:
+                return frames
+            frames.append(begun.frame())
+        elif self._header:
+            chunk = self._header + chunk
+        elif (whole := _whole(chunk)) is not None:
             return [whole]
+        self._header, self._begun = b"", None
         try:
-            frames, at = self._finish(chunk)
-            at = _cut(chunk, at, frames)
+            self._begin(chunk, _cut(chunk, at, frames))
         except FramingError as error:
-            self._begun.clear()
             self._refusal = str(error)
             raise
-        self._begun += memoryview(chunk)[at:]
         return frames
 
-    def _finish(self, chunk: bytes) -> tuple[list[Frame], int]:
-        """The frame that was begun, if the chunk completes it; how much of the chunk was used."""
-        frames: list[Frame] = []
-        begun, at = self._begun, 0
-        while begun and at < len(chunk):  # at most twice: the header, then the rest
-            missing = (_size(begun, 0) or _HEADER.size) - len(begun)
-            begun += memoryview(chunk)[at : at + missing]
-            at = min(at + missing, len(chunk))
-            if _size(begun, 0) == len(begun):
-                frames.append(Frame(_KINDS[begun[_LENGTH.size]], bytes(begun[_HEADER.size :])))
-                begun.clear()
-        return frames, at
+    def _begin(self, chunk: bytes, at: int) -> None:
+        """Keep the rest of a chunk, which is less than a frame."""
+        size = _size(chunk, at)
+        if size:
+            kind = _KINDS[chunk[at + _LENGTH.size]]
+            self._begun = _Begun(kind, size - _HEADER.size)
+            self._begun.take(chunk, at + _HEADER.size)
+        else:
+            self._header = chunk[at:]
+
+
+class _Begun:
+    """A frame of which not all has come.
+
+    Its body is put together once, when all of it is there: a long one is copied no more than that.
+    """
+
+    __slots__ = ("_kind", "_pieces", "missing", "size_bytes")
+
+    def __init__(self, kind: FrameKind, missing: int) -> None:
+        self._kind = kind
+        self.missing = missing  # so many bytes
+        self.size_bytes = 0  # of what has come
+        self._pieces: list[bytearray | memoryview] = []
+
+    def take(self, chunk: bytes, at: int) -> int:
+        """Take what belongs to it from a place in a chunk on; return where that ends."""
+        part, pieces = memoryview(chunk)[at : at + self.missing], self._pieces
+        if len(part) >= _PIECE_BYTES_MIN:
+            pieces.append(part)
+        elif pieces and isinstance(pieces[-1], bytearray):
+            pieces[-1] += part
+        else:
+            pieces.append(bytearray(part))
+        self.missing -= len(part)
+        self.size_bytes += len(part)
+        return at + len(part)
+
+    def frame(self) -> Frame:
+        """The frame, when nothing is missing."""
+        return Frame(self._kind, b"".join(self._pieces))
 
 
 def _whole(chunk: bytes) -> Frame | None:
@@ -130,7 +170,7 @@ def _cut(chunk: bytes, at: int, frames: list[Frame]) -> int:
     return at
 
 
-def _size(data: bytes | bytearray, at: int) -> int:
+def _size(data: bytes, at: int) -> int:
     """The size of the frame that begins here; 0 if too little of it has come to say."""
     seen = len(data) - at
     if seen >= _HEADER.size:
