@@ -36,7 +36,7 @@ from skipring.wire.runtime_messages import Address
 from skipring.wire.values import PAYLOAD_BYTES_MAX, check_publication, shown
 
 LEAVE_S: Final = 5.0  # Our guess: whoever stops does not want to wait much longer.
-# Our guess: after so much a publisher lets links write; their queues hold 16 times as much.
+# Our guess: after so much a publisher lets links write; their queues hold 64 times as much.
 PUBLISHED_AT_ONCE_BYTES: Final = 1 << 18
 PUBLICATION_BYTES_MIN: Final = 1 << 12  # Our guess: what the smallest publication counts as.
 PUBLISHED_TOGETHER: Final = 256  # Our guess: so many share a commit and a message.
