@@ -149,7 +149,7 @@ class Holdings:
         True if something of it was new.
         """
         new, ids, encoded = part.publications, ids_of(part.publications, self.topic), part.encoded
-        if b"".join(ids) != part.ids or not self._are_added(ids):
+        if b"".join(ids) != part.ids or not self._add_new(ids):
             chosen = self._chosen(ids, part.ids)  # rarely: then each is looked at
             new, encoded = tuple(compress(new, chosen)), tuple(compress(encoded, chosen))
             ids = tuple(compress(ids, chosen))
@@ -165,8 +165,8 @@ class Holdings:
             )
         return len(new) > 0
 
-    def _are_added(self, ids: tuple[bytes, ...]) -> bool:
-        """Let publications have the next offsets; False if one cannot, and then none has.
+    def _add_new(self, ids: tuple[bytes, ...]) -> bool:
+        """Let publications have the next offsets; False, and none has, if one is not new.
 
         One that is known, or has no id, or is there twice. Most have never been here: so to look
         for them and to add them is one step.
