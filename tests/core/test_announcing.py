@@ -124,6 +124,14 @@ def test_of_what_is_heard_before_all_is_kept_a_bounded_part_is_remembered() -> N
     assert edges.wanted() == [short(*SOME[:3])]
 
 
+def test_who_announces_nothing_is_not_remembered() -> None:
+    edges = Edges()
+    for _ in range(1000):
+        edges.hear("a", is_all_kept=False)
+    assert not edges.announcing.has_something
+    assert edges.announcing._heard == []
+
+
 def test_what_comes_before_it_is_asked_for_is_not_looked_up() -> None:
     edges = Edges(want_flushes=2)
     edges.hear("a", SOME[0])

@@ -676,6 +676,17 @@ def test_nobody_looks_into_the_trie_for_what_has_come_lately() -> None:
     assert len(host.machine._circulation.holdings._trie) == 0  # nothing had to be indexed
 
 
+def test_what_was_lost_after_it_had_come_is_asked_for_once_nothing_new_comes() -> None:
+    host = Host()
+    host.hear(PublishNew(made(0)), "b")
+    host.act(Flush())
+    host.machine.trie.remove(made(0).settled(TOPIC).id)
+    for _ in range(2):  # something was new before the first
+        host.act(Tick())
+    host.hear(i_have("b", made(0)))
+    assert to_all(host.act(Flush()), Want) == [want(ME, (made(0), 2))]
+
+
 # -- packs ---------------------------------------------------------------------------------------
 
 

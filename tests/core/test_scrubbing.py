@@ -144,3 +144,11 @@ def test_T12_rows_are_indexed_again_also_if_no_id_is_left() -> None:
     for _ in range(2):
         assert kept.scrub(16) == []
     assert set(kept.holdings.trie.keys()) == {settled(seq).id for seq in range(20)}
+
+
+def test_T12_the_id_of_a_row_that_cannot_be_read_any_more_is_gone_after_two_walks() -> None:
+    kept = Kept(settled(seq) for seq in range(160))
+    kept.archive.discard(37)  # as a disk that has lost it: nobody is told
+    for _ in range(2 * 160 // 16):
+        kept.scrub(16)
+    assert set(kept.holdings.trie.keys()) == {settled(seq).id for seq in range(160) if seq != 37}

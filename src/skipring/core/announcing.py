@@ -43,6 +43,7 @@ class Announcing:
     __slots__ = (
         "_config",
         "_heard",
+        "_heard_of",
         "_holdings",
         "_missing",
         "_news",
@@ -59,6 +60,7 @@ class Announcing:
         self._news: dict[bytes, News] = {}  # what came
         self._missing: dict[bytes, _Missing] = {}  # what we only heard of
         self._heard: list[IHave] = []  # while it was not known what had arrived
+        self._heard_of = 0  # how many ids these are
         self._recent: set[bytes] = set()  # what was kept
         self._told: set[bytes] = set()  # the same, of the Flush before
 
@@ -82,7 +84,7 @@ class Announcing:
             self._recent.update([each.id[:SHORT_BYTES] for each in kept])
 
     def forget_kept(self) -> None:
-        """What is known was read anew: only that counts."""
+        """Only what can be looked up counts: it was read anew, or has been here for a while."""
         self._recent, self._told = set(), set()
 
     # -- what others have --------------------------------------------------------------------
@@ -92,8 +94,9 @@ class Announcing:
         if is_all_kept:
             self._note_missing(message)
         # What has arrived and is not kept yet cannot be looked for: at the Flush it can.
-        elif sum([len(each.hops) for each in self._heard]) < self._config.announced_max:
+        elif message.hops and self._heard_of < self._config.announced_max:
             self._heard.append(message)
+            self._heard_of += len(message.hops)
 
     def _note_missing(self, message: IHave) -> None:
         """Remember what we lack of what somebody has."""
@@ -113,7 +116,7 @@ class Announcing:
 
     def on_flush(self, neighbours: Iterable[NodeId], out: Outbox) -> None:
         """Say what has come, and ask for what has not come by itself; all that came is kept."""
-        heard, self._heard = self._heard, []
+        heard, self._heard, self._heard_of = self._heard, [], 0
         is_far_behind = self._holdings.is_far_behind  # then it would take long to look
         for message in heard if not is_far_behind else ():
             self._note_missing(message)

@@ -171,6 +171,8 @@ class Holdings:
         One that is known, or has no id, or is there twice. Most have never been here: so to look
         for them and to add them is one step.
         """
+        if not ids:
+            return True
         if len(self._trie) > 0 and any(key in self._trie for key in ids):
             return False
         unindexed = {} if self._unindexed is None else self._unindexed

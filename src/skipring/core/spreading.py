@@ -129,6 +129,8 @@ class Spreading:
         self._calm_ticks += 1
         self._news_ticks = self._news_ticks + 1 if self._has_news else 0
         self._has_news = False
+        if self._news_ticks == 0 and self._announcing is not None:
+            self._announcing.forget_kept()  # something of it may be lost by now
 
     @property
     def is_quiet(self) -> bool:
