@@ -19,8 +19,8 @@ def _cost_of(run: Run) -> Outcome:
     """A delivery costs as many microseconds as its payload has bytes, times topics and n."""
     cpu = {"publisher": 1e-6 * run.size * run.topics * run.n * (run.n * run.count)}
     own = dict.fromkeys(("run_frames", "idle_frames", "messages", "hottest_bytes"), 0.0)
-    joining = {"joining_cpu_us": 0.0, "joining_frames": 0.0}
-    figures = {"delivered": float(run.n * run.count), **own, **joining}
+    phases = dict.fromkeys(("joining_cpu_us", "joining_frames", "run_cpu_us", "idle_cpu_us"), 0.0)
+    figures = {"delivered": float(run.n * run.count), **own, **phases}
     return Outcome(wall_s=1.0, cpu_s=cpu, cpu_settled_s=cpu, settled_s=1.0, figures=figures)
 
 

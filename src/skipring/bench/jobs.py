@@ -94,9 +94,9 @@ def row_of(job: Job, system: str, outcomes: list[Outcome] | SkipringError) -> Ro
     for part in outcomes[0].cpu_s:
         spent = [_us(each, each.cpu_s[part]) for each in outcomes]
         row[f"cpu_us_{part}"] = round(median(spent), 3)
-    row["wall_s"] = middle(outcomes, lambda each: each.wall_s)
-    row["deliveries_per_s"] = round(
-        median(each.figures["delivered"] / each.wall_s for each in outcomes)
+    row |= spread("wall_s", [each.wall_s for each in outcomes])
+    row |= spread(
+        "deliveries_per_s", [each.figures["delivered"] / each.wall_s for each in outcomes]
     )
     for name in ("p50_ms", "p99_ms", "rss_kib_per_subscriber"):
         if name in outcomes[0].figures:
@@ -112,11 +112,10 @@ def _own_figures(run: Run, outcomes: Sequence[Outcome]) -> Row:
     idle = sum(each.figures["idle_frames"] for each in outcomes)
     # A ring that does nothing says something too, by chance: what exceeds chance is ours.
     excess = max(0.0, frames - idle - DEVIATIONS * sqrt(frames + idle))
+    messages = [each.figures["messages"] / max(1, each.figures["delivered"]) for each in outcomes]
     return {
-        "settled_s": middle(outcomes, lambda each: each.settled_s),
-        "messages_per_delivery": middle(
-            outcomes, lambda each: each.figures["messages"] / max(1, each.figures["delivered"])
-        ),
+        **spread("settled_s", [each.settled_s for each in outcomes]),
+        **spread("messages_per_delivery", messages),
         # A broker sends n times as much as it gets.
         "hottest_copies_per_publication": middle(
             outcomes, lambda each: each.figures["hottest_bytes"] / run.count / run.size
@@ -126,6 +125,13 @@ def _own_figures(run: Run, outcomes: Sequence[Outcome]) -> Row:
         ),
         "supervisor_messages_per_join": middle(
             outcomes, lambda each: each.figures["joining_frames"] / (run.n + 1)
+        ),
+        # The same for what it works: an idle ring costs it something too.
+        "supervisor_cpu_us_per_publication": middle(
+            outcomes,
+            lambda each: (
+                max(0.0, each.figures["run_cpu_us"] - each.figures["idle_cpu_us"]) / run.count
+            ),
         ),
         "supervisor_messages": int(frames),
         "supervisor_messages_idle": int(idle),
