@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
 
 def settings(command: str, *words: str) -> dict[str, object]:
     """What a command would be run with; it is not run."""
-    root = click.Context(skipring, info_name="skipring")
+    root = click.Context(skipring, info_name="skipring", **skipring.context_settings)
     with skipring.commands[command].make_context(command, list(words), parent=root) as context:
         return dict(context.params)
 

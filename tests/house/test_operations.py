@@ -56,7 +56,7 @@ def understood(command: str) -> dict[str, object]:
     """What a command line is understood as, with the settings file of the examples."""
     program, *words = [INSTALLED.get(each, each) for each in shlex.split(command, comments=True)]
     assert program == "skipring"
-    context = click.Context(skipring, info_name="skipring")
+    context = click.Context(skipring, info_name="skipring", **skipring.context_settings)
     while isinstance(context.command, click.Group):
         name, *words = words or [""]
         context = context.command.commands[name].make_context(name, words, parent=context)

@@ -358,14 +358,15 @@ async def read_on(cluster: Cluster, directory: Path, cursor: Cursor, count: int)
 
 
 async def begun(cluster: Cluster, directory: Path) -> tuple[Cursor, Truth]:
-    """A cursor behind the first half of 60 publications, and the other half."""
+    """A cursor behind the first half of 60 publications, and the other half, as they lie there."""
     async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
         await fill(cluster, topic, 60)
         await durable(cluster, node)
-        read = [await anext(topic) for _ in range(30)]
+        for _ in range(30):
+            await anext(topic)
         cursor = topic.cursor()
-    ids = {each.id for each in read}
-    return cursor, Truth(item for item in truth_of(cluster).items() if item[0] not in ids)
+        rest = [as_stored(await anext(topic)) for _ in range(30)]
+    return cursor, Truth((each.id, each) for each in rest)
 
 
 def spoil(directory: Path, publication: Publication) -> None:
