@@ -225,12 +225,12 @@ Lines = Callable[[], list[dict[str, Any]]]
 
 
 @contextmanager
-def logged() -> Iterator[Lines]:
+def logged(level_name: str = "info") -> Iterator[Lines]:
     """What is written to the log of a process meanwhile, as its lines say it."""
     root, ours = logging.getLogger(), logging.getLogger("skipring")
     handlers, level = list(root.handlers), ours.level
     stream = io.StringIO()
-    configure_logs("info", stream)
+    configure_logs(level_name, stream)
     try:
         yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
     finally:

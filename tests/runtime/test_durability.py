@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -31,10 +31,14 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 
 
 class GatedStore:
-    """A store whose commits wait at a gate, and say how much of it they have written."""
+    """A store whose commits wait at gates, and say how much of it they have written."""
 
     def __init__(self) -> None:
+        self.door = threading.Event()  # before a commit looks what there is
+        self.door.set()
         self.gate = threading.Event()
+        self.last_gate = threading.Event()  # before it is promised
+        self.last_gate.set()
         self.begun = threading.Semaphore(0)
         self.unwritten = 0
         self.written: list[int] = []
@@ -43,7 +47,8 @@ class GatedStore:
     def write(self, count: int = 1) -> None:
         self.unwritten += count
 
-    def commit(self) -> None:
+    def commit(self, on_durable: Callable[[], None]) -> None:
+        self.door.wait()
         taken = self.unwritten
         self.begun.release()
         self.gate.wait()
@@ -52,6 +57,8 @@ class GatedStore:
         self.unwritten -= taken
         if taken:
             self.written.append(taken)
+        on_durable()
+        self.last_gate.wait()
 
 
 @contextmanager
@@ -60,7 +67,8 @@ def gated() -> Iterator[tuple[GatedStore, Durability]]:
     try:
         yield store, Durability(store)  # type: ignore[arg-type]
     finally:
-        store.gate.set()
+        for gate in (store.door, store.gate, store.last_gate):
+            gate.set()
 
 
 async def begun(store: GatedStore) -> None:
@@ -237,24 +245,88 @@ def test_when_everything_is_written_nothing_waits(
 
     async def scene() -> None:
         with gated() as (store, durability):
-            started, commit = asyncio.Event(), store.commit
-
-            async def to_thread(_: object) -> None:
-                started.set()
-                await asyncio.sleep(0.01)
-                await asyncio.get_running_loop().run_in_executor(None, commit)
-
-            monkeypatch.setattr(durability_module.asyncio, "to_thread", to_thread)
+            store.door.clear()
             store.gate.set()
             store.write()
             durability.note(1)
             durability.nudge()
-            await started.wait()
+            await until(lambda: durability._covered_bytes == 1)
             store.write()
             durability.note(101)
+            store.door.set()
             await until(lambda: durability.commits == 1)
             assert durability.unwritten == 0
             assert not durability.is_overfull
+
+    play(scene, loop)
+
+
+# -- on the disk, and promised -----------------------------------------------------------------
+
+
+def test_what_is_on_the_disk_may_go_before_it_is_promised(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            told: list[int] = []
+            durability.on_durable = told.append
+            store.last_gate.clear()
+            store.write()
+            number = durability.coming
+            waits = asyncio.create_task(durability.reached())
+            await begun(store)
+            assert told == []
+            store.gate.set()
+            await until(lambda: told == [number])
+            assert not waits.done(), "it is not promised"
+            store.last_gate.set()
+            await waits
+
+    play(scene, loop)
+
+
+def test_of_a_commit_that_nobody_waits_for_nobody_is_told(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            told: list[int] = []
+            durability.on_durable = told.append
+            store.gate.set()
+            store.write()
+            durability.nudge()
+            await until(lambda: durability.commits == 1)
+            assert told == []
+            store.write()
+            await durability.reached()
+            assert told == [durability.ended]
+
+    play(scene, loop)
+
+
+def test_others_get_a_publication_once_it_is_on_the_disk_and_its_publisher_hears_when_promised(
+    tmp_path: Path, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        with PublicationStore.open(tmp_path) as store:
+            async with live_ring("other") as ring:
+                node = await ring.join("publisher", store)
+                await ring.settle()
+                for each in ring.nodes.values():
+                    each.ticker.stop()  # nothing comes by repair
+                gate, promise = threading.Event(), store._promise
+
+                def late_promise() -> None:
+                    gate.wait()
+                    promise()
+
+                monkeypatch.setattr(store, "_promise", late_promise)
+                try:
+                    publishing = asyncio.create_task(publish(node, 1))
+                    await until(lambda: held(ring, "other") == 1)
+                    assert not publishing.done()
+                    assert store.archive(TOPIC).durable_end == 0, "nobody may count on it yet"
+                finally:
+                    gate.set()
+                await publishing
+                assert store.archive(TOPIC).durable_end == 1
 
     play(scene, loop)
 
@@ -408,9 +480,9 @@ def slow_commits(store: PublicationStore) -> Iterator[threading.Event]:
     """Let commits wait until they may go on."""
     gate, commit = threading.Event(), store.commit
 
-    def waiting() -> None:
+    def waiting(on_durable: Callable[[], object]) -> None:
         gate.wait()
-        commit()
+        commit(on_durable)
 
     store.commit = waiting  # type: ignore[method-assign]
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -43,11 +44,13 @@ class Durability:
 
     def __init__(self, store: PublicationStore | None) -> None:
         self.error: StorageError | None = None  # why the last commit failed
+        self.on_durable: Callable[[int], None] = lambda _: None  # who sends what a commit covers
         self.commits = 0
         self.failures = 0
         self._store = store
         self._begun = 0
         self._ended = 0
+        self._needed = 0  # the last commit that somebody waits for
         self._running: asyncio.Task[StorageError | None] | None = None
         self._is_nudged = False  # while a commit was running
         self._waiting_bytes = 0
@@ -87,7 +90,8 @@ class Durability:
         """Wait until all that was written up to now is durable; StorageError if it cannot be."""
         if self._store is None or (self._running is None and not self._store.unwritten):
             return
-        needed = self._begun + 1  # one that runs now may have begun before our write
+        # One that runs now may have begun before our write.
+        needed = self._needed = self._begun + 1
         error: StorageError | None = None
         while self._ended < needed:
             # Whoever gives up waiting must not end the commit: others wait for it too.
@@ -115,8 +119,16 @@ class Durability:
     async def _run(self) -> StorageError | None:
         assert self._store is not None
         self._covered_bytes = self._waiting_bytes
+        loop, number = asyncio.get_running_loop(), self._begun
+
+        def tell() -> None:
+            """What was published may go: that it is promised, too, only its publisher waits for."""
+            if self._needed >= number:
+                with suppress(RuntimeError):  # the loop is closed, nobody sends any more
+                    loop.call_soon_threadsafe(self.on_durable, number)
+
         try:
-            await asyncio.to_thread(self._store.commit)
+            await loop.run_in_executor(None, self._store.commit, tell)
         except StorageError as error:
             self.failures += 1
             if self.error is None:

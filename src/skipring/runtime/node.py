@@ -127,6 +127,7 @@ class Node:
         )
         self._driver.links = self.links
         self._outgoing = Outgoing(self._driver.perform)
+        self.durability.on_durable = self._outgoing.release
         self._catching_up = CatchingUp(
             self._driver.say, self._on_history, lambda: not self.durability.is_overfull
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock as ThreadLock
@@ -101,11 +102,12 @@ class PublicationStore:
             )
         return self._archives[topic]
 
-    def commit(self) -> None:
+    def commit(self, on_durable: Callable[[], object] = lambda: None) -> None:
         """Make durable whatever was written or put aside, in one transaction.
 
-        If it fails, StoreFullError or StorageError, everything is still in memory and can be read;
-        the next commit tries again.
+        Once it is durable somebody can be told, and then it is promised, which needs the disk once
+        more. If it fails, StoreFullError or StorageError, everything is still in memory and can be
+        read; the next commit tries again.
         """
         with self._committing, failures_told(self._path):
             prepared = [
@@ -122,6 +124,7 @@ class PublicationStore:
                     raise
                 for archive, _ in prepared:
                     archive.settle(rows[archive.topic])
+            on_durable()
             self._promise()
 
     def _write(self, prepared: list[tuple[StoredArchive, Batch]]) -> dict[TopicId, list[int]]:
