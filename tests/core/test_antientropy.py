@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from skipring.core.claims import Claim, Lens, Summary
 from skipring.core.config import ProtocolConfig, Rule, Rules
 from skipring.core.events import ConfirmRequested
+from skipring.core.hashing import DIGEST_BYTES, EMPTY_ROOT, leaf_digest
 from skipring.core.messages import (
     CheckAndPublish,
     CheckTrie,
@@ -27,7 +28,6 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState
-from skipring.core.trie import DIGEST_BYTES, EMPTY_ROOT, leaf_digest
 from tests.support.machines import (
     FAST,
     ME,

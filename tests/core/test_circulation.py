@@ -10,6 +10,7 @@ from skipring.core.circulation import Circulation
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Deliver, Outbox, Store
 from skipring.core.events import ConfirmRequested, HistoryRead, PublishRequested, Received
+from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.holdings import Holdings
 from skipring.core.messages import (
     MESSAGE_TYPES,
@@ -29,7 +30,6 @@ from skipring.core.shortcuts import Shortcuts
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.core.topology import legitimate_states
-from skipring.core.trie import DIGEST_BYTES
 from skipring.world.snapshot import publications_in
 from tests.wire.samples import SAMPLES
 

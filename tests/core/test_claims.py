@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from skipring.core.claims import SHORT_BYTES, Claim, Lens, Summary
+from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message
 from skipring.core.prefixes import ALL, Prefix, apart
 from skipring.core.publications import ID_BITS, ID_BYTES
-from skipring.core.trie import DIGEST_BYTES
 from tests.support.machines import unhurried
 
 KEY = bytes(range(ID_BYTES))

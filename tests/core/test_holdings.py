@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from skipring.core.archive import MemoryArchive
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Store
+from skipring.core.hashing import DIGEST_BYTES, EMPTY_ROOT
 from skipring.core.holdings import Holdings
 from skipring.core.prefixes import ALL
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.trie import DIGEST_BYTES, EMPTY_ROOT, PublicationTrie
+from skipring.core.trie import PublicationTrie
 from tests.support.machines import TOPIC, unhurried
 
 WRONG_ID = b"x" * ID_BYTES

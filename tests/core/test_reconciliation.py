@@ -12,11 +12,11 @@ from hypothesis.strategies import SearchStrategy
 
 from skipring.core.claims import SHORT_BYTES, Claim, Lens, Summary
 from skipring.core.config import ProtocolConfig, Rule, Rules
+from skipring.core.hashing import DIGEST_BYTES, leaf_digest
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.prefixes import ALL, Prefix, apart
 from skipring.core.publications import ID_BITS, Publication
 from skipring.core.reconciliation import SCANNED_IDS_MAX, Answer
-from skipring.core.trie import DIGEST_BYTES, leaf_digest
 from tests.support.machines import FAST, FIXED, PAPER, only, rule_sets, unhurried, without
 from tests.support.sessions import P, Party, Talk, id_at, limited, opaque
 

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from skipring.core.claims import Claim
 from skipring.core.config import ProtocolConfig, Rule, Rules, Spread
+from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.messages import CheckAndPublish
 from skipring.core.peers import NodeId
 from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import Publication
-from skipring.core.trie import DIGEST_BYTES
 from skipring.sim.engine import World
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.adversaries import legitimate_world

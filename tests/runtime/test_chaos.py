@@ -14,6 +14,7 @@ import pytest
 
 from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested
+from skipring.core.hashing import EMPTY_ROOT
 from skipring.core.messages import (
     Introduce,
     Publications,
@@ -26,7 +27,6 @@ from skipring.core.peers import SUPERVISOR, Link, NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SupervisorState
 from skipring.core.subscriber import Subscriber
-from skipring.core.trie import EMPTY_ROOT
 from skipring.runtime.addresses import supervisor_at
 from skipring.runtime.chaos import (
     DAMAGES,

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from skipring.core.hashing import EMPTY_ROOT
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefixes import ALL
@@ -18,7 +19,7 @@ from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.topology import legitimate_state
-from skipring.core.trie import EMPTY_ROOT, PublicationTrie
+from skipring.core.trie import PublicationTrie
 from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.runtime import inspector as module
 from skipring.runtime.addresses import AddressBook, supervisor_at

@@ -12,10 +12,10 @@ from msgspec.msgpack import Decoder
 
 from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.config import ProtocolConfig
+from skipring.core.hashing import digest_of
 from skipring.core.prefixes import Prefix
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.subscriber import Subscriber
-from skipring.core.trie import digest_of
 from skipring.runtime.offering import ANOTHER_STORE, offer, stored_page, surveyed
 from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore

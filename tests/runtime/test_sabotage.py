@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from msgspec import to_builtins
 
+from skipring.core.hashing import EMPTY_ROOT
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.trie import EMPTY_ROOT
 from skipring.errors import InputError
 from skipring.runtime import sabotage
 from skipring.runtime.sabotage import Damages, adversarial

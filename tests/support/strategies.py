@@ -14,6 +14,7 @@ from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from skipring.core.claims import SHORT_BYTES, Claim, Summary
+from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
@@ -40,7 +41,6 @@ from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
 from skipring.core.prefixes import ALL, Prefix, apart
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
-from skipring.core.trie import DIGEST_BYTES
 from skipring.world.snapshot import Parcel, Snapshot
 
 T = TypeVar("T")

@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
+from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.labels import Label
 from skipring.core.peers import Peer
 from skipring.core.state import SubscriberState
 from skipring.core.topology import legitimate_states, levels, ring_edges, shortcut_edges
-from skipring.core.trie import DIGEST_BYTES
 from skipring.runtime.inspector import Inspection
 from skipring.watch.overview import REQUESTS_BOUND
 from skipring.watch.scene import Card, Scene, broken_conditions, make_scene

@@ -5,6 +5,7 @@ from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from skipring.core.claims import Claim, Summary
+from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.messages import (
     CheckAndPublish,
     CheckLabel,
@@ -28,7 +29,6 @@ from skipring.core.peers import SUPERVISOR, Link
 from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState
-from skipring.core.trie import DIGEST_BYTES
 from skipring.wire.damages import (
     AskConsent,
     Crash,

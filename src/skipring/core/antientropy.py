@@ -17,6 +17,7 @@ from skipring.core.claims import Claim, Summary
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Confirmed, Origin, Outbox
 from skipring.core.events import HistoryRead
+from skipring.core.hashing import EMPTY_ROOT
 from skipring.core.histories import Histories
 from skipring.core.holdings import Holdings
 from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, TrieEqual
@@ -25,7 +26,7 @@ from skipring.core.prefixes import ALL, Prefix, are_disjoint
 from skipring.core.publications import Publication
 from skipring.core.reconciliation import Answer
 from skipring.core.scrubbing import Scrubbing
-from skipring.core.trie import BUCKET_IDS, EMPTY_ROOT
+from skipring.core.trie import BUCKET_IDS
 
 # Our guess: enough to tell one's own session from another that happens to cross it, mostly; a
 # mistake costs a tick or two.

@@ -13,9 +13,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.prefixes import Prefix
 from skipring.core.publications import ID_BYTES
-from skipring.core.trie import DIGEST_BYTES
 
 OVERHEAD_BYTES: Final = 9  # of a claim, beside its four fields
 SHORT_BYTES: Final = 8  # of an id, or of a digest below the root: see ``Lens``

@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from skipring.core.claims import Claim, Lens, Summary
 from skipring.core.config import ProtocolConfig
+from skipring.core.hashing import EMPTY_ROOT
 from skipring.core.prefixes import ALL, Prefix, complement
 from skipring.core.publications import ID_BITS
-from skipring.core.trie import EMPTY_ROOT, PublicationTrie, TrieNode
+from skipring.core.trie import PublicationTrie, TrieNode
 
 SCANNED_IDS_MAX: Final = 256  # Our guess: more than any honest list, soon read.
 

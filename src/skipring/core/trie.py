@@ -13,69 +13,21 @@ are worked out when asked for, or in slices (``freshen``), and derived anew in s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from hashlib import blake2b
 from itertools import islice
 from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.hashing import EMPTY, EMPTY_ROOT, digest_of, inner_digest
 from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import ID_BITS, ID_BYTES
 
 OFFSET_BYTES: Final = 5  # Limit of ours: 2^40 publications of a topic.
 _LAST_OFFSET: Final = b"\xff" * OFFSET_BYTES
 RECORD_BYTES: Final = ID_BYTES + OFFSET_BYTES
-DIGEST_BYTES: Final = 16
 # Measured: with fewer ids a bucket memory grows, with more a fresh root after one insert does.
 BUCKET_IDS: Final = 16
 _PLACE_BITS: Final = 64  # of an id are looked at to find its bucket
-
-# T1: leaves and inner nodes are hashed apart, so that no id can pass for two digests.
-_LEAF: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring leaf")
-_INNER: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring inner")
-
-EMPTY: Final = b""  # the digest of a prefix without ids
-# T2: what an empty trie says of itself, so that it asks like all others.
-EMPTY_ROOT: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring empty").digest()
-
-
-def leaf_digest(key: bytes) -> bytes:
-    """The digest of a single id."""
-    state = _LEAF.copy()
-    state.update(key)
-    return state.digest()
-
-
-def inner_digest(zero: bytes, one: bytes) -> bytes:
-    """The digest of an inner node: over its children's digests, not their labels (T1)."""
-    state = _INNER.copy()
-    state.update(zero + one)
-    return state.digest()
-
-
-def digest_of(keys: list[bytes]) -> bytes:
-    """The digest of the Patricia trie over sorted ids.
-
-    One pass: neighbours part at some bit, and a subtrie is complete once a pair parts earlier.
-    """
-    if not keys:
-        return EMPTY
-    digest = leaf_digest(keys[0])
-    before = int.from_bytes(keys[0], "big")
-    partings: list[int] = []  # of the open subtries, each nearer to the end than the last
-    digests: list[bytes] = []
-    for key in keys[1:]:
-        number = int.from_bytes(key, "big")
-        parting = (before ^ number).bit_length()
-        while partings and partings[-1] < parting:
-            partings.pop()
-            digest = inner_digest(digests.pop(), digest)
-        partings.append(parting)
-        digests.append(digest)
-        digest, before = leaf_digest(key), number
-    while digests:
-        digest = inner_digest(digests.pop(), digest)
-    return digest
 
 
 class TrieNode(Struct, frozen=True, gc=False):

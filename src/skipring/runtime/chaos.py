@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Final, Protocol, cast
 
+from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.messages import MESSAGE_TYPES, Message
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.prefixes import ALL, Prefix
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
-from skipring.core.trie import DIGEST_BYTES, PublicationTrie
+from skipring.core.trie import PublicationTrie
 from skipring.errors import WireError
 from skipring.runtime.inspection import NOT_A_MEMBER
 from skipring.runtime.links import Links

@@ -10,8 +10,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from skipring.core.hashing import digest_of
 from skipring.core.peers import TopicId
-from skipring.core.trie import digest_of
 from skipring.errors import DataLossError, MessageError, UnreachableError
 from skipring.runtime.surveying import Stretch
 from skipring.spark.agreement import Part, Source, agreed_parts, is_shared

@@ -8,12 +8,12 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
+from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import HOPS_MAX
 from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState
-from skipring.core.trie import DIGEST_BYTES
 from skipring.errors import MessageError
 from skipring.wire.runtime_messages import Address, JournalEntry
 from skipring.wire.values import (

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from skipring.core.claims import SHORT_BYTES, Claim, Summary
+from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.labels import LABEL_BITS, Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
@@ -40,7 +41,6 @@ from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
 from skipring.core.prefixes import ALL, Prefix, apart
 from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
-from skipring.core.trie import DIGEST_BYTES
 from skipring.world.adversaries.building import (
     Database,
     legitimate_world,

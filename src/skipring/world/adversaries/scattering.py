@@ -7,12 +7,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.messages import Publications, PublishNew
 from skipring.core.peers import NodeId
 from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SubscriberState
-from skipring.core.trie import DIGEST_BYTES
 from skipring.world.adversaries.building import (
     legitimate_world,
     made_publications,
