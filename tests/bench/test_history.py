@@ -36,40 +36,59 @@ def test_the_cost_is_that_of_the_newcomer_and_of_those_who_have_it(rows: Rows) -
     assert row["settled_s"] >= row["wall_s"] > 0
 
 
+@pytest.mark.heavy
+def test_the_first_comes_before_the_last_and_takes_memory(rows: Rows) -> None:
+    row = rows[0]
+    assert 0 < row["first_s"] <= row["wall_s"]
+    for name in ("first_s", "wall_s", "rss_mib_newcomer"):
+        assert 0 < row[f"{name}_min"] <= row[name] <= row[f"{name}_max"]
+
+
 def _row(system: str, count: int, cpu_s: float) -> dict[str, Any]:
     costs = {"cpu_s": cpu_s, "cpu_us_per_publication": 1e6 * cpu_s / count}
     return {"system": system, "count": count, **costs}
 
 
-def test_a_ratio_is_reached_from_1_on_with_what_is_wanted_of_the_longest() -> None:
-    costs = {"skipring": 2.0, "skipring-tls": 3.0, "jetstream": 8.0, "redis-streams": 1.0}
+def test_a_ratio_is_reached_from_1_on_with_what_is_wanted_of_those_that_store() -> None:
+    costs = {
+        "skipring": 2.0,
+        "skipring-tls": 3.0,
+        "jetstream": 6.0,
+        "jetstream-stored": 8.0,
+        "redis-streams": 0.5,
+        "redis-streams-stored": 1.0,
+    }
     rows = [_row(system, 100, cost) for system, cost in costs.items()]
     assert ratios(rows) == {
         "cpu_skipring-tls_over_skipring_100": 1.5,
-        "cpu_jetstream_over_skipring_100": 4.0,
-        "cpu_jetstream_over_skipring_100_at_least": 2.0,
-        "cpu_jetstream_over_skipring_100_reached": 2.0,
-        "cpu_redis-streams_over_skipring_100": 0.5,
-        "cpu_redis-streams_over_skipring_100_at_least": 1.0,
-        "cpu_redis-streams_over_skipring_100_reached": 0.5,
+        "cpu_jetstream_over_skipring_100": 3.0,
+        "cpu_jetstream-stored_over_skipring_100": 4.0,
+        "cpu_jetstream-stored_over_skipring_100_at_least": 2.0,
+        "cpu_jetstream-stored_over_skipring_100_reached": 2.0,
+        "cpu_redis-streams_over_skipring_100": 0.25,
+        "cpu_redis-streams-stored_over_skipring_100": 0.5,
+        "cpu_redis-streams-stored_over_skipring_100_at_least": 1.0,
+        "cpu_redis-streams-stored_over_skipring_100_reached": 0.5,
     }
     assert ratios(rows[1:]) == {}
 
 
-def test_a_longer_history_is_compared_with_the_shortest() -> None:
+def test_a_longer_history_is_compared_with_the_shortest_and_only_of_it_something_is_wanted() -> (
+    None
+):
     rows = [
         _row("skipring", 10, 1.0),
-        _row("jetstream", 10, 1.0),
+        _row("jetstream-stored", 10, 1.0),
         _row("skipring", 100, 5.0),
-        _row("jetstream", 100, 20.0),
+        _row("jetstream-stored", 100, 20.0),
     ]
     assert ratios(rows) == {
-        "cpu_jetstream_over_skipring_10": 1.0,
-        "cpu_jetstream_over_skipring_100": 4.0,
-        "cpu_jetstream_over_skipring_100_at_least": 2.0,
-        "cpu_jetstream_over_skipring_100_reached": 2.0,
+        "cpu_jetstream-stored_over_skipring_10": 1.0,
+        "cpu_jetstream-stored_over_skipring_100": 4.0,
+        "cpu_jetstream-stored_over_skipring_100_at_least": 2.0,
+        "cpu_jetstream-stored_over_skipring_100_reached": 2.0,
         "cpu_skipring_history_100_over_10": 0.5,
-        "cpu_jetstream_history_100_over_10": 2.0,
+        "cpu_jetstream-stored_history_100_over_10": 2.0,
     }
 
 

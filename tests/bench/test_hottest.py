@@ -14,6 +14,7 @@ def test_the_first_member_sends_most_and_is_measured_apart() -> None:
     assert row["delivered"] == row["expected"] == 12 * 200
     assert row["copies_per_publication"] > row["copies_per_publication_others"] > 0
     assert row["cpu_us_per_publication_settled"] >= row["cpu_us_per_publication"] > 0
+    assert 0 < row["rss_mib_min"] <= row["rss_mib"] <= row["rss_mib_max"]
 
 
 @pytest.mark.heavy
@@ -24,7 +25,7 @@ def test_a_broker_is_measured_as_a_process_too() -> None:
     row, last = measure([3], count=200, repeats=1, systems=systems, jobs=[hottest.JOB])
     assert (row["system"], row["copies_per_publication"]) == ("nats", 3)
     assert row["delivered"] == row["expected"] == 600
-    assert row["cpu_us_per_publication"] > 0
+    assert row["cpu_us_per_publication"] > 0 < row["rss_mib"]
     assert last == {"ratios": {}}
 
 

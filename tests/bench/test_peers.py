@@ -13,6 +13,7 @@ import pytest
 from skipring.bench import fanout, history
 from skipring.bench.board import Board, Moment, Slot, cpu_ns
 from skipring.bench.contest import hold
+from skipring.bench.memory import resident_bytes_of
 from skipring.bench.peers import catalogue
 from skipring.bench.peers.catalogue import OURS, STORED, SYSTEMS, System, missing
 from skipring.bench.peers.run import Run
@@ -48,6 +49,7 @@ def test_a_peer_gives_its_history_to_a_newcomer(name: str) -> None:
     row, _ = history.measure([20], repeats=1, systems=[name])
     assert row["delivered"] == row["expected"] == 20
     assert row["cpu_s_newcomer"] > 0
+    assert 0 < row["first_s"] <= row["wall_s"]
 
 
 @pytest.mark.parametrize(
@@ -161,6 +163,7 @@ def test_what_one_process_writes_on_the_board_another_one_reads(tmp_path: Path) 
     board[Slot.PUBLISHED] = 7
     board.set_pids([os.getpid()])
     assert other[Slot.PUBLISHED] == 7
+    assert other.pids == [os.getpid()]
     assert other.noted(Moment.BEGAN) is None
     other.note(Moment.BEGAN)
     noted = board.noted(Moment.BEGAN)
@@ -168,10 +171,12 @@ def test_what_one_process_writes_on_the_board_another_one_reads(tmp_path: Path) 
     assert 0 < noted[1] <= cpu_ns(os.getpid())
 
 
-def test_a_process_that_has_ended_has_no_time() -> None:
+def test_a_process_that_has_ended_has_no_time_and_no_memory() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert cpu_ns(ended.pid) == 0
+    assert resident_bytes_of(ended.pid) == 0
+    assert resident_bytes_of(os.getpid()) > 10**6
 
 
 def test_probes_are_not_counted_and_the_last_delivery_ends_the_run(tmp_path: Path) -> None:

@@ -91,6 +91,6 @@ def test_memory_is_counted_in_bytes() -> None:
 def test_where_the_system_does_not_say_the_largest_so_far_is_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("skipring.bench.memory._STATM", tmp_path / "absent")
+    monkeypatch.setattr("skipring.bench.memory._PROCESSES", tmp_path / "absent")
     before = peak_bytes()
     assert before <= resident_bytes() <= peak_bytes()

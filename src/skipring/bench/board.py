@@ -74,10 +74,14 @@ class Board:
             self._numbers[_PIDS + number] = pid
         self[Slot.PIDS] = len(pids)
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes whose time is read."""
+        return self._numbers[_PIDS : _PIDS + self[Slot.PIDS]].tolist()
+
     def clocks(self) -> list[int]:
         """The time now, and the processor time of each process, in nanoseconds."""
-        pids = (self._numbers[_PIDS + number] for number in range(self[Slot.PIDS]))
-        return [perf_counter_ns(), *map(cpu_ns, pids)]
+        return [perf_counter_ns(), *map(cpu_ns, self.pids)]
 
     def note(self, moment: Moment, clocks: Sequence[int] | None = None) -> None:
         """Keep what the clocks show now, or have shown; the time last, since others wait for it."""

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.bench.board import Board, Moment, Slot, cpu_ns
+from skipring.bench.memory import MIB, resident_bytes_of
 from skipring.bench.peers.catalogue import OURS, OURS_SECURED, SYSTEMS
 from skipring.bench.peers.run import FIRST, STALLED_S, Run
 from skipring.bench.player import BOARD_FILE, RUN_S, write_run
@@ -60,6 +61,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
     def cpu_settled_total_s(self) -> float:
         """Of all processes, until nothing was left to be done."""
         return sum(self.cpu_settled_s.values())
+
+
+def rss_of(part: str) -> str:
+    """The figure that says how much memory the process of a part has when all is done."""
+    return f"rss_mib_{part}"
 
 
 def hold(run: Run) -> Outcome:
@@ -223,13 +229,14 @@ class _Watch:
         while board.noted(Moment.SETTLED) is None:
             self._cast.pause()
         heard.look("run")
+        memory = self._memory()
         ended = monotonic()
         while heard.is_there and monotonic() < ended + (ended - began):
             self._cast.pause()  # what does a supervisor hear if nobody publishes?
         heard.look("idle")
         board[Slot.STOP] = 1
         self._until_set(Slot.PUBLISHER_DONE, Slot.SUBSCRIBERS_DONE, first=Slot.FIRST_DONE)
-        return self._outcome()
+        return self._outcome(memory)
 
     def _watch_deliveries(self) -> None:
         """Wait for the last delivery; if nothing more comes, the last that came was it."""
@@ -249,7 +256,12 @@ class _Watch:
         while not all(self._board[slot] for slot in slots):
             self._cast.pause()
 
-    def _outcome(self) -> Outcome:
+    def _memory(self) -> dict[str, float]:
+        """What each process has now."""
+        sizes = (resident_bytes_of(pid) / MIB for pid in self._board.pids)
+        return {rss_of(part): size for part, size in zip(self._parts, sizes, strict=True)}
+
+    def _outcome(self, memory: dict[str, float]) -> Outcome:
         began, ended, settled = (self._board.noted(moment) for moment in Moment)
         assert began is not None
         assert ended is not None
@@ -259,7 +271,7 @@ class _Watch:
             settled_s=(settled[0] - began[0]) / 1e9,
             cpu_s=self._by_part(began, ended),
             cpu_settled_s=self._by_part(began, settled),
-            figures=self._cast.figures() | self._supervision.figures,
+            figures=self._cast.figures() | self._supervision.figures | memory,
         )
 
     def _by_part(self, before: list[int], after: list[int]) -> dict[str, float]:

@@ -1,7 +1,9 @@
 """A history to a newcomer, from us and from peers that keep one (``skipring bench history``).
 
 Ours comes from members with everything on their disks, and counts as there once it was delivered
-and is on the newcomer's disk too. The systems take turns, each several times.
+and is on the newcomer's disk too. The newcomers of peers only count what they get, or also put it
+on their own disk (``-stored``). What is wanted is asked of those that store, because only they do
+what ours does; the others stay beside them. The systems take turns, each several times.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from skipring.bench.board import Board, Moment, Slot, cpu_ns
 from skipring.bench.contest import Cast, make_certificates, secured, supervisor
 from skipring.bench.goals import beside
 from skipring.bench.newcomer import FETCH, FILL
-from skipring.bench.peers.catalogue import OURS, OURS_SECURED, STORED
+from skipring.bench.peers.catalogue import (
+    JETSTREAM_STORED,
+    OURS,
+    OURS_SECURED,
+    REDIS_STREAMS_STORED,
+    STORED,
+)
 from skipring.bench.peers.run import TOPIC, Run
 from skipring.bench.player import BOARD_FILE
 from skipring.bench.servers import broker, ending_in_order, skipring_process
@@ -37,7 +45,7 @@ PAYLOAD_BYTES: Final = 128
 REPEATS: Final = 3
 MEMBERS: Final = 3
 # How many times the processor time of ours a peer has to need at least.
-CPU_WANTED: Final[Mapping[str, float]] = {"jetstream": 2.0, "redis-streams": 1.0}
+CPU_WANTED: Final[Mapping[str, float]] = {JETSTREAM_STORED: 2.0, REDIS_STREAMS_STORED: 1.0}
 # Our guesses: servers that need less have done what the filling has left them.
 IDLE_SHARE: Final = 0.04
 IDLE_LOOK_S: Final = 0.5
@@ -54,11 +62,13 @@ class Holder(Struct, frozen=True):
 class Fetched(Struct, frozen=True):
     """What it has cost to get a history once; times are seconds."""
 
+    first_s: float  # until the first publication was handed over
     wall_s: float
     settled_s: float
     cpu_newcomer_s: float
     cpu_servers_s: float
     cpu_settled_s: float  # of all, until nothing was left to be done
+    rss_mib_newcomer: float  # what it has gained
     delivered: int
 
     @property
@@ -175,10 +185,10 @@ def _fetched(holders: list[Holder] | SkipringError, number: int) -> Fetched:
         board[Slot.BEGIN] = 1
         while not board[Slot.SUBSCRIBERS_DONE]:
             cast.pause()
-        return _cost(board, int(cast.figures()["delivered"]))
+        return _cost(board, cast.figures())
 
 
-def _cost(board: Board, delivered: int) -> Fetched:
+def _cost(board: Board, figures: Mapping[str, float]) -> Fetched:
     began, ended, settled = (board.noted(moment) for moment in Moment)
     assert began is not None
     assert ended is not None
@@ -186,12 +196,14 @@ def _cost(board: Board, delivered: int) -> Fetched:
     spent = [(late - early) / 1e9 for early, late in zip(began, ended, strict=True)]
     spent_settled = [(late - early) / 1e9 for early, late in zip(began, settled, strict=True)]
     return Fetched(
+        first_s=figures["first_s"],
         wall_s=spent[0],
         settled_s=spent_settled[0],
         cpu_newcomer_s=spent[1],
         cpu_servers_s=sum(spent[2:]),
         cpu_settled_s=sum(spent_settled[1:]),
-        delivered=delivered,
+        rss_mib_newcomer=figures["rss_mib"],
+        delivered=int(figures["delivered"]),
     )
 
 
@@ -213,7 +225,9 @@ def _row(run: Run, fetched: list[Fetched] | SkipringError) -> Row:
         "cpu_us_per_publication": round(median(each_us), 2),
         "cpu_s_newcomer": round(median(each.cpu_newcomer_s for each in fetched), 3),
         "cpu_s_servers": round(median(each.cpu_servers_s for each in fetched), 3),
-        "wall_s": round(median(each.wall_s for each in fetched), 3),
+        **spread("rss_mib_newcomer", [each.rss_mib_newcomer for each in fetched]),
+        **spread("first_s", [each.first_s for each in fetched]),
+        **spread("wall_s", [each.wall_s for each in fetched]),
     }
     if run.system in (OURS, OURS_SECURED):
         row["cpu_s_settled"] = round(median(each.cpu_settled_s for each in fetched), 3)

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from skipring.bench.contest import Outcome, hold
+from skipring.bench.contest import Outcome, hold, rss_of
 from skipring.bench.jobs import Job, middle, named, run_of
 from skipring.bench.peers.catalogue import OURS, SYSTEMS
 from skipring.bench.peers.run import FIRST, Run
@@ -53,6 +53,7 @@ def _row(job: Job, system: str, outcomes: list[Outcome] | SkipringError) -> Row:
         "repeats": len(outcomes),
         **spread("cpu_us_per_publication", [1e6 * each for each in spent]),
         **spread("cpu_us_per_publication_settled", [1e6 * each for each in settled]),
+        **spread("rss_mib", [each.figures[rss_of(part)] for each in outcomes]),
         **(_copies(run, outcomes) if system == OURS else {"copies_per_publication": run.n}),
         **counted([_delivered(each) for each in outcomes], run.n * run.count),
     }

@@ -1,4 +1,4 @@
-"""How much memory this process has, as the operating system counts it; and a process for it."""
+"""How much memory a process has, as the operating system counts it; and a process for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-_STATM: Final = Path("/proc/self/statm")
+MIB: Final = 1 << 20
+_PROCESSES: Final = Path("/proc")
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -24,9 +25,16 @@ def alone(job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
 
 def resident_bytes() -> int:
     """Memory that is resident now; where the system does not say, the largest so far."""
-    if not _STATM.exists():
-        return peak_bytes()
-    return int(_STATM.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    return resident_bytes_of("self") or peak_bytes()
+
+
+def resident_bytes_of(process: int | str) -> int:
+    """Memory of any process that is resident now; 0 if it has ended, or the system does not say."""
+    try:
+        told = (_PROCESSES / str(process) / "statm").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    return int(told.split()[1]) * resource.getpagesize()
 
 
 def peak_bytes() -> int:

@@ -6,9 +6,11 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Final, Protocol, cast
 
 from skipring.bench.board import Board, Moment, Slot
+from skipring.bench.memory import MIB, resident_bytes
 from skipring.bench.peers.catalogue import STORED
 from skipring.bench.peers.run import Newcomer, Run, until
 from skipring.bench.player import RUN_S, Part, play
@@ -43,13 +45,20 @@ async def fetch(run: Run, board: Board) -> dict[str, float]:
     await newcomer.prepare()
     board[Slot.CONNECTED] = 1
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S)
+    before = resident_bytes()
     board.note(Moment.BEGAN)
+    began_ns = perf_counter_ns()
     await newcomer.fetch()
     board.note(Moment.ENDED)
+    rss_bytes = resident_bytes() - before
     await newcomer.settle()
     board.note(Moment.SETTLED)
     await newcomer.leave()
-    return {"delivered": newcomer.count}
+    return {
+        "delivered": newcomer.count,
+        "first_s": max(0, newcomer.first_ns - began_ns) / 1e9,  # 0 if nothing has come
+        "rss_mib": rss_bytes / MIB,
+    }
 
 
 ROLES: Final[Mapping[str, tuple[Part, Slot]]] = {

@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 
 from msgspec import Struct
 
+from skipring.bench.peers.catalogue import JETSTREAM_STORED, REDIS_STREAMS_STORED
 from skipring.errors import SkipringError
 
 LOOPBACK: Final = "127.0.0.1"
@@ -80,8 +81,10 @@ def _mosquitto(directory: Path, port: str) -> list[str]:
 BROKERS: Final[Mapping[str, tuple[str, Callable[[Path, str], list[str]]]]] = {
     "nats": ("nats-server", _nats),
     "jetstream": ("nats-server", _jetstream),
+    JETSTREAM_STORED: ("nats-server", _jetstream),
     "redis": ("redis-server", _redis),
     "redis-streams": ("redis-server", _redis),
+    REDIS_STREAMS_STORED: ("redis-server", _redis),
     "mosquitto": ("mosquitto", _mosquitto),
 }
 

@@ -176,7 +176,11 @@ def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: AN
 @_against(_stored)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
 def history(counts: list[int], as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Cost of N stored publications to a newcomer, beside JetStream and Redis Streams."""
+    """Cost of N stored publications to a newcomer, beside JetStream and Redis Streams.
+
+    Those are measured twice: NAME only counts what it gets, NAME-stored keeps it on the newcomer's
+    disk, as skipring does.
+    """
     from skipring.bench.history import measure
 
     _print_rows(measure(counts, **options), as_json=as_json)

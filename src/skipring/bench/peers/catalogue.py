@@ -13,6 +13,8 @@ from msgspec.structs import replace
 CLIENTS: Final = "pip install 'skipring[bench]'"
 OURS: Final = "skipring"
 OURS_SECURED: Final = "skipring-tls"
+JETSTREAM_STORED: Final = "jetstream-stored"
+REDIS_STREAMS_STORED: Final = "redis-streams-stored"
 
 
 class System(Struct, frozen=True, kw_only=True):
@@ -65,12 +67,14 @@ SYSTEMS: Final[Mapping[str, System]] = {
 }
 
 
-# Those that keep what was published, for who comes later.
+# Those that keep what was published, for who comes later; twice, if who comes need not keep it.
 STORED: Final[Mapping[str, System]] = {
     OURS: System(module="latecomer"),
     OURS_SECURED: System(module="latecomer"),
     "jetstream": replace(SYSTEMS["nats"], module="jetstream"),
+    JETSTREAM_STORED: replace(SYSTEMS["nats"], module="jetstream"),
     "redis-streams": replace(SYSTEMS["redis"], module="redis_streams"),
+    REDIS_STREAMS_STORED: replace(SYSTEMS["redis"], module="redis_streams"),
 }
 
 

@@ -18,6 +18,7 @@ class RingNewcomer(Newcomer):
             found = await member.subscription.read_many(timeout=self.run.deadline_s)
             if not found:
                 return
+            self.note_first()
             self.count += len(found)
         await until(lambda: member.is_durable, "a durable store", self.run.deadline_s)
 

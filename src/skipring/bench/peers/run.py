@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Final
 
 from msgspec import Struct
@@ -104,6 +105,7 @@ class Newcomer:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.count = 0  # how much it has got
+        self.first_ns = 0  # when the first of it came; 0: not yet
 
     async def prepare(self) -> None:
         """Do what is not measured."""
@@ -111,6 +113,10 @@ class Newcomer:
     async def fetch(self) -> None:
         """Connect, and get all that was ever published."""
         raise NotImplementedError
+
+    def note_first(self) -> None:
+        """Something has come: remember when, if nothing had before."""
+        self.first_ns = self.first_ns or perf_counter_ns()
 
     async def settle(self) -> None:
         """Wait until all work that follows from it is done."""
