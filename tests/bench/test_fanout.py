@@ -97,6 +97,7 @@ def test_a_ratio_is_reached_from_1_on_with_what_is_wanted_beside_it() -> None:
             {"job": THROUGHPUT, "system": "zenoh", "n": 64, "skipped": "not installed: ..."},
             _row(LATENCY, "skipring", 2.0, 2.0, p50_ms=2.0, **OWN),
             _row(LATENCY, "nats", 9.0, 9.0, p50_ms=1.5),
+            _row(LATENCY, "relay", 9.0, 9.0, p50_ms=1.2),
         ]
     )
     said = "supervisor_messages_per_publication"
@@ -114,6 +115,8 @@ def test_a_ratio_is_reached_from_1_on_with_what_is_wanted_beside_it() -> None:
         "p50_nats_over_skipring_n64": 0.75,
         "p50_nats_over_skipring_n64_at_least": 1.5,
         "p50_nats_over_skipring_n64_reached": 0.5,
+        "p50_relay_over_skipring_n64": 0.6,
+        "p50_nats_over_relay_n64": 1.25,
         "cpu_settled_over_delivered_throughput_n64": 2.0,
     } | {
         f"{name}_{job}_n64{suffix}": value

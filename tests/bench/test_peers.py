@@ -1,5 +1,6 @@
 """The systems that we are compared with: each is really run where it is installed."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from skipring.bench import fanout, history
 from skipring.bench.board import Board, Moment, Slot, cpu_ns
 from skipring.bench.contest import hold
 from skipring.bench.memory import resident_bytes_of
-from skipring.bench.peers import catalogue
+from skipring.bench.peers import catalogue, relay
 from skipring.bench.peers.catalogue import OURS, STORED, SYSTEMS, System, missing
 from skipring.bench.peers.run import Run
 from skipring.bench.servers import broker, process, skipring_process
@@ -40,6 +41,24 @@ def test_a_peer_delivers_everything(name: str) -> None:
     has_broker = SYSTEMS[name].server is not None
     assert ("broker" in outcome.cpu_s) is has_broker
     assert outcome.cpu_s["publisher"] > 0 < outcome.cpu_s["subscribers"]
+
+
+@pytest.mark.parametrize("step", [1, 7, 16, 40, 64])
+def test_a_relay_hands_over_whole_payloads_wherever_they_are_cut(step: int) -> None:
+    payloads = [payload_of(MEASURED, number, 16) for number in range(4)]
+    data, got = b"".join(payloads), list[bytes]()
+
+    async def scene() -> None:
+        member = relay.Member(16)
+        reading = asyncio.create_task(member.read(got.append))
+        for start in range(0, len(data), step):
+            member.data_received(data[start : start + step])
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        reading.cancel()
+
+    asyncio.run(scene())
+    assert got == payloads
 
 
 @pytest.mark.heavy

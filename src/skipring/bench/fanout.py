@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from skipring.bench import growth, hottest, loss
 from skipring.bench.goals import at_most, beside
 from skipring.bench.jobs import Job, compared
-from skipring.bench.peers.catalogue import OURS, SYSTEMS, missing
+from skipring.bench.peers.catalogue import BARE, OURS, SYSTEMS, missing
 from skipring.bench.turns import Row, is_measured
 
 SIZES: Final = (64, 256)
@@ -127,6 +127,7 @@ def ratios(rows: Iterable[Row]) -> dict[str, float]:
         own = ours.get((row["job"], row["n"]))
         if own is not None and row is not own and is_measured(row):
             found |= _against(row, own)
+    found |= _of_the_bare(shared)
     for row in ours.values():
         found |= _own_ratios(row)
     return found | hottest.ratios(rows) | growth.ratios(rows) | loss.ratios(rows)
@@ -149,6 +150,20 @@ def _against(row: Row, own: Row) -> dict[str, float]:
         **beside(name, cost / own["cpu_us_per_delivery"], wanted),
         f"{name}_settled": round(settled, 2),
     }
+
+
+def _of_the_bare(rows: Iterable[Row]) -> dict[str, float]:
+    """What of the latency that is wanted a bare relay has: more cannot be had in this way."""
+    p50 = {(row["system"], row["n"]): row["p50_ms"] for row in rows if _is_timed(row)}
+    return {
+        f"p50_{system}_over_{BARE}_n{n}": round(found / p50[BARE, n], 2)
+        for (system, n), found in p50.items()
+        if system in P50_WANTED and (BARE, n) in p50
+    }
+
+
+def _is_timed(row: Row) -> bool:
+    return row["job"] == LATENCY and is_measured(row)
 
 
 def _own_ratios(row: Row) -> dict[str, float]:

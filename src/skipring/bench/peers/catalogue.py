@@ -13,6 +13,7 @@ from msgspec.structs import replace
 CLIENTS: Final = "pip install 'skipring[bench]'"
 OURS: Final = "skipring"
 OURS_SECURED: Final = "skipring-tls"
+BARE: Final = "relay"  # no system, but what any system made of Python and sockets takes at least
 JETSTREAM_STORED: Final = "jetstream-stored"
 REDIS_STREAMS_STORED: Final = "redis-streams-stored"
 
@@ -56,6 +57,7 @@ SYSTEMS: Final[Mapping[str, System]] = {
     "zenoh": System(module="zenoh", packages=("zenoh",)),
     "zeromq": System(module="zeromq", packages=("zmq",)),
     "zeromq-asyncio": System(module="zeromq", packages=("zmq.asyncio",), deliveries_max=100_000),
+    BARE: System(module="relay"),
     "gossipsub": System(
         module="gossipsub",
         packages=("libp2p",),
