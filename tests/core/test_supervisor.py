@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from skipring.core.config import ProtocolConfig, Rule, Rules
 from skipring.core.events import (
     Event,
+    Flush,
     NodeSuspected,
     Received,
     SubscribeRequested,
@@ -53,6 +54,7 @@ from tests.support.machines import (
 from tests.support.strategies import messages, supervisor_states
 
 AT_ONCE = without(Rule.QUEUE)
+FLUSH = Flush()
 REQUESTS: tuple[Callable[[NodeId | None], Message], ...] = (
     Subscribe,
     Unsubscribe,
@@ -434,6 +436,34 @@ def test_R15_they_come_last_for_eight_timeouts() -> None:
             tick(machine)
         ask_about(machine, members(n))
         assert (members(1)[0] in told(machine, tick(machine))) is first
+
+
+def test_R15_who_asks_is_answered_before_the_next_timeout_if_the_host_flushes() -> None:
+    machine = supervisor(*"abc", cursor=2)
+    assert not machine.has_to_flush
+    ask_about(machine, ["b", "x"])
+    assert machine.has_to_flush
+    assert told(machine, give(machine, FLUSH)) == ["b", "x"]
+    assert not machine.has_to_flush
+    assert told(machine, tick(machine)) == ["a"]  # who is next in round robin
+
+
+def test_R15_a_flush_has_only_what_the_interval_has_left() -> None:
+    machine = supervisor(*members(200), cursor=0)
+    ask_about(machine, members(60))
+    assert told(machine, give(machine, FLUSH)) == members(60)
+    ask_about(machine, members(200)[100:120])
+    assert told(machine, give(machine, FLUSH)) == members(200)[100:104]  # the budget is 64
+    assert not machine.has_to_flush
+    assert give(machine, FLUSH) == []
+    assert told(machine, tick(machine))[:16] == members(200)[104:120]
+
+
+def test_R15_under_load_answers_wait_for_the_timeout() -> None:
+    machine = supervisor(*members(1024), cursor=0)
+    ask_about(machine, members(600))
+    assert len(tick(machine)) == 128
+    assert not machine.has_to_flush
 
 
 def test_R15_nothing_is_ever_dropped() -> None:

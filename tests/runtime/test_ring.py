@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from skipring.testing import Cluster
+from tests.runtime.rings import TOPIC, live_ring, until
 
 NODES = 8
 
@@ -50,6 +51,19 @@ def test_a_newcomer_gets_what_was_published_before() -> None:
             await cluster.join("late")
             await cluster.settle()
             assert len(cluster.delivered("late")) == 100
+
+    asyncio.run(scene())
+
+
+def test_one_that_comes_or_goes_waits_for_no_tick() -> None:
+    async def scene() -> None:
+        async with live_ring(tick_s=600.0) as ring:
+            for count, name in enumerate(("a", "b", "c"), 1):
+                node = await ring.join(name)
+                await until(lambda node=node: node.states()[TOPIC].label is not None)  # type: ignore[misc]
+                assert len(ring.supervisor.state(TOPIC).database) == count
+            assert await ring.leave("b")
+            assert ring.supervisor.ticker.calls == 0
 
     asyncio.run(scene())
 

@@ -47,6 +47,7 @@ class Supervisor:
     """Lets subscribers of one topic in and out and tells them their places."""
 
     __slots__ = (
+        "_answered",
         "_calm_ticks",
         "_config",
         "_mismatches",
@@ -62,6 +63,7 @@ class Supervisor:
         self._config = config
         self.roster = Roster()
         self._queue: dict[NodeId, None] = {}  # R15: distinct subjects, first come first served
+        self._answered = {True: 0, False: 0}  # members and strangers, since the last tick
         self._told: dict[NodeId, int] = {}  # member -> tick of the last answer, oldest first
         self._suspects: dict[NodeId, int] = {}  # node -> tick of suspicion, oldest first
         self._ticks = 0
@@ -78,6 +80,8 @@ class Supervisor:
                 self._on_message(event, out)
             case Tick():
                 self._on_tick(out)
+            case Flush():
+                self._answer_queue(out)  # of what this interval may cost, as much as is left
             case NodeSuspected():
                 self._on_node_suspected(event.node, out)
             case (
@@ -86,7 +90,6 @@ class Supervisor:
                 | PublishRequested()
                 | PublishManyRequested()
                 | HistoryRead()
-                | Flush()
                 | ConfirmRequested()
             ):
                 pass  # the supervisor is no member of any topic
@@ -100,6 +103,7 @@ class Supervisor:
         """Timeout: tell the next members in round robin their configuration."""
         self._ticks += 1
         self._calm_ticks += 1
+        self._answered = {True: 0, False: 0}
         _drop_until(self._suspects, self._ticks - self._config.suspicion_ticks)
         _drop_until(self._told, self._ticks - self._config.answers_share)
         n = len(self.roster)
@@ -122,7 +126,7 @@ class Supervisor:
                 self._tell(node, out)
 
     def _next_in_turn(self) -> list[NodeId]:
-        """Who of the queue is answered in this tick.
+        """Who of the queue is answered now; all in a tick together are no more than the budget.
 
         Members and strangers have a budget each: after a lost database everybody has to be woken
         before anybody's place is final, and neither must wait for the other. Under load most
@@ -131,13 +135,12 @@ class Supervisor:
         strangers = sum(node not in self.roster for node in self._queue)
         known = len(self.roster) + strangers
         budget = max(self._config.answers_min, known // self._config.answers_share)
-        left = {True: budget, False: budget}
-        chosen: list[NodeId] = []
+        answered, chosen = self._answered, list[NodeId]()
         for was_told in (False, True):
             for node in self._queue:
                 is_member = node in self.roster
-                if (node in self._told) is was_told and left[is_member] > 0:
-                    left[is_member] -= 1
+                if (node in self._told) is was_told and answered[is_member] < budget:
+                    answered[is_member] += 1
                     chosen.append(node)
         return chosen
 
@@ -247,6 +250,14 @@ class Supervisor:
         return node in self._suspects
 
     # -- state as a value ------------------------------------------------------------------
+
+    @property
+    def has_to_flush(self) -> bool:
+        """True if somebody waits for an answer, and few were answered since the last tick.
+
+        Under load answers wait for the tick: until then many of them would be outdated.
+        """
+        return bool(self._queue) and max(self._answered.values()) < self._config.answers_min
 
     @property
     def is_idle(self) -> bool:

@@ -158,3 +158,11 @@ class SupervisorTopics:
     def tick(self) -> list[tuple[TopicId, list[Effect]]]:
         """Run the periodic actions of every topic."""
         return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]
+
+    def flush(self) -> list[tuple[TopicId, list[Effect]]]:
+        """Answer those who wait, in every topic."""
+        return [
+            (topic, self.handle(topic, Flush()))
+            for topic, machine in list(self._machines.items())
+            if machine.has_to_flush
+        ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -50,6 +51,7 @@ from skipring.wire.watching import InspectSupervisor, SupervisorStatus, TopicSta
 
 TOPICS_MAX: Final = 10_000  # Limit of ours: each costs something at every tick.
 REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)  # what the paper's bound is about
+ANSWER_S: Final = 0.02  # Our guess: those who come together are told together.
 TOO_MANY: Final = "this supervisor has too many topics"
 NOT_ALLOWED: Final = "this supervisor does not allow the topic"
 
@@ -88,6 +90,8 @@ class SupervisorServer:
         )
         self._driver.links = self.links
         self.ticker = Ticker(self._tick, settings.tick_s, rng)
+        self._answer_s = min(settings.flush_s, ANSWER_S)
+        self._flushing: asyncio.TimerHandle | None = None  # when those who wait are answered
         self.address: Address = ""
 
     async def start(self, host: str, port: int) -> Self:
@@ -117,6 +121,7 @@ class SupervisorServer:
         self._driver.receive(sender, envelope)
         if isinstance(message, REQUESTS) and envelope.topic in self._topics:
             self._requests[envelope.topic] += 1
+            self._flush_soon()
 
     def _status(self, question: InspectSupervisor) -> SupervisorStatus:
         """How we fare, and some of our topics."""
@@ -173,12 +178,7 @@ class SupervisorServer:
 
     def _tick(self) -> None:
         """Run the machines, and look after those who were reported silent (section 3.3)."""
-        work = self._topics.tick()
-        for topic, effects in work:
-            for effect in effects:
-                if isinstance(effect, Send) and _is_place(effect.message):
-                    self._detector.expect(topic, effect.to)
-        self._driver.perform_all(work)
+        self._tell(self._topics.tick())
         for topic in [each for each in self._requests if each not in self._topics]:
             del self._requests[topic]
         self._detector.tick()
@@ -190,12 +190,31 @@ class SupervisorServer:
         self._remember()
         self.links.sweep()
 
+    def _flush_soon(self) -> None:
+        """Answer whoever waits a little later, many at once: nobody has to wait for a tick."""
+        if self._flushing is None:
+            loop = asyncio.get_running_loop()
+            self._flushing = loop.call_later(self._answer_s, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        self._tell(self._topics.flush())
+
+    def _tell(self, work: list[tuple[TopicId, list[Effect]]]) -> None:
+        """Carry out what the machines want; whom they give a place should say that it has come."""
+        for topic, effects in work:
+            for effect in effects:
+                if isinstance(effect, Send) and _is_place(effect.message):
+                    self._detector.expect(topic, effect.to)
+        self._driver.perform_all(work)
+
     def _evict(self, topic: TopicId, node: NodeId) -> None:
         self.counts["evictions"] += 1
         _LOG.warning("evicted", topic=topic, node=node)
         self._driver.give(topic, NodeSuspected(node))
         # One that lives after all subscribes again at once; what others say of it we ignore (S10).
         self._driver.perform(topic, [Send(node, SetConfiguration(None, None, None))])
+        self._flush_soon()
 
     def _remember(self) -> None:
         """Keep the databases: a supervisor that comes back with them disturbs nobody."""
@@ -246,6 +265,8 @@ class SupervisorServer:
     async def close(self) -> None:
         """Stop serving."""
         self.ticker.stop()
+        if self._flushing is not None:
+            self._flushing.cancel()
         await self.links.close()
 
 
