@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.core.archive import MemoryArchive
-from skipring.core.effects import Discard, Effect, Outbox
+from skipring.core.effects import Discard, Effect, Origin, Outbox
 from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.scrubbing import ROWS_BYTES, Scrubbing
@@ -135,6 +135,24 @@ def test_T12_a_walk_ends_however_much_comes_meanwhile() -> None:
         if WRONG_ID not in kept.holdings.trie:
             return
     pytest.fail("an id without a row was not found")
+
+
+def test_a_scrub_does_not_index_what_waits() -> None:
+    kept = Kept(settled(seq) for seq in range(20))
+    for seq in range(20, 40):
+        kept.take(settled(seq))
+    for _ in range(8):  # more than two walks
+        assert kept.scrub(16) == []
+    assert len(kept.holdings.indexed) == 20
+    assert kept.holdings.count == 40
+
+
+def test_T12_a_row_that_waits_to_be_indexed_and_is_there_twice_is_put_aside() -> None:
+    kept = Kept()
+    kept.take(settled(0))
+    kept.archive.write(1, settled(0))  # as a disk that gives back what it should not
+    kept.holdings.take([settled(1)], Outbox(), origin=Origin.SPREAD)
+    assert [effect for _ in range(4) for effect in kept.scrub(16)] == [Discard(1)]
 
 
 def test_T12_rows_are_indexed_again_also_if_no_id_is_left() -> None:

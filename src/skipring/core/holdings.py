@@ -75,6 +75,11 @@ class Holdings:
         return self._trie
 
     @property
+    def indexed(self) -> PublicationTrie:
+        """The index over what has been put into it up to now; the rest waits (``is_behind``)."""
+        return self._trie
+
+    @property
     def is_untouched(self) -> bool:
         """True if nothing has ever been here."""
         return self._trie is _NO_PUBLICATIONS and self._unindexed is None
@@ -211,6 +216,11 @@ class Holdings:
             size = sum([each.size_bytes for each in new])
             out.effects += (Store(start, new, size), Deliver(new, start, origin, hops, size))
         return new
+
+    def offset_of(self, key: bytes) -> int | None:
+        """Where what has an id is stored, or None; whether it is in the index or waits for it."""
+        waiting = None if self._unindexed is None else self._unindexed.get(key)
+        return self._trie.offset_of(key) if waiting is None else waiting
 
     def _has(self, key: bytes) -> bool:
         if self._unindexed is not None and key in self._unindexed:

@@ -27,16 +27,17 @@ class Scrubbing:
     def _begin(self) -> None:
         self._offset = 0  # of the next row
         self._end = self._holdings.end
-        self._ids = len(self._holdings.trie)
+        self._ids = self._holdings.count
         self._found = 0  # rows of which the trie knows where they are
 
     def go_on(self, ids: int, out: Outbox) -> None:
         """Derive the digests of the next ids anew, and hold as many rows against the trie.
 
         Ids lie anywhere in the archive, so to read the row of each costs more than all the rest:
-        that is done if a walk through all rows has found another number of them.
+        that is done if a walk through all rows has found another number of them. What waits to be
+        indexed goes on waiting: it is in nobody's digest yet.
         """
-        entries = self._holdings.trie.scrub(ids)
+        entries = self._holdings.indexed.scrub(ids)
         if self._has_doubts:
             for key, offset in entries:
                 self._holdings.read(key, offset, out)
@@ -59,7 +60,7 @@ class Scrubbing:
     def _is_in_order(self, publication: Publication, offset: int, out: Outbox) -> bool:
         """Put a row into the trie if it is missing there, aside if it is spoilt; False if it is."""
         holdings, key = self._holdings, publication.id
-        known = holdings.trie.offset_of(key)
+        known = holdings.offset_of(key)
         if publication.is_genuine(holdings.topic):
             if known is not None and known != offset and holdings.read(key, known, out) is None:
                 known = None
