@@ -17,7 +17,7 @@ from skipring.core.events import ConfirmRequested, Flush, HistoryRead, Tick
 from skipring.core.holdings import UNINDEXED_MAX, Holdings
 from skipring.core.messages import CheckTrie, PublishMany, PublishNew
 from skipring.core.prefixes import ALL
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import ID_BYTES, Encoded, Publication
 from skipring.core.scrubbing import Scrubbing
 from skipring.core.trie import PublicationTrie
 from tests.core.test_late_keeping import Host, genuine, kinds, made, store, to_all
@@ -356,10 +356,11 @@ def test_what_was_read_is_stored_as_it_came_as_far_as_it_is_taken() -> None:
     rows = some(4)
     host.act(read(rows[:1]))
     ids = rows[0].id + rows[1].id + b"x" * 32 + rows[3].id
-    effects = host.act(HistoryRead(rows, ids, (b"zero", b"one", b"two", b"three")))
+    encoded = Encoded(memoryview(b"zeroonetwothree"), [4, 3, 3, 5])
+    effects = host.act(HistoryRead(rows, ids, encoded))
     taken = (rows[1], rows[3])
     assert effects == [
-        Store(1, taken, len(b"onethree"), (b"one", b"three")),
+        Store(1, taken, len(b"onethree"), Encoded(b"onethree", [3, 5])),
         Deliver(taken, 1, Origin.REPAIR, 0, len(b"onethree")),
     ]
 

@@ -36,7 +36,7 @@ DEADLINE_S = 120.0  # for what takes a second: others use the machine too
 KEEPER, VICTIM, NEWCOMER = "keeper", "victim", "newcomer"
 WRITERS = 64  # at the same time: they share commits
 PAYLOAD_BYTES = (20, 200, 3000)
-PAGE_BYTES = 4096  # of the database, and about of its log
+PAGE_BYTES = 16 * 1024  # of the database, and about of its log
 UNHURT = {"node-id", "publications.lock"}  # no data, or not of the topic
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import NamedTuple, cast
 
 import pytest
+from msgspec import Raw, msgpack
 from msgspec.msgpack import encode as packed
 from msgspec.structs import replace
 
@@ -18,15 +19,15 @@ from skipring.core.archive import MemoryArchive
 from skipring.core.events import HistoryRead
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import Publication
+from skipring.core.publications import Encoded, Publication
 from skipring.core.subscriber import Subscriber
 from skipring.runtime import catching_up, offering
 from skipring.runtime.catching_up import PATIENCE_TICKS, SHARE, SOURCES_MAX, CatchingUp
 from skipring.runtime.node import Node
 from skipring.runtime.offering import stored_page
 from skipring.runtime.settings import Settings
-from skipring.storage.packs import encoded
 from skipring.storage.publications import PublicationStore
+from skipring.storage.rows import encoded
 from skipring.wire.runtime_messages import (
     ReadStored,
     Refused,
@@ -325,8 +326,22 @@ def test_what_has_come_is_given_before_the_rest_is_there() -> None:
 
 def test_with_what_has_come_come_the_bytes_in_which_it_was_stored() -> None:
     newcomer = reading(2).answer_all()
-    for _, event in newcomer.given:
-        assert [bytes(row) for row in event.encoded] == [encoded(p) for p in event.publications]
+    *given, _ = newcomer.given
+    for _, event in given:
+        assert event.encoded == Encoded.of([encoded(p) for p in event.publications])
+
+
+def test_where_each_publication_begins_does_not_depend_on_how_the_page_says_how_many() -> None:
+    newcomer = Newcomer(["n0"]).look().answer_surveys()
+    question = newcomer.last_asked("n0")
+    page = newcomer.true_answer(question)
+    assert isinstance(page, StoredPage)
+    rows = [encoded(p) for p in msgpack.decode(page.publications, type=list[Publication])]
+    shorter = msgpack.encode([Raw(row) for row in rows])
+    assert len(shorter) < len(page.publications)
+    newcomer.hear("n0", replace(page, publications=shorter))
+    ((_, event),) = newcomer.given
+    assert event.encoded == Encoded.of(rows)
 
 
 def test_it_is_read_in_the_store_and_the_epoch_that_were_told_of() -> None:

@@ -16,6 +16,7 @@ from skipring.core.hashing import digest_of
 from skipring.core.prefixes import Prefix
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.subscriber import Subscriber
+from skipring.runtime import offering
 from skipring.runtime.offering import ANOTHER_STORE, offer, stored_page, surveyed
 from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
@@ -127,6 +128,41 @@ def test_nothing_at_or_after_the_end_that_was_asked_for_is_read(tmp_path: Path) 
 
 def test_a_prefix_that_is_none_has_no_publications() -> None:
     assert read(MemoryArchive(publications(10)), bits=1, prefix=2) == {}
+
+
+def test_no_publication_is_under_a_prefix_of_no_bits_that_is_not_empty(tmp_path: Path) -> None:
+    with on_disk(tmp_path, publications(1000)) as archive:
+        assert read(archive, bits=0, prefix=1) == {}
+
+
+@pytest.mark.parametrize("payload_bytes", [0, 100, 20_000])
+def test_a_page_of_all_is_what_is_found_one_by_one(
+    payload_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offering, "PAGE_ROWS_MAX", 300)
+    with on_disk(tmp_path, publications(2500, bytes(payload_bytes))) as archive:
+        for start in (0, 1, 699, 999, 1000, 1700, 1999):
+            for end in (start + 1, start + 500, 2000, 2500):
+                question = ReadStored(1, "", 0, start, end, 0, 0, contents=True)
+                page = offering._whole_page(archive, question, end)
+                expected = offering._chosen_page(archive, question, end)
+                if page is not None and page.next == 2000 != expected.next:
+                    continue  # what is only in memory is looked at one by one
+                assert page == expected
+
+
+def test_what_lies_only_in_memory_or_behind_a_gap_is_found_one_by_one(tmp_path: Path) -> None:
+    stored = publications(3500)
+    with on_disk(tmp_path, stored) as archive:
+        assert archive.stretches(3000, 3500, 10, 10**6) == []
+        places = archive._places
+        for column in (places._starts, places._ends, places._rows):
+            del column[1]  # as if the second pack had been lost
+        assert archive.stretches(1500, 3500, 10, 10**6) == []
+        assert [part.length for part in archive.stretches(990, 3500, 100, 10**6)] == [10]
+        assert read(archive) == {
+            offset: key for offset, key in numbered(stored).items() if not 1000 <= offset < 2000
+        }
 
 
 def test_what_was_put_aside_is_not_read(tmp_path: Path) -> None:

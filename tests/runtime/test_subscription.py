@@ -238,7 +238,7 @@ def test_a_cursor_is_never_beyond_what_is_on_the_disk(
         ):
             await topic.publish(b"durable")
             with monkeypatch.context() as patch:
-                patch.setattr(PublicationStore, "commit", lambda _: time.sleep(0.001))
+                patch.setattr(PublicationStore, "commit", lambda *_: time.sleep(0.001))
                 publishing = asyncio.create_task(topic.publish(b"not yet"))
                 assert await take(topic, 2) == [b"durable", b"not yet"]
                 assert (topic.reader.offset, topic.cursor().offset) == (2, 1)

@@ -3,7 +3,8 @@
 import pytest
 
 from skipring.core.publications import Publication
-from skipring.storage.packs import PACK_BYTES, Draft, Head, Pack, encoded
+from skipring.storage.packs import PACK_BYTES, Draft, Head, Pack
+from skipring.storage.rows import encoded
 from tests.storage.stored import NEWS, publication
 
 # Written by version 1, from publications 5 and 6 of ``golden``.
@@ -87,35 +88,41 @@ def test_what_is_no_pack_is_none(body: bytes) -> None:
 
 
 def test_a_draft_takes_as_many_as_belong_into_one_pack_and_at_least_one() -> None:
-    row = b"x" * (PACK_BYTES // 4)
+    size = PACK_BYTES // 4
+    rows = [bytes([place]) * size for place in range(6)]
     ids = [bytes([place]) * 32 for place in range(6)]
     made = Draft(NEWS, 0)
-    assert made.fill(ids[:3], [row] * 3) == 3
+    assert made.fill(b"".join(ids[:3]), b"".join(rows[:3]), [size] * 3) == 3
     assert not made.is_full
-    assert made.fill(ids[3:], [row] * 3) == 1
+    assert made.fill(b"".join(ids[3:]), b"".join(rows[3:]), [size] * 3) == 1
     assert made.is_full
     assert [key for key, _ in made.entries()] == ids[:4]
-    assert Draft(NEWS, 0).fill(ids, [b"x" * 2 * PACK_BYTES] * 6) == 1
+    assert [made.data(offset) for offset in range(4)] == rows[:4]
+    large = 2 * PACK_BYTES
+    assert Draft(NEWS, 0).fill(b"".join(ids), bytes(6 * large), [large] * 6) == 1
 
 
 def test_the_row_with_which_a_pack_is_full_is_its_last() -> None:
     sizes = [1000 + 37 * place for place in range(200)]
-    rows = [b"x" * size for size in sizes]
+    rows = [bytes([place]) * size for place, size in enumerate(sizes)]
     ids = [place.to_bytes(32, "big") for place in range(200)]
     made = Draft(NEWS, 0)
-    count = made.fill(ids, rows)
+    count = made.fill(b"".join(ids), b"".join(rows), sizes)
     assert 1 < count < len(rows)
     assert made.is_full
     assert made.size_bytes - sizes[count - 1] < PACK_BYTES
-    made, at = Draft(NEWS, 0), 0
-    while not made.is_full:  # as many as if they had come one by one
-        at += made.fill(ids[at : at + 1], rows[at : at + 1])
-    assert at == count
+    single = Draft(NEWS, 0)
+    while not single.is_full:  # as many as if they had come one by one
+        single.append(ids[single.end], rows[single.end])
+    assert single.end == made.end == count
+    assert single.packed(0) == made.packed(0)
 
 
 def test_an_id_that_is_none_is_not_taken() -> None:
     with pytest.raises(AssertionError, match="an id that is none"):
         Draft(NEWS, 0).append(b"short", b"row")
+    with pytest.raises(AssertionError, match="an id that is none"):
+        Draft(NEWS, 0).fill(b"i" * 32, b"tworows", [3, 4])
 
 
 def test_a_pack_gives_what_lies_between_two_offsets_under_some_first_bytes() -> None:
@@ -137,6 +144,25 @@ def test_a_pack_gives_what_lies_between_two_offsets_under_some_first_bytes() -> 
                         start, end, firsts, count_max=count, is_checked=is_checked
                     )
                     assert list(zip(*first, strict=True)) == wanted[:count]
+
+
+@pytest.mark.parametrize("bytes_max", [1, 400, 401, 10**6])
+def test_a_stretch_of_a_pack_is_its_rows_in_one_piece(bytes_max: int) -> None:
+    rows = [publication(seq, size=seq) for seq in range(20)]
+    pack = parsed(bytes(draft(*rows, start=100).packed(0)))
+    for start, end in ((100, 120), (100, 101), (107, 119), (119, 120)):
+        found = pack.stretch(start, end, bytes_max)
+        assert found is not None
+        wanted = pack.stored(start, end, range(256), count_max=found.length)
+        assert (found.ids, found.data) == (b"".join(wanted.ids), b"".join(wanted.data))
+        assert len(found.data) - len(wanted.data[-1]) < bytes_max
+        assert len(found.data) >= bytes_max or found.length == end - start
+
+
+def test_of_a_damaged_pack_there_is_no_stretch() -> None:
+    body = bytearray(draft(*(publication(seq) for seq in range(20))).packed(0))
+    body[len(body) // 2] ^= 1
+    assert parsed(bytes(body)).stretch(0, 20, 10**6) is None
 
 
 def test_the_first_so_many_rows_of_a_damaged_pack_are_those_that_are_intact() -> None:

@@ -7,14 +7,16 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from msgspec import Raw, msgpack
 from msgspec.structs import replace
 
 from skipring.core.archive import Archive, MemoryArchive
-from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
+from skipring.core.publications import SEQ_BELIEVED_MAX, Encoded, Publication
 from skipring.errors import StorageError, StoreBusyError, StoreFullError
-from skipring.storage.packs import PACK_BYTES, encoded
+from skipring.storage import database
+from skipring.storage.carving import PAGE_SIZES
+from skipring.storage.packs import PACK_BYTES
 from skipring.storage.publications import PublicationStore
+from skipring.storage.rows import encoded
 from tests.storage.stored import (
     CHAT,
     DATABASE,
@@ -46,12 +48,50 @@ def test_a_new_store_holds_nothing(directory: Path) -> None:
         assert (store.topics, str(store.recovery)) == ([NEWS], "0 publications")
 
 
+@pytest.mark.parametrize("page_bytes", PAGE_SIZES)
+def test_a_file_is_used_as_it_is_however_large_its_pages_are(
+    directory: Path, page_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as other:
+        other.setattr(database, "PAGE_BYTES", page_bytes)
+        made(directory, 3)
+    with PublicationStore.open(directory) as store:
+        assert store.recovery.damage is None
+        write(store, 4)
+        assert store._db.execute("PRAGMA page_size").fetchall() == [(page_bytes,)]
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == list(range(7))
+
+
+def test_a_file_with_pages_of_a_size_that_we_never_made_is_put_aside(directory: Path) -> None:
+    made(directory, 3)
+    db = sqlite3.connect(directory / DATABASE, isolation_level=None)
+    for statement in ("PRAGMA journal_mode=DELETE", "PRAGMA page_size=1024", "VACUUM"):
+        db.execute(statement)
+    db.close()
+    with PublicationStore.open(directory) as store:
+        assert store.recovery.damage == "its tables are not those of a store"
+        assert store._db.execute("PRAGMA page_size").fetchall() == [(PAGE_SIZES[0],)]
+    assert damaged(directory) == [f"{DATABASE}.damaged-1"]
+
+
+@pytest.mark.parametrize("page_bytes", PAGE_SIZES)
+def test_the_log_has_the_same_size_however_large_the_pages_are(
+    directory: Path, page_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "PAGE_BYTES", page_bytes)
+    with PublicationStore.open(directory) as store:
+        write(store, *[8] * 8, size=PACK_BYTES)
+        size = (directory / f"{DATABASE}-wal").stat().st_size
+        assert database.LOG_BYTES < size < 2 * database.LOG_BYTES
+
+
 def test_what_comes_encoded_is_stored_as_it_came_whatever_holds_it(directory: Path) -> None:
     rows = [publication(seq, size=PACK_BYTES // 8) for seq in range(20)]
-    page = msgpack.encode([Raw(encoded(row)) for row in rows])
+    came = Encoded.of([encoded(row) for row in rows[:12]])
     with PublicationStore.open(directory) as store:
         archive = store.archive(NEWS)
-        archive.write(0, *rows[:12], encoded=msgpack.decode(page, type=tuple[Raw, ...])[:12])
+        archive.write(0, *rows[:12], encoded=replace(came, data=memoryview(came.data)))
         archive.write(12, *rows[12:])
         for _ in ("in memory", "on the disk"):
             assert list(archive.publications()) == rows
@@ -82,10 +122,9 @@ def test_the_first_so_many_that_are_stored_are_given_whatever_holds_them(
 
 def test_what_came_encoded_can_be_put_aside_before_it_is_on_the_disk(directory: Path) -> None:
     rows = [publication(seq) for seq in range(3)]
-    page = msgpack.encode([Raw(encoded(row)) for row in rows])
     with PublicationStore.open(directory) as store:
         archive = store.archive(NEWS)
-        archive.write(0, *rows, encoded=msgpack.decode(page, type=tuple[Raw, ...]))
+        archive.write(0, *rows, encoded=Encoded.of([encoded(row) for row in rows]))
         archive.discard(1)
         store.commit()
     with PublicationStore.open(directory) as store:

@@ -9,6 +9,8 @@ from random import Random
 import pytest
 
 from skipring.core.publications import Publication
+from skipring.storage import database
+from skipring.storage.carving import PAGE_SIZES
 from skipring.storage.files import DAMAGED_MAX
 from skipring.storage.publications import PublicationStore
 from tests.storage.stored import (
@@ -26,6 +28,13 @@ from tests.storage.stored import (
 )
 
 COUNT = 60  # of the publications in the store that is damaged again and again
+
+
+@pytest.fixture(autouse=True, params=PAGE_SIZES)
+def page_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How large the pages of files are that are made."""
+    monkeypatch.setattr(database, "PAGE_BYTES", request.param)
+    return int(request.param)
 
 
 @pytest.fixture
@@ -93,17 +102,19 @@ def test_whichever_part_is_overwritten_nothing_is_invented(bytes_lost: int, tmp_
 
 
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9])
-def test_a_file_that_was_cut_keeps_its_beginning(directory: Path, share: float) -> None:
-    made(directory, *[5] * 12, size=1000)
+def test_a_file_that_was_cut_keeps_its_beginning(
+    directory: Path, share: float, page_bytes: int
+) -> None:
+    made(directory, *[5] * 12, size=page_bytes // 4)
     data = (directory / DATABASE).read_bytes()
     (directory / DATABASE).write_bytes(data[: int(len(data) * share)])
     assert reopened(directory) >= COUNT * (share - 0.3)
 
 
-def test_a_file_without_its_first_page_keeps_everything(directory: Path) -> None:
+def test_a_file_without_its_first_page_keeps_everything(directory: Path, page_bytes: int) -> None:
     made(directory, 20, 40)
     data = (directory / DATABASE).read_bytes()
-    (directory / DATABASE).write_bytes(b"\0" * 4096 + data[4096:])
+    (directory / DATABASE).write_bytes(b"\0" * page_bytes + data[page_bytes:])
     with PublicationStore.open(directory) as store:
         assert offsets(store) == list(range(60))
         assert store.archive(NEWS).epoch == 0
@@ -112,6 +123,22 @@ def test_a_file_without_its_first_page_keeps_everything(directory: Path) -> None
             "0 lost here, to be fetched from other nodes; "
             "the damaged file is kept as publications.sqlite3.damaged-1"
         )
+
+
+@pytest.mark.parametrize("other_bytes", PAGE_SIZES)
+def test_a_damaged_file_keeps_everything_however_large_its_pages_were(
+    directory: Path, other_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed(directory, 20, 20, 20, size=2000)
+    for file in (directory / DATABASE, directory / f"{DATABASE}-wal"):
+        file.write_bytes(b"\0" * 16 + file.read_bytes()[16:])  # of the log also how large they are
+    monkeypatch.setattr(database, "PAGE_BYTES", other_bytes)
+    with PublicationStore.open(directory) as store:
+        assert store.recovery.damage is not None
+        assert offsets(store) == list(range(60))
+        assert store.archive(NEWS).epoch == 0
+    with PublicationStore.open(directory) as store:
+        assert store.recovery.damage is None
 
 
 def test_a_table_whose_text_is_no_text_any_more_keeps_everything(directory: Path) -> None:
@@ -260,18 +287,20 @@ def test_a_log_that_was_lost_is_noticed_because_of_the_promise(directory: Path) 
         assert (store.recovery.lost, store.recovery.raised) == (7, (NEWS,))
 
 
-def test_a_log_damaged_in_its_middle_keeps_what_is_behind(directory: Path) -> None:
+def test_a_log_damaged_in_its_middle_keeps_what_is_behind(directory: Path, page_bytes: int) -> None:
     crashed(directory, *[3] * 20)
     wal = directory / f"{DATABASE}-wal"
-    flip(wal, 32 + 24 + 4096 + 10)  # the second frame's header of a page
+    flip(wal, 32 + 24 + page_bytes + 10)  # the second frame's header of a page
     with PublicationStore.open(directory) as store:
         assert offsets(store) == list(range(60))
         assert store.archive(NEWS).epoch == 0
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
-def test_a_log_that_ends_early_gives_what_was_before(directory: Path, share: float) -> None:
-    crashed(directory, *[3] * 20)
+def test_a_log_that_ends_early_gives_what_was_before(
+    directory: Path, share: float, page_bytes: int
+) -> None:
+    crashed(directory, *[3] * 20, size=page_bytes // 25)
     wal = directory / f"{DATABASE}-wal"
     data = wal.read_bytes()
     wal.write_bytes(data[: int(len(data) * share)])

@@ -13,7 +13,7 @@ from skipring.bench.board import Board, Moment, Slot
 from skipring.bench.memory import MIB, resident_bytes
 from skipring.bench.peers.catalogue import STORED
 from skipring.bench.peers.run import Newcomer, Run, until
-from skipring.bench.player import RUN_S, Part, play
+from skipring.bench.player import RUN_S, Part, play, tidy
 
 FILL: Final = "fill"
 FETCH: Final = "newcomer"
@@ -45,6 +45,7 @@ async def fetch(run: Run, board: Board) -> dict[str, float]:
     await newcomer.prepare()
     board[Slot.CONNECTED] = 1
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S)
+    tidy()
     before = resident_bytes()
     board.note(Moment.BEGAN)
     began_ns = perf_counter_ns()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from skipring.core.peers import NodeId
-from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
+from skipring.core.publications import SEQ_BELIEVED_MAX, Encoded, Publication
 
 
 class Archive(Protocol):
@@ -75,7 +75,7 @@ class MemoryArchive:
         return newest_of((each.publisher, each.seq) for each in self.publications())
 
     def write(
-        self, offset: int, *publications: Publication, encoded: tuple[bytes, ...] = ()
+        self, offset: int, *publications: Publication, encoded: Encoded | None = None
     ) -> None:
         """Carry out a Store: offsets come in order."""
         del encoded  # for a disk

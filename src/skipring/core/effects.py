@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from skipring.core.messages import GetConfiguration, Message
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.publications import Publication
+from skipring.core.publications import Encoded, Publication
 
 
 class Send(Struct, frozen=True, gc=False):
@@ -39,7 +39,7 @@ class Store(Struct, frozen=True, gc=False):
     offset: int
     publications: tuple[Publication, ...]
     size_bytes: int = 0  # about what they take in a message, if somebody has counted
-    encoded: tuple[bytes, ...] = ()  # the same as they are to be stored, if the host had them so
+    encoded: Encoded | None = None  # the same as they are to be stored, if the host had them so
 
 
 class Discard(Struct, frozen=True, gc=False):

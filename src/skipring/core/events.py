@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from skipring.core.messages import Message
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
+from skipring.core.publications import Encoded, Publication
 
 
 class Tick(Struct, frozen=True, gc=False):
@@ -62,7 +62,7 @@ class HistoryRead(Struct, frozen=True, gc=False):
 
     publications: tuple[Publication, ...]
     ids: bytes = b""  # one behind the other
-    encoded: tuple[bytes, ...] = ()
+    encoded: Encoded | None = None
     is_awaited: bool = False  # nothing was read yet, but the host has begun to ask
 
 

@@ -156,14 +156,16 @@ class Holdings:
         new, ids, encoded = part.publications, ids_of(part.publications, self.topic), part.encoded
         if b"".join(ids) != part.ids or not self._add_new(ids):
             chosen = self._chosen(ids, part.ids)  # rarely: then each is looked at
-            new, encoded = tuple(compress(new, chosen)), tuple(compress(encoded, chosen))
-            ids = tuple(compress(ids, chosen))
+            new, ids = tuple(compress(new, chosen)), tuple(compress(ids, chosen))
+            encoded = encoded.chosen(chosen) if encoded is not None else None
             self._add(self._places(ids), len(new))
         if new:
             name(new, ids)
             start = self._end - len(new)
             self._note_numbers(new)
-            size = sum(map(len, encoded)) or sum([each.size_bytes for each in new])
+            size = (
+                len(encoded.data) if encoded is not None else sum([each.size_bytes for each in new])
+            )
             out.effects += (
                 Store(start, new, size, encoded),
                 Deliver(new, start, Origin.REPAIR, 0, size),

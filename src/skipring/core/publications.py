@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import accumulate, compress
 from struct import Struct as Layout
 from typing import Annotated, Final, NamedTuple, Self
 
@@ -75,6 +76,23 @@ class Publication(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
         if self.headers:
             size += sum(len(text.encode()) for item in self.headers.items() for text in item)
         return size
+
+
+class Encoded(Struct, frozen=True, gc=False):
+    """Publications as they are stored, without their ids: one behind the other."""
+
+    data: bytes | memoryview
+    sizes: list[int]  # of each
+
+    @classmethod
+    def of(cls, rows: Sequence[bytes]) -> Self:
+        """Put some together."""
+        return cls(b"".join(rows), list(map(len, rows)))
+
+    def chosen(self, marks: Iterable[object]) -> Self:
+        """Some of them: those with a mark that is true."""
+        spans = compress(zip(accumulate(self.sizes), self.sizes, strict=True), marks)
+        return self.of([bytes(self.data[end - size : end]) for end, size in spans])
 
 
 def believed(publications: tuple[Publication, ...], *, opaque: bool) -> tuple[Publication, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -20,7 +20,7 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.trie import PublicationTrie
 from skipring.runtime.inspection import NOT_A_MEMBER
 from skipring.storage.archive import Stored, StoredArchive
-from skipring.storage.packs import Rows, encoded
+from skipring.storage.rows import Rows, encoded
 from skipring.storage.trace import Deliveries, DeliveryTrace
 from skipring.wire.runtime_messages import (
     DeliveryPage,
@@ -45,6 +45,7 @@ ANY_BYTE: Final = range(1 << BYTE_BITS)
 ARRAY_HEAD: Final = b"\xdd"  # of MessagePack: an array with a length of four bytes
 
 Question = Survey | ReadStored
+Piece = bytes | memoryview  # of one publication or many
 
 
 def offer(
@@ -89,6 +90,26 @@ def _digests(trie: PublicationTrie, bits: int) -> Iterator[bytes]:
 def stored_page(archive: Archive, question: ReadStored) -> StoredPage:
     """What is stored between two offsets under a prefix: as much as a page holds."""
     end = min(question.end, archive.end)
+    return _whole_page(archive, question, end) or _chosen_page(archive, question, end)
+
+
+def _whole_page(archive: Archive, question: ReadStored, end: int) -> StoredPage | None:
+    """All that lies in a store from an offset on; None if only some of it is wanted, or intact.
+
+    It goes out in few pieces: nobody looks for where each publication begins.
+    """
+    is_all = question.contents and _firsts(question) == ANY_BYTE
+    if not is_all or not isinstance(archive, StoredArchive):
+        return None
+    start = question.start
+    parts = archive.stretches(start, end, PAGE_ROWS_MAX, PAGE_BYTES)
+    reached = start + sum(part.length for part in parts)
+    ids, data = [part.ids for part in parts], [part.data for part in parts]
+    return _page(question, range(start, reached), ids, data, (reached, end)) if parts else None
+
+
+def _chosen_page(archive: Archive, question: ReadStored, end: int) -> StoredPage:
+    """What is to be looked at one by one."""
     rows_max, bytes_max = (
         (PAGE_ROWS_MAX, PAGE_BYTES) if question.contents else (STORED_MAX, math.inf)
     )
@@ -115,21 +136,28 @@ def stored_page(archive: Archive, question: ReadStored) -> StoredPage:
         rows.ids.extend(found.ids[:room])
         rows.data.extend(found.data[:room])
         if room <= len(found.ids):
-            return _page(question, rows, rows.offsets[-1] + 1, end)
+            return _page(question, *rows, (rows.offsets[-1] + 1, end))
         scanned += segment.size_bytes
         if scanned >= SCANNED_BYTES_MAX:
-            return _page(question, rows, segment.end, end)
-    return _page(question, rows, end, end)
+            return _page(question, *rows, (segment.end, end))
+    return _page(question, *rows, (end, end))
 
 
-def _page(question: ReadStored, rows: Rows, reached: int, end: int) -> StoredPage:
-    head = ARRAY_HEAD + len(rows.data).to_bytes(4, "big")
+def _page(
+    question: ReadStored,
+    offsets: Sequence[int],
+    ids: Iterable[Piece],
+    data: Iterable[Piece],
+    place: tuple[int, int],  # how far it has reached, and where all ends
+) -> StoredPage:
+    reached, end = place
+    head = ARRAY_HEAD + len(offsets).to_bytes(4, "big")
     return StoredPage(
         request=question.request,
         next=reached if reached < end else None,
-        offsets=tuple(rows.offsets),
-        ids=b"".join(rows.ids),
-        publications=b"".join((head, *rows.data)) if question.contents else b"",
+        offsets=tuple(offsets),
+        ids=b"".join(ids),
+        publications=b"".join((head, *data)) if question.contents else b"",
     )
 
 

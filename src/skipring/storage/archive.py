@@ -9,10 +9,11 @@ from typing import Final, NamedTuple
 
 from skipring.core.archive import newest_of
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import Publication
+from skipring.core.publications import ID_BYTES, Encoded, Publication
 from skipring.storage.database import Mark
-from skipring.storage.packs import Draft, Pack, Rows, Segment, encoded_all
+from skipring.storage.packs import Draft, Pack, Segment
 from skipring.storage.places import Places
+from skipring.storage.rows import Rows, Stretch, encoded_all
 
 SPOILT: Final = "not what was stored there (T12)"
 
@@ -148,20 +149,41 @@ class StoredArchive:
                 count_max -= len(rows.ids)
             yield Stored(segment.end, segment.size_bytes, rows)
 
+    def stretches(self, start: int, end: int, count_max: int, bytes_max: int) -> list[Stretch]:
+        """What is on the disk from an offset on, about so much, as it lies there.
+
+        As far as it is intact and nothing of it is missing: it may be nothing at all.
+        """
+        found: list[Stretch] = []
+        for segment in self._segments(start) if not self._put_aside else ():
+            stop = min(end, segment.end, start + count_max)
+            if isinstance(segment, Draft) or not segment.start <= start < stop or bytes_max <= 0:
+                break
+            part = segment.stretch(start, stop, bytes_max)
+            if part is None:
+                break
+            found.append(part)
+            start += part.length
+            count_max -= part.length
+            bytes_max -= len(part.data)
+        return found
+
     def write(
-        self, offset: int, *publications: Publication, encoded: tuple[bytes, ...] = ()
+        self, offset: int, *publications: Publication, encoded: Encoded | None = None
     ) -> None:
         """Carry out a Store: offsets come in order; what is encoded already is kept as it is."""
         assert offset == self._end, f"offset {offset} after {self._end}"
-        ids = [publication.id for publication in publications]
-        rows = encoded or encoded_all(publications)
-        taken = 0
+        rows = encoded or Encoded.of(encoded_all(publications))
+        ids = b"".join([publication.id for publication in publications])
+        data, sizes = rows.data, rows.sizes
         with self._lock:
-            while taken < len(ids):
+            while sizes:
                 if not self._drafts or self._drafts[-1].is_full:
-                    self._drafts.append(Draft(self.topic, offset + taken))
-                taken += self._drafts[-1].fill(ids[taken:], rows[taken:])
-        self._end = offset + taken
+                    self._drafts.append(Draft(self.topic, offset))
+                count = self._drafts[-1].fill(ids, data, sizes)
+                ids, data = ids[ID_BYTES * count :], data[sum(sizes[:count]) :]
+                sizes, offset = sizes[count:], offset + count
+        self._end = offset
 
     def discard(self, offset: int, reason: str = SPOILT) -> None:
         """Carry out a Discard: put aside what is at an offset, never to be served again."""

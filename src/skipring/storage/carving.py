@@ -7,12 +7,16 @@ The format: https://www.sqlite.org/fileformat2.html
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from io import SEEK_END
 from typing import BinaryIO, Final
 
-PAGE_BYTES: Final = 4096  # set when the file is made, so that its header is not needed
+# Of files that are made now. Measured: in pages of 4 KiB the commits of a history take half as much
+# processor time again; in pages of 32 KiB one of a single publication takes a tenth more.
+PAGE_BYTES: Final = 16 * 1024
+PAGE_SIZES: Final = (PAGE_BYTES, 4096)  # of all that there are, so that no header is needed
 
+_SIZE_AT: Final = 16
 _LEAF: Final = b"\x0d"
 _LEAF_HEADER_BYTES: Final = 8
 _WAL_HEADER_BYTES: Final = 32
@@ -25,22 +29,38 @@ _ROW_BYTES_MAX: Final = 1 << 26  # Limit of ours: a pack has a few MiB at most.
 
 def carved(file: BinaryIO, wal: bytes) -> Iterator[bytes]:
     """The blobs of all rows (NULL, blob), as far as they can be followed; some come twice."""
-    pages = _Pages(file, wal)
-    for leaf in pages.leaves():
-        for place in _cells(leaf):
-            for row in _rows(pages, leaf, place):
-                body = _blob(row)
-                if body is not None:
-                    yield body
+    for page_bytes in _sizes(file, wal):
+        pages = _Pages(file, wal, page_bytes)
+        for leaf in pages.leaves():
+            for place in _cells(leaf):
+                for row in _rows(pages, leaf, place):
+                    body = _blob(row)
+                    if body is not None:
+                        yield body
+
+
+def _sizes(file: BinaryIO, wal: bytes) -> Collection[int]:
+    """How large the pages may be: as the file and its log say; if they do not, of any size.
+
+    In the wrong size little is found, and nothing that could be taken for intact.
+    """
+    try:
+        file.seek(_SIZE_AT)
+        size = file.read(2)
+    except OSError:  # a bad sector
+        size = b""
+    said = {int.from_bytes(size, "big"), int.from_bytes(wal[8:12], "big")}
+    return said.intersection(PAGE_SIZES) or PAGE_SIZES
 
 
 class _Pages:
     """The pages of a file under those of its write-ahead log."""
 
-    def __init__(self, file: BinaryIO, wal: bytes) -> None:
+    def __init__(self, file: BinaryIO, wal: bytes, page_bytes: int) -> None:
+        self.page_bytes = page_bytes
         self._file = file
-        self._count = file.seek(0, SEEK_END) // PAGE_BYTES
-        self._frames = list(_frames(wal))
+        self._count = file.seek(0, SEEK_END) // page_bytes
+        self._frames = list(_frames(wal, page_bytes))
         self._newest = dict(self._frames)
 
     def page(self, number: int) -> bytes:
@@ -64,16 +84,16 @@ class _Pages:
         if not 0 < number <= self._count:
             return b""
         try:
-            self._file.seek((number - 1) * PAGE_BYTES)
-            return self._file.read(PAGE_BYTES)
+            self._file.seek((number - 1) * self.page_bytes)
+            return self._file.read(self.page_bytes)
         except OSError:  # a bad sector
-            return bytes(PAGE_BYTES)
+            return bytes(self.page_bytes)
 
 
-def _frames(wal: bytes) -> Iterator[tuple[int, bytes]]:
+def _frames(wal: bytes, page_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Pages in the order in which they were logged; checksums do not matter to us."""
     salts = wal[16 : 16 + _SALTS_BYTES]
-    step = _FRAME_HEADER_BYTES + PAGE_BYTES
+    step = _FRAME_HEADER_BYTES + page_bytes
     for place in range(_WAL_HEADER_BYTES, len(wal) - step + 1, step):
         if wal[place + 8 : place + 8 + _SALTS_BYTES] == salts:
             number = int.from_bytes(wal[place : place + 4], "big")
@@ -96,10 +116,10 @@ def _rows(pages: _Pages, leaf: bytes, place: int) -> Iterator[bytes]:
     _, place = _varint(leaf, place)  # the number of the row
     if size > _ROW_BYTES_MAX:
         return
-    local = _local_bytes(size)
+    local = _local_bytes(size, pages.page_bytes)
     start = leaf[place : place + local]
     first = int.from_bytes(leaf[place + local : place + local + 4], "big")
-    count = -(-(size - local) // (PAGE_BYTES - 4))
+    count = -(-(size - local) // (pages.page_bytes - 4))
     said = list(_way(pages, first, count))
     straight = list(range(first, first + count))
     for way in (said, straight) if said != straight else (said,):
@@ -114,12 +134,12 @@ def _way(pages: _Pages, first: int, count: int) -> Iterator[int]:
         number = int.from_bytes(pages.page(number)[:4], "big")
 
 
-def _local_bytes(size: int) -> int:
+def _local_bytes(size: int, page_bytes: int) -> int:
     """How much of a row is in its leaf."""
-    most, least = PAGE_BYTES - 35, (PAGE_BYTES - 12) * 32 // 255 - 23
+    most, least = page_bytes - 35, (page_bytes - 12) * 32 // 255 - 23
     if size <= most:
         return size
-    local = least + (size - least) % (PAGE_BYTES - 4)
+    local = least + (size - least) % (page_bytes - 4)
     return local if local <= most else least
 
 

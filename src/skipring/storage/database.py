@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple
 from msgspec.msgpack import Encoder
 
 from skipring.core.peers import TopicId
-from skipring.storage.carving import PAGE_BYTES
+from skipring.storage.carving import PAGE_BYTES, PAGE_SIZES
 from skipring.storage.packs import Pack
 from skipring.storage.places import Places
 from skipring.storage.promises import Promise
 
 FILE: Final = "publications.sqlite3"
+LOG_BYTES: Final = 1 << 22  # SQLite's own guess, in pages of 4 KiB: a longer log is written back
 
 # Rows of `packs` are told from all others by their form when SQLite cannot read them: carving.py.
 SCHEMA: Final = {
@@ -78,6 +79,7 @@ def connect_durably(path: Path) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA journal_mode=WAL").fetchall()
         db.execute("PRAGMA synchronous=FULL")
+        db.execute(f"PRAGMA wal_autocheckpoint={LOG_BYTES // _page_bytes(db)}")
     except sqlite3.Error:
         db.close()
         raise
@@ -101,6 +103,11 @@ def create(path: Path, store: str) -> sqlite3.Connection:
     return db
 
 
+def _page_bytes(db: sqlite3.Connection) -> int:
+    ((size,),) = db.execute("PRAGMA page_size").fetchall()
+    return int(size)
+
+
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
     """All or nothing."""
@@ -122,7 +129,7 @@ def seal_of(*fields: str | int) -> bytes:
     return blake2b(data, digest_size=_SEAL_BYTES, person=b"skipring seal").digest()
 
 
-def insert_pack(db: sqlite3.Connection, body: bytes) -> int:
+def insert_pack(db: sqlite3.Connection, body: bytes | bytearray) -> int:
     """Add a pack; return its row."""
     row = db.execute("INSERT INTO packs(body) VALUES (?)", (body,)).lastrowid
     assert row is not None
@@ -158,7 +165,7 @@ def read_pack(db: sqlite3.Connection, row: int) -> Pack | None:
 def contents_of(db: sqlite3.Connection) -> Contents:
     """All that is in a sound file; DamageError, or an error of SQLite, if it is not sound."""
     tables = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
-    if tables != SCHEMA or db.execute("PRAGMA page_size").fetchall() != [(PAGE_BYTES,)]:
+    if tables != SCHEMA or _page_bytes(db) not in PAGE_SIZES:
         raise DamageError("its tables are not those of a store")
     (store,) = stores_of(db)
     places, epochs = _packs(db)

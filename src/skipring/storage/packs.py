@@ -9,20 +9,20 @@ believed if its id follows from its fields, and the head exists twice.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate, chain, compress
 from struct import Struct as Layout
 from struct import pack, unpack_from
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import DecodeError, Meta, Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
-from msgspec.structs import replace
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Publication
+from skipring.storage.rows import Rows, Stretch, number_in, restored
 
 PACK_BYTES: Final = 1 << 18  # Our guess: a repair reads one publication of many packs.
 DIGEST_BYTES: Final = 32
@@ -54,65 +54,8 @@ class Head(Struct, frozen=True, array_like=True, gc=False):
         return self.start + self.count
 
 
-class _Numbered(Struct, frozen=True, array_like=True, gc=False):
-    """The first fields of a publication: the others are skipped."""
-
-    publisher: NodeId
-    seq: int
-
-
 _ENCODER: Final = Encoder()
 _HEADS: Final = Decoder(Head)
-_PUBLICATIONS: Final = Decoder(Publication)
-_NUMBERS: Final = Decoder(_Numbered)
-
-
-def encoded(publication: Publication) -> bytes:
-    """A publication without its id."""
-    p = publication
-    return _ENCODER.encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers))
-
-
-def encoded_all(publications: Iterable[Publication]) -> list[bytes]:
-    """As ``encoded``: this is done for every one that comes."""
-    encode = _ENCODER.encode
-    return [encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers)) for p in publications]
-
-
-def restored(data: bytes, key: bytes, topic: TopicId) -> Publication | None:
-    """The publication stored under an id; None if the id does not follow from its fields.
-
-    An opaque one has nothing that its id could follow from.
-    """
-    try:
-        publication = _PUBLICATIONS.decode(data)
-    except (DecodeError, ValidationError, ValueError):
-        return None
-    if publication.payload is None:
-        return replace(publication, id=key)
-    publication = publication.settled(topic)
-    return publication if publication.id == key else None
-
-
-class Rows(NamedTuple):
-    """Publications as they are stored, in order: of each its offset, its id and its data."""
-
-    offsets: list[int]
-    ids: list[bytes]
-    data: list[bytes]
-
-    def first(self, count: int | None) -> Rows:
-        """So many of them; None: all."""
-        offsets, ids, data = self
-        return Rows(offsets[:count], ids[:count], data[:count])
-
-    def chosen(self, marks: Iterable[object]) -> Rows:
-        """Some of them: those with a mark that is true."""
-        marks = list(marks)
-        offsets, ids, data = self
-        return Rows(
-            list(compress(offsets, marks)), list(compress(ids, marks)), list(compress(data, marks))
-        )
 
 
 @lru_cache(maxsize=256)
@@ -124,20 +67,25 @@ def _marks(firsts: range) -> bytes:
 class Draft:
     """A pack in the making: publications that are only in memory."""
 
-    __slots__ = ("_encoded", "_ids", "_sizes", "size_bytes", "start", "topic")
+    __slots__ = ("_begins", "_data", "_ids", "_sizes", "start", "topic")
 
     def __init__(self, topic: TopicId, start: int) -> None:
         self.topic = topic
         self.start = start
-        self.size_bytes = 0
-        self._ids: list[bytes] = []
-        self._encoded: list[bytes] = []
-        self._sizes: list[int] = []  # of what is encoded
+        self._ids = bytearray()  # one behind the other, as they will lie in the pack
+        self._data = bytearray()  # as are the publications
+        self._begins: list[int] = []
+        self._sizes: list[int] = []
 
     @property
     def end(self) -> int:
         """The offset after the last one."""
-        return self.start + len(self._ids)
+        return self.start + len(self._sizes)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes, about."""
+        return len(self._data) + _RECORD_BYTES * len(self._sizes)
 
     @property
     def is_full(self) -> bool:
@@ -146,37 +94,41 @@ class Draft:
 
     def append(self, key: bytes, data: bytes) -> None:
         """Take an encoded publication."""
-        self.fill([key], [data])
+        self.fill(key, data, [len(data)])
 
-    def fill(self, ids: Sequence[bytes], rows: Sequence[bytes]) -> int:
-        """Take encoded publications, as many as belong here; return how many."""
-        assert set(map(len, ids)) <= {ID_BYTES}, "an id that is none"
-        sizes = list(map(len, rows))
-        room = PACK_BYTES - self.size_bytes
-        if sum(sizes) + _RECORD_BYTES * len(sizes) > room:
-            ends = list(accumulate(sizes))
-            fits = bisect_left(
-                range(len(ends)), room, key=lambda place: ends[place] + _RECORD_BYTES * (place + 1)
+    def fill(self, ids: bytes | memoryview, data: bytes | memoryview, sizes: list[int]) -> int:
+        """Take encoded publications that lie one behind the other, as do their ids.
+
+        As many as belong here; return how many.
+        """
+        assert len(ids) == ID_BYTES * len(sizes), "an id that is none"
+        held, count = len(self._sizes), len(sizes)
+        begins = list(accumulate(sizes, initial=len(self._data)))
+        if begins[-1] + _RECORD_BYTES * (held + count) > PACK_BYTES:
+            count = 1 + bisect_left(
+                range(1, count),
+                PACK_BYTES,
+                key=lambda place: begins[place] + _RECORD_BYTES * (held + place),
             )
-            del sizes[fits + 1 :]
-        count = len(sizes)
-        self._ids += ids[:count]
-        self._encoded += rows[:count]
-        self._sizes += sizes
-        self.size_bytes += sum(sizes) + _RECORD_BYTES * count
+        self._begins += begins[:count]
+        self._sizes += sizes[:count]
+        self._ids += ids[: ID_BYTES * count]
+        self._data += data[: begins[count] - begins[0]]
         return count
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Ids and their offsets."""
-        return ((key, self.start + place) for place, key in enumerate(self._ids))
+        return ((self._id(offset), offset) for offset in range(self.start, self.end))
 
     def numbers(self) -> Iterator[tuple[NodeId, int]]:
         """Publishers and their numbers."""
-        return map(_number, self._encoded)
+        return (number_in(self.data(offset)) for offset in range(self.start, self.end))
 
     def data(self, offset: int) -> bytes:
         """What is stored of a publication."""
-        return bytes(self._encoded[offset - self.start])
+        place = offset - self.start
+        begin = self._begins[place]
+        return bytes(self._data[begin : begin + self._sizes[place]])
 
     def stored(
         self,
@@ -189,27 +141,28 @@ class Draft:
     ) -> Rows:
         """Those between two offsets whose ids begin with such a byte; the first, up to a number."""
         del is_checked  # memory is what was written
-        start, end = max(start, self.start), min(end, self.end)
-        part = slice(start - self.start, max(end - self.start, 0))
-        ids = self._ids[part]
-        rows = Rows(list(range(start, end)), ids, self._encoded[part])
-        return rows.chosen([key[0] in firsts for key in ids]).first(count_max)
+        offsets = range(max(start, self.start), min(end, self.end))
+        chosen = [o for o in offsets if self._ids[ID_BYTES * (o - self.start)] in firsts]
+        chosen = chosen[:count_max]
+        return Rows(chosen, [self._id(o) for o in chosen], [self.data(o) for o in chosen])
 
     def publication(self, offset: int) -> Publication | None:
         """The publication at an offset."""
-        place = offset - self.start
-        return restored(self._encoded[place], self._ids[place], self.topic)
+        return restored(self.data(offset), self._id(offset), self.topic)
 
-    def packed(self, epoch: int) -> bytes:
+    def _id(self, offset: int) -> bytes:
+        place = ID_BYTES * (offset - self.start)
+        return bytes(self._ids[place : place + ID_BYTES])
+
+    def packed(self, epoch: int) -> bytearray:
         """The pack."""
-        head = _framed(Head(self.topic, epoch, self.start, len(self._ids)))
-        sizes = self._sizes
-        spans = [0] * (2 * len(sizes))
-        spans[::2] = accumulate(sizes[:-1], initial=0)
-        spans[1::2] = sizes
+        head = _framed(Head(self.topic, epoch, self.start, len(self._sizes)))
+        spans = [0] * (2 * len(self._sizes))
+        spans[::2], spans[1::2] = self._begins, self._sizes
         where = pack(f"<{len(spans)}I", *spans)
-        content = b"".join((head, *self._ids, where, *self._encoded, head))
-        return content + _digest(content)
+        content = bytearray().join((head, self._ids, where, self._data, head))
+        content += _digest(content)
+        return content
 
 
 class Pack:
@@ -266,7 +219,7 @@ class Pack:
 
     def numbers(self) -> Iterator[tuple[NodeId, int]]:
         """Publishers and their numbers, of what is intact."""
-        return (_number(self.data(offset)) for _, offset in self.entries())
+        return (number_in(self.data(offset)) for _, offset in self.entries())
 
     def publication(self, offset: int) -> Publication | None:
         """The publication at an offset; None if it is not what was written."""
@@ -308,6 +261,24 @@ class Pack:
         intact = [offset for offset in offsets if self.publication(offset) is not None][:count_max]
         return Rows(intact, [self._id(o) for o in intact], [self.data(o) for o in intact])
 
+    def stretch(self, start: int, end: int, bytes_max: int) -> Stretch | None:
+        """All between two offsets, up to the one with which they are so long; None if damaged."""
+        if not self.is_whole:
+            return None
+        body, first = memoryview(self._body), start - self.start
+        ids_at, spans_at = self._ids + ID_BYTES * first, self._ids + ID_BYTES * self.head.count
+        data_at = spans_at + _SPAN.size * self.head.count
+
+        def begin_of(place: int) -> int:
+            return data_at + int(_SPAN.unpack_from(body, spans_at + _SPAN.size * place)[0])
+
+        begin = begin_of(first)
+        places = range(first + 1, end - self.start)
+        length = 1 + bisect_left(places, begin + bytes_max, key=begin_of)
+        is_last = first + length == self.head.count
+        data_end = len(body) - DIGEST_BYTES - self._ids if is_last else begin_of(first + length)
+        return Stretch(length, body[ids_at : ids_at + ID_BYTES * length], body[begin:data_end])
+
     @property
     def _has_room(self) -> bool:
         """True if it is as long as its head says, at least up to the publications."""
@@ -347,11 +318,6 @@ def _ids_from(body: bytes, at: int, count: int) -> Iterator[bytes]:
     )
 
 
-def _number(data: bytes) -> tuple[NodeId, int]:
-    numbered = _NUMBERS.decode(data)
-    return numbered.publisher, numbered.seq
-
-
 def _framed(head: Head) -> bytes:
     data = _ENCODER.encode(head)
     framed = _MAGIC + _SIZE.pack(len(data)) + data
@@ -372,7 +338,7 @@ def _head_at(body: bytes, place: int) -> tuple[Head, int] | None:
         return None
 
 
-def _digest(content: bytes | memoryview) -> bytes:
+def _digest(content: bytes | bytearray | memoryview) -> bytes:
     state = _DIGEST.copy()
     state.update(content)
     return state.digest()

@@ -150,7 +150,7 @@ class _Gathered:
             assert is_orderly, "what was salvaged was there already"
         return places
 
-    def _keep(self, head: Head, body: bytes) -> int:
+    def _keep(self, head: Head, body: bytes | bytearray) -> int:
         row = insert_pack(self._db, body)
         self._whole.setdefault(head.topic, []).append((head, row))
         self.epochs[head.topic] = max(self.epochs.get(head.topic, 0), head.epoch)
