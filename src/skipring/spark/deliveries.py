@@ -37,6 +37,7 @@ from skipring.spark.options import ACCESS_OPTIONS, EARLIEST, ReadOptions, check_
 from skipring.spark.ranges import cut
 from skipring.spark.reach import Reach
 from skipring.spark.schemas import DELIVERY, spark_schema
+from skipring.spark.workers import settle
 from skipring.wire.runtime_messages import Address, DeliveryPage
 
 NAME: Final = "skipring_deliveries"
@@ -239,6 +240,7 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """What a member tells of some offsets; a member that went away is left out."""
+    settle()
     if not isinstance(partition, TracePartition):
         return
     topic, node, address = partition.topic, partition.node, partition.address

@@ -10,7 +10,7 @@ from msgspec import MsgspecError
 from msgspec.msgpack import Decoder
 
 from skipring.core.peers import TopicId
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import ID_BYTES, Publication, ids_of
 from skipring.errors import MessageError
 from skipring.spark.offsets import Entry
 from skipring.spark.schemas import PUBLICATION, publication_schema
@@ -29,7 +29,7 @@ class Rows:
         topic: TopicId,
         offsets: Sequence[int],
         publications: list[Publication],
-        ids: list[bytes],
+        ids: Sequence[bytes],
     ) -> None:
         self.topic = topic
         self.offsets = offsets
@@ -46,9 +46,10 @@ class Rows:
             publications = _PUBLICATIONS.decode(page.publications)
         except (MsgspecError, ValueError) as error:
             raise MessageError(f"a page of {topic!r} cannot be read: {error}") from None
-        if len(publications) != len(page.offsets):
-            raise MessageError(f"a page of {topic!r} has other offsets than publications")
-        ids = [publication.id_in(topic) for publication in publications]
+        count = len(publications)
+        if (len(page.offsets), len(page.ids)) != (count, ID_BYTES * count):
+            raise MessageError(f"a page of {topic!r} has other offsets or ids than publications")
+        ids = ids_of(publications, topic)
         rows = cls(topic, page.offsets, publications, ids)
         return rows if b"".join(ids) == page.ids else rows._believed(page.ids)
 
@@ -73,6 +74,10 @@ class Rows:
         if not ids or ids.isdisjoint(self.ids):
             return self
         return self.where([place for place, key in enumerate(self.ids) if key not in ids])
+
+    def once(self) -> Rows:
+        """Each of them once, should some come twice."""
+        return self.where(sorted({key: place for place, key in enumerate(self.ids)}.values()))
 
     def since(self, time: int) -> Rows:
         """Those that were not published earlier."""

@@ -13,6 +13,7 @@ from skipring.spark.options import ReadOptions, WriteOptions, includes_headers
 from skipring.spark.schemas import publication_schema, spark_schema
 from skipring.spark.sink import BatchWriter, StreamWriter, check_columns
 from skipring.spark.stream import StreamReader
+from skipring.spark.workers import settle
 
 
 class SkipringDataSource(DataSource):
@@ -24,7 +25,8 @@ class SkipringDataSource(DataSource):
         return "skipring"
 
     def schema(self) -> str:
-        """The columns of a read."""
+        """The columns of a read; what Spark asks first, in a process of its own."""
+        settle()
         return spark_schema(publication_schema(with_headers=includes_headers(self.options)))
 
     def reader(self, schema: StructType) -> BatchReader:

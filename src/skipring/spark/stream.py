@@ -31,6 +31,7 @@ from skipring.spark.reach import Reach
 from skipring.spark.replay import SKIPPED, replayed
 from skipring.spark.standbys import with_standby
 from skipring.spark.stores import Stores
+from skipring.spark.workers import settle
 
 _LOG: Final = getLogger(__name__)
 
@@ -145,6 +146,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in the process of a task."""
+        settle()
         if not isinstance(partition, RangePartition):
             return
         options = self._options
