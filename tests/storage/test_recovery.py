@@ -2,15 +2,16 @@
 
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import BinaryIO
 
 import pytest
 
 from skipring.core.publications import Publication
-from skipring.storage import database
-from skipring.storage.carving import PAGE_SIZES
+from skipring.storage import database, rebuilding
+from skipring.storage.carving import PAGE_SIZES, SMALL_PAGE_BYTES, carved
 from skipring.storage.files import DAMAGED_MAX
 from skipring.storage.publications import PublicationStore
 from tests.storage.stored import (
@@ -139,6 +140,40 @@ def test_a_damaged_file_keeps_everything_however_large_its_pages_were(
         assert store.archive(NEWS).epoch == 0
     with PublicationStore.open(directory) as store:
         assert store.recovery.damage is None
+
+
+@pytest.mark.parametrize("damage", ["no header", "the other size", "no size", "no second page"])
+def test_pages_are_not_looked_for_where_none_begin(
+    directory: Path, page_bytes: int, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a page is what publishers chose: it could pass for pages with packs."""
+    made(directory, *[5] * 20, size=page_bytes // 4)
+    data = bytearray((directory / DATABASE).read_bytes())
+    match damage:
+        case "no header":
+            data[:SMALL_PAGE_BYTES] = bytes(SMALL_PAGE_BYTES)
+        case "the other size":
+            (other,) = {*PAGE_SIZES} - {page_bytes}
+            data[16:18] = other.to_bytes(2, "big")
+        case "no size":
+            data[16:18] = b"\x12\x34"
+        case _:
+            data[page_bytes : page_bytes + 100] = bytes(100)
+    (directory / DATABASE).write_bytes(data)
+    tried: list[int] = []
+
+    def noted(file: BinaryIO, wal: bytes, size: int) -> Iterator[bytes]:
+        tried.append(size)
+        return carved(file, wal, size)
+
+    monkeypatch.setattr(rebuilding, "carved", noted)
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == list(range(100))
+    # None where SQLite can read it all the same; both only where it is not clear, one at a time.
+    is_clear = damage in ("no header", "no size")
+    assert (
+        tried in ([], [page_bytes]) if is_clear else ([], [page_bytes], [*PAGE_SIZES, page_bytes])
+    )
 
 
 def test_a_table_whose_text_is_no_text_any_more_keeps_everything(directory: Path) -> None:

@@ -174,8 +174,9 @@ class StoredArchive:
         """Carry out a Store: offsets come in order; what is encoded already is kept as it is."""
         assert offset == self._end, f"offset {offset} after {self._end}"
         rows = encoded or Encoded.of(encoded_all(publications))
-        ids = b"".join([publication.id for publication in publications])
-        data, sizes = rows.data, rows.sizes
+        # Views: what is left for the next pack is not copied each time.
+        ids = memoryview(b"".join([publication.id for publication in publications]))
+        data, sizes = memoryview(rows.data), rows.sizes
         with self._lock:
             while sizes:
                 if not self._drafts or self._drafts[-1].is_full:

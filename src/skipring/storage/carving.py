@@ -7,17 +7,20 @@ The format: https://www.sqlite.org/fileformat2.html
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from io import SEEK_END
 from typing import BinaryIO, Final
 
 # Of files that are made now. Measured: in pages of 4 KiB the commits of a history take half as much
 # processor time again; in pages of 32 KiB one of a single publication takes a tenth more.
 PAGE_BYTES: Final = 16 * 1024
-PAGE_SIZES: Final = (PAGE_BYTES, 4096)  # of all that there are, so that no header is needed
+SMALL_PAGE_BYTES: Final = 4096  # of those that were made before
+PAGE_SIZES: Final = (PAGE_BYTES, SMALL_PAGE_BYTES)
 
 _SIZE_AT: Final = 16
 _LEAF: Final = b"\x0d"
+_TREES: Final = (_LEAF, b"\x05", b"\x0a", b"\x02")  # what a page of a table or an index begins with
 _LEAF_HEADER_BYTES: Final = 8
 _WAL_HEADER_BYTES: Final = 32
 _FRAME_HEADER_BYTES: Final = 24
@@ -27,30 +30,41 @@ _BLOB: Final = 12  # a type of 12 or more, if even, is a blob of (type - 12) / 2
 _ROW_BYTES_MAX: Final = 1 << 26  # Limit of ours: a pack has a few MiB at most.
 
 
-def carved(file: BinaryIO, wal: bytes) -> Iterator[bytes]:
+def carved(file: BinaryIO, wal: bytes, page_bytes: int) -> Iterator[bytes]:
     """The blobs of all rows (NULL, blob), as far as they can be followed; some come twice."""
-    for page_bytes in _sizes(file, wal):
-        pages = _Pages(file, wal, page_bytes)
-        for leaf in pages.leaves():
-            for place in _cells(leaf):
-                for row in _rows(pages, leaf, place):
-                    body = _blob(row)
-                    if body is not None:
-                        yield body
+    pages = _Pages(file, wal, page_bytes)
+    for leaf in pages.leaves():
+        for place in _cells(leaf):
+            for row in _rows(pages, leaf, place):
+                body = _blob(row)
+                if body is not None:
+                    yield body
 
 
-def _sizes(file: BinaryIO, wal: bytes) -> Collection[int]:
-    """How large the pages may be: as the file and its log say; if they do not, of any size.
+def page_sizes(file: BinaryIO, wal: bytes) -> Counter[int]:
+    """How large the pages may be, and how many of those say so who should know.
 
-    In the wrong size little is found, and nothing that could be taken for intact.
+    To be tried one after the other until something is found, never together. What lies in the
+    middle of a page may have been chosen by a publisher, and could pass for a page of its own.
     """
+    said = (
+        int.from_bytes(_read_at(file, _SIZE_AT, 2), "big"),
+        int.from_bytes(wal[8:12], "big"),
+        # The second page is the root of a table. In larger pages nothing is there: the schema is
+        # written from the end of its page on, and nobody else has a say in what it is.
+        SMALL_PAGE_BYTES if _read_at(file, SMALL_PAGE_BYTES, 1) in _TREES else PAGE_BYTES,
+    )
+    votes = Counter(dict.fromkeys(PAGE_SIZES, 0))
+    votes.update(size for size in said if size in votes)
+    return votes
+
+
+def _read_at(file: BinaryIO, place: int, size: int) -> bytes:
     try:
-        file.seek(_SIZE_AT)
-        size = file.read(2)
+        file.seek(place)
+        return file.read(size)
     except OSError:  # a bad sector
-        size = b""
-    said = {int.from_bytes(size, "big"), int.from_bytes(wal[8:12], "big")}
-    return said.intersection(PAGE_SIZES) or PAGE_SIZES
+        return b""
 
 
 class _Pages:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
 from skipring.core.peers import TopicId
-from skipring.storage.carving import carved
+from skipring.storage.carving import carved, page_sizes
 from skipring.storage.database import (
     DamageError,
     Mark,
@@ -55,14 +55,30 @@ def rebuild(
     with closing(create(fresh, old.store or said_store or new_id())) as db:
         gathered = _Gathered(db)
         with _opened(path) as file:
-            for body in carved(file, wal):
-                gathered.take(body)
+            for page_bytes in _sizes(file, wal):
+                for body in carved(file, wal, page_bytes):
+                    gathered.take(body)
+                if gathered.has_something:
+                    break
         places = gathered.settled()
         rebuilt = _account(db, places, gathered.epochs, old, promises)
         db.execute("COMMIT")
     fresh.replace(beside(path, COMPLETE))
     sync_directory(path.parent)
     return rebuilt
+
+
+def _sizes(file: BinaryIO, wal: bytes) -> list[int]:
+    """How large the pages may be, the likeliest first; if it cannot be told, as more is found."""
+    votes = page_sizes(file, wal)
+    if len(set(votes.values())) == len(votes):
+        return [size for size, _ in votes.most_common()]
+
+    def found(page_bytes: int) -> int:
+        packs = map(Pack.parse, carved(file, wal, page_bytes))
+        return sum(pack.head.count for pack in packs if pack is not None and pack.is_whole)
+
+    return sorted(votes, key=found, reverse=True)
 
 
 def discard_incomplete(path: Path) -> None:
@@ -126,6 +142,11 @@ class _Gathered:
         self._whole: dict[TopicId, list[tuple[Head, int]]] = {}
         self._damaged: list[Pack] = []
         self.epochs: dict[TopicId, int] = {}
+
+    @property
+    def has_something(self) -> bool:
+        """True if there was a pack, whole or not."""
+        return bool(self._whole or self._damaged)
 
     def take(self, body: bytes) -> None:
         """Keep a pack if it is whole; look at it later if it is not."""
