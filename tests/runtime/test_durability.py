@@ -41,13 +41,16 @@ class GatedStore:
         self.last_gate.set()
         self.begun = threading.Semaphore(0)
         self.unwritten = 0
+        self.tried = 0
         self.written: list[int] = []
         self.error: StorageError | None = None
+        self.late_error: StorageError | None = None  # when it is to be promised
 
     def write(self, count: int = 1) -> None:
         self.unwritten += count
 
     def commit(self, on_durable: Callable[[], None]) -> None:
+        self.tried += 1
         self.door.wait()
         taken = self.unwritten
         self.begun.release()
@@ -59,6 +62,8 @@ class GatedStore:
             self.written.append(taken)
         on_durable()
         self.last_gate.wait()
+        if self.late_error is not None:
+            raise self.late_error
 
 
 @contextmanager
@@ -295,8 +300,75 @@ def test_of_a_commit_that_nobody_waits_for_nobody_is_told(loop: LoopFactory) -> 
             await until(lambda: durability.commits == 1)
             assert told == []
             store.write()
+            number = durability.coming
             await durability.reached()
-            assert told == [durability.ended]
+            assert told == [number]
+
+    play(scene, loop)
+
+
+def test_a_promise_that_could_not_be_made_is_made_later(
+    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
+
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.gate.set()
+            store.late_error = StoreFullError("no room")
+            store.write()
+            durability.note(101)
+            with pytest.raises(StoreFullError):
+                await durability.reached()
+            assert durability.unwritten == 0
+            assert durability.is_overfull
+            with pytest.raises(StoreFullError):
+                await durability.recovered()
+            store.late_error = None
+            durability.nudge()  # as every tick does
+            await until(lambda: durability.error is None)
+            assert not durability.is_overfull
+            tried = store.tried
+            durability.nudge()
+            assert store.tried == tried, "nothing is left to be done"
+
+    play(scene, loop)
+
+
+def test_what_a_failed_commit_was_to_cover_is_not_durable(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.gate.set()
+            store.error = StoreFullError("no room")
+            store.write()
+            number = durability.coming
+            with pytest.raises(StoreFullError):
+                await durability.reached()
+            assert durability.durable < number
+            store.error = None
+            await durability.reached()
+            assert durability.durable >= number
+
+    play(scene, loop)
+
+
+def test_what_got_into_a_commit_that_had_begun_before_it_is_durable(loop: LoopFactory) -> None:
+    """Its publisher may have given up, and nothing else may ever be written."""
+
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.door.clear()
+            store.gate.set()
+            store.write()
+            durability.nudge()
+            await until(lambda: store.tried == 1)
+            store.write()
+            number = durability.coming
+            assert durability.durable < number
+            store.door.set()
+            await until(lambda: durability.commits == 1)
+            assert durability.unwritten == 0
+            assert durability.durable >= number
 
     play(scene, loop)
 

@@ -50,6 +50,7 @@ class Durability:
         self._store = store
         self._begun = 0
         self._ended = 0
+        self._succeeded = 0
         self._needed = 0  # the last commit that somebody waits for
         self._running: asyncio.Task[StorageError | None] | None = None
         self._is_nudged = False  # while a commit was running
@@ -82,13 +83,15 @@ class Durability:
         return self._begun + 1 if self._store is not None else 0
 
     @property
-    def ended(self) -> int:
-        """The number of the last commit that has ended."""
-        return self._ended
+    def durable(self) -> int:
+        """The number up to which what waits for a commit is durable."""
+        if self._running is None and not self.unwritten:
+            return self.coming  # also what got into a commit that had begun before it
+        return self._succeeded
 
     async def reached(self) -> None:
         """Wait until all that was written up to now is durable; StorageError if it cannot be."""
-        if self._store is None or (self._running is None and not self._store.unwritten):
+        if self._store is None or (self._running is None and not self._is_behind):
             return
         # One that runs now may have begun before our write.
         needed = self._needed = self._begun + 1
@@ -106,9 +109,14 @@ class Durability:
 
     def nudge(self) -> None:
         """Commit what has come meanwhile, without waiting for it; after a commit that runs."""
-        if self._store is not None and self._store.unwritten:
+        if self._is_behind:
             self._is_nudged = self._running is not None
             self._begin()
+
+    @property
+    def _is_behind(self) -> bool:
+        """True if something is to be written, or was and could not be promised."""
+        return self._store is not None and (self._store.unwritten > 0 or self.error is not None)
 
     def _begin(self) -> asyncio.Task[StorageError | None]:
         if self._running is None:
@@ -136,6 +144,7 @@ class Durability:
             self.error = error
         else:
             self.commits += 1
+            self._succeeded = number
             if self.error is not None:
                 _LOG.info("storing again")
             self.error = None

@@ -193,7 +193,7 @@ class Node:
         except StorageError:
             self._outgoing.drop(number)
             raise
-        self._outgoing.release(self.durability.ended)
+        self._outgoing.release(self.durability.durable)
         return [publication.id for publications in made for publication in publications]
 
     def confirm(self, topic: TopicId) -> None:
@@ -295,7 +295,7 @@ class Node:
         self.membership.on_tick()
         self.links.sweep()
         self._keeping.on_tick(self.ticker.calls)
-        self._outgoing.release(self.durability.ended)  # also of those who did not wait for it
+        self._outgoing.release(self.durability.durable)  # also of those who did not wait for it
         for topic, node in self._watch.tick(self._topics.ring_neighbours(), is_late=is_late):
             self._driver.say(topic, SUPERVISOR, ReportSilent(node))
 
