@@ -221,8 +221,10 @@ class Holdings:
 
     def offset_of(self, key: bytes) -> int | None:
         """Where what has an id is stored, or None; whether it is in the index or waits for it."""
-        waiting = None if self._unindexed is None else self._unindexed.get(key)
-        return self._trie.offset_of(key) if waiting is None else waiting
+        offset = self._trie.offset_of(key)
+        if offset is None and self._unindexed is not None:
+            return self._unindexed.get(key)
+        return offset
 
     def _has(self, key: bytes) -> bool:
         if self._unindexed is not None and key in self._unindexed:

@@ -37,7 +37,8 @@ class Scrubbing:
         that is done if a walk through all rows has found another number of them. What waits to be
         indexed goes on waiting: it is in nobody's digest yet.
         """
-        entries = self._holdings.indexed.scrub(ids)
+        indexed = self._holdings.indexed
+        entries = indexed.scrub(ids) if len(indexed) else []
         if self._has_doubts:
             for key, offset in entries:
                 self._holdings.read(key, offset, out)

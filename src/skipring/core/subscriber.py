@@ -311,6 +311,10 @@ class Subscriber:
         """How many publications are kept; less is done for it than for the trie's length."""
         return self._circulation.holdings.count
 
+    def offset_of(self, key: bytes) -> int | None:
+        """Where the publication with an id is kept, or None; nothing is indexed for it."""
+        return self._circulation.holdings.offset_of(key)
+
     @property
     def publications(self) -> tuple[Publication, ...]:
         """What is stored, in the order in which it came."""

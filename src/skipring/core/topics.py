@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 from skipring.core.archive import Archive, MemoryArchive
@@ -86,7 +86,7 @@ class SubscriberTopics:
     def offset_of(self, topic: TopicId, key: bytes) -> int | None:
         """Where a publication of a topic is stored, or None."""
         machine = self._machines.get(topic)
-        return machine.trie.offset_of(key) if machine is not None else None
+        return machine.offset_of(key) if machine is not None else None
 
     def ring_neighbours(self) -> list[tuple[TopicId, NodeId]]:
         """With whom this node shares a ring edge, in which topic."""
@@ -159,10 +159,11 @@ class SupervisorTopics:
         """Run the periodic actions of every topic."""
         return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]
 
-    def flush(self) -> list[tuple[TopicId, list[Effect]]]:
-        """Answer those who wait, in every topic."""
+    def flush(self, topics: Iterable[TopicId]) -> list[tuple[TopicId, list[Effect]]]:
+        """Answer those who wait in some topics."""
+        machines = ((topic, self._machines.get(topic)) for topic in topics)
         return [
             (topic, self.handle(topic, Flush()))
-            for topic, machine in list(self._machines.items())
-            if machine.has_to_flush
+            for topic, machine in machines
+            if machine is not None and machine.has_to_flush
         ]

@@ -91,7 +91,8 @@ class SupervisorServer:
         self._driver.links = self.links
         self.ticker = Ticker(self._tick, settings.tick_s, rng)
         self._answer_s = min(settings.flush_s, ANSWER_S)
-        self._flushing: asyncio.TimerHandle | None = None  # when those who wait are answered
+        self._asked: set[TopicId] = set()  # topics in which somebody waits for an answer
+        self._flushing: asyncio.TimerHandle | None = None  # when they are answered
         self.address: Address = ""
 
     async def start(self, host: str, port: int) -> Self:
@@ -121,7 +122,7 @@ class SupervisorServer:
         self._driver.receive(sender, envelope)
         if isinstance(message, REQUESTS) and envelope.topic in self._topics:
             self._requests[envelope.topic] += 1
-            self._flush_soon()
+            self._flush_soon(envelope.topic)
 
     def _status(self, question: InspectSupervisor) -> SupervisorStatus:
         """How we fare, and some of our topics."""
@@ -190,15 +191,17 @@ class SupervisorServer:
         self._remember()
         self.links.sweep()
 
-    def _flush_soon(self) -> None:
+    def _flush_soon(self, topic: TopicId) -> None:
         """Answer whoever waits a little later, many at once: nobody has to wait for a tick."""
-        if self._flushing is None:
+        self._asked.add(topic)
+        if self._flushing is None and not self.links.is_closed:
             loop = asyncio.get_running_loop()
             self._flushing = loop.call_later(self._answer_s, self._flush)
 
     def _flush(self) -> None:
         self._flushing = None
-        self._tell(self._topics.flush())
+        topics, self._asked = self._asked, set()
+        self._tell(self._topics.flush(topics))
 
     def _tell(self, work: list[tuple[TopicId, list[Effect]]]) -> None:
         """Carry out what the machines want; whom they give a place should say that it has come."""
@@ -214,7 +217,7 @@ class SupervisorServer:
         self._driver.give(topic, NodeSuspected(node))
         # One that lives after all subscribes again at once; what others say of it we ignore (S10).
         self._driver.perform(topic, [Send(node, SetConfiguration(None, None, None))])
-        self._flush_soon()
+        self._flush_soon(topic)
 
     def _remember(self) -> None:
         """Keep the databases: a supervisor that comes back with them disturbs nobody."""
