@@ -13,7 +13,7 @@ from msgspec.structs import replace
 CLIENTS: Final = "pip install 'skipring[bench]'"
 OURS: Final = "skipring"
 OURS_SECURED: Final = "skipring-tls"
-BARE: Final = "relay"  # no system, but what any system made of Python and sockets takes at least
+BARE: Final = "relay"  # no system, but what sockets, a sync and the loop take in a tree as ours
 JETSTREAM_STORED: Final = "jetstream-stored"
 REDIS_STREAMS_STORED: Final = "redis-streams-stored"
 
