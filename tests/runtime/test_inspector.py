@@ -85,6 +85,7 @@ async def standing_still(
     async with live_ring(*states, tick_s=STILL_S) as ring:
         book = ring.supervisor.links.book
         await until(lambda: len(book.hints(states)) == len(states))
+        await until(lambda: ring.supervisor._flushing is None and nothing_is_on_its_way(ring))
         for name, state in states.items():
             node = ring.nodes[name]
             node.links.book.hear({other: each.address for other, each in ring.nodes.items()})
