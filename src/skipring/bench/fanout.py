@@ -153,7 +153,7 @@ def _against(row: Row, own: Row) -> dict[str, float]:
 
 
 def _of_the_bare(rows: Iterable[Row]) -> dict[str, float]:
-    """What of the latency that is wanted a bare relay has: more cannot be had in this way."""
+    """How the latency of those who are compared with ours is to that of a bare relay."""
     p50 = {(row["system"], row["n"]): row["p50_ms"] for row in rows if _is_timed(row)}
     return {
         f"p50_{system}_over_{BARE}_n{n}": round(found / p50[BARE, n], 2)

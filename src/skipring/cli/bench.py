@@ -172,7 +172,7 @@ def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: AN
     show_default=True,
 )
 @click.option("--size", type=click.IntRange(16, 65536), default=128, show_default=True)
-@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--repeats", type=click.IntRange(1, 100), default=5, show_default=True)
 @_against(_stored)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
 def history(counts: list[int], as_json: bool, **options: Any) -> None:  # noqa: ANN401
