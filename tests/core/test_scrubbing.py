@@ -143,7 +143,7 @@ def test_a_scrub_does_not_index_what_waits() -> None:
         kept.take(settled(seq))
     for _ in range(8):  # more than two walks
         assert kept.scrub(16) == []
-    assert len(kept.holdings.indexed) == 20
+    assert len(kept.holdings._trie) == 20
     assert kept.holdings.count == 40
 
 

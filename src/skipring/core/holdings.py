@@ -74,10 +74,9 @@ class Holdings:
             self._index(len(self._unindexed))
         return self._trie
 
-    @property
-    def indexed(self) -> PublicationTrie:
-        """The index over what has been put into it up to now; the rest waits (``is_behind``)."""
-        return self._trie
+    def scrub_index(self, ids: int) -> list[tuple[bytes, int]]:
+        """Derive the digests of the next ids in the index anew; what waits for it goes on waiting."""
+        return self._trie.scrub(ids) if self._trie is not _NO_PUBLICATIONS else []
 
     @property
     def is_untouched(self) -> bool:

@@ -37,8 +37,7 @@ class Scrubbing:
         that is done if a walk through all rows has found another number of them. What waits to be
         indexed goes on waiting: it is in nobody's digest yet.
         """
-        indexed = self._holdings.indexed
-        entries = indexed.scrub(ids) if len(indexed) else []
+        entries = self._holdings.scrub_index(ids)
         if self._has_doubts:
             for key, offset in entries:
                 self._holdings.read(key, offset, out)
