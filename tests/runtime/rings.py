@@ -27,15 +27,17 @@ POLL_S = 0.01
 class LiveRing:
     """A supervisor and nodes, and what their applications were given."""
 
-    def __init__(self, tick_s: float) -> None:
+    def __init__(self, tick_s: float, answer_s: float | None = None) -> None:
         self._tick_s = tick_s
+        self._answer_s = answer_s  # of the supervisor
         self.settings = Settings()
         self.supervisor = self._new_supervisor()
         self.nodes: dict[NodeId, Node] = {}
         self.delivered: dict[NodeId, list[bytes]] = {}
 
     def _new_supervisor(self) -> SupervisorServer:
-        return SupervisorServer(Settings(tick_s=self._tick_s), rng=Random(0))
+        settings = Settings(tick_s=self._tick_s, answer_s=self._answer_s)
+        return SupervisorServer(settings, rng=Random(0))
 
     async def start(self) -> None:
         await self.supervisor.start(LOOPBACK, 0)
@@ -119,9 +121,11 @@ async def until(holds: Callable[[], bool], why: Callable[[], str] = str) -> None
 
 
 @asynccontextmanager
-async def live_ring(*names: NodeId, tick_s: float = 0.05) -> AsyncIterator[LiveRing]:
+async def live_ring(
+    *names: NodeId, tick_s: float = 0.05, answer_s: float | None = None
+) -> AsyncIterator[LiveRing]:
     """A ring of nodes without a disk."""
-    ring = LiveRing(tick_s)
+    ring = LiveRing(tick_s, answer_s)
     await ring.start()
     try:
         for name in names:

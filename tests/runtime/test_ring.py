@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from skipring.runtime.settings import ANSWER_S
 from skipring.testing import Cluster
 from tests.runtime.rings import TOPIC, live_ring, until
 
@@ -57,7 +58,7 @@ def test_a_newcomer_gets_what_was_published_before() -> None:
 
 def test_one_that_comes_or_goes_waits_for_no_tick() -> None:
     async def scene() -> None:
-        async with live_ring(tick_s=600.0) as ring:
+        async with live_ring(tick_s=600.0, answer_s=ANSWER_S) as ring:
             for count, name in enumerate(("a", "b", "c"), 1):
                 node = await ring.join(name)
                 await until(lambda node=node: node.states()[TOPIC].label is not None)  # type: ignore[misc]

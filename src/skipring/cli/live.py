@@ -138,7 +138,7 @@ def _prepared(
     from skipring.runtime.addresses import split_address
     from skipring.runtime.logs import configure_logs
     from skipring.runtime.serving import Place
-    from skipring.runtime.settings import Settings
+    from skipring.runtime.settings import ANSWER_S, Settings
 
     configure_logs(log_level)
     credentials = access.credentials()
@@ -147,6 +147,7 @@ def _prepared(
     settings = Settings(
         supervisors=access.supervisors,
         tick_s=tick,
+        answer_s=ANSWER_S,
         advertised=advertise,
         credentials=credentials,
         is_chaotic=chaos,

@@ -75,7 +75,7 @@ class Holdings:
         return self._trie
 
     def scrub_index(self, ids: int) -> list[tuple[bytes, int]]:
-        """Derive the digests of the next ids in the index anew; what waits for it goes on waiting."""
+        """Derive the digests of the next ids in the index anew; what waits for it is let be."""
         return self._trie.scrub(ids) if self._trie is not _NO_PUBLICATIONS else []
 
     @property

@@ -51,7 +51,6 @@ from skipring.wire.watching import InspectSupervisor, SupervisorStatus, TopicSta
 
 TOPICS_MAX: Final = 10_000  # Limit of ours: each costs something at every tick.
 REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)  # what the paper's bound is about
-ANSWER_S: Final = 0.02  # Our guess: those who come together are told together.
 TOO_MANY: Final = "this supervisor has too many topics"
 NOT_ALLOWED: Final = "this supervisor does not allow the topic"
 
@@ -90,7 +89,7 @@ class SupervisorServer:
         )
         self._driver.links = self.links
         self.ticker = Ticker(self._tick, settings.tick_s, rng)
-        self._answer_s = min(settings.flush_s, ANSWER_S)
+        self._answer_s = settings.answer_s
         self._asked: set[TopicId] = set()  # topics in which somebody waits for an answer
         self._flushing: asyncio.TimerHandle | None = None  # when they are answered
         self.address: Address = ""
@@ -192,7 +191,9 @@ class SupervisorServer:
         self.links.sweep()
 
     def _flush_soon(self, topic: TopicId) -> None:
-        """Answer whoever waits a little later, many at once: nobody has to wait for a tick."""
+        """Answer whoever waits a little later, many at once, if nobody is to wait for a tick."""
+        if self._answer_s is None:
+            return
         self._asked.add(topic)
         if self._flushing is None and not self.links.is_closed:
             loop = asyncio.get_running_loop()
