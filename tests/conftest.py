@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from tempfile import gettempdir
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +16,11 @@ from tests.support.sharing import Sharing, place_of
 # No test is about time: on a machine that has much to do, making examples may take long.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# Contexts that a developer has saved must not reach the tests.
+os.environ["XDG_CONFIG_HOME"] = f"{gettempdir()}/skipring-no-config-{os.getpid()}"
+for variable in [name for name in os.environ if name.startswith("SKIPRING_TLS_")]:
+    del os.environ[variable]
 
 # Spark's scripts pass these on to every JVM they start, whichever process runs them.
 for variable in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):

@@ -10,7 +10,8 @@ SkipringError
 │   ├── StoreFullError      there is no room left
 │   └── StoreBusyError      another process uses it
 ├── DataLossError           what a query was to read on from is not there any more
-├── UnreachableError        nobody who could do it answers
+├── UnreachableError        no supervisor or member that could do it answers
+│   └── VolatileMembersError  members answer, and all of them store in memory only
 └── WireError               bytes from a link, or meant for one, are not of the form we speak
     ├── FramingError        they are no frames
     ├── GreetingError       the first frame is no greeting, or one of another version
@@ -25,7 +26,15 @@ class SkipringError(Exception):
 
 
 class InputError(SkipringError):
-    """The user's input cannot be used; the message says where and why."""
+    """Input that cannot be used; the message states where and why.
+
+    ``parameter`` names the argument at fault. The command line shows its flag instead.
+    """
+
+    def __init__(self, message: str = "", *, parameter: str | None = None) -> None:
+        super().__init__(message if parameter is None else f"{parameter}: {message}")
+        self.message = message
+        self.parameter = parameter
 
 
 class WorldFormatError(InputError):
@@ -62,6 +71,10 @@ class DataLossError(SkipringError):
 
 class UnreachableError(SkipringError):
     """A supervisor or a member is needed, and none answers; the message says what to look at."""
+
+
+class VolatileMembersError(UnreachableError):
+    """A durable publication was requested, and all members store in memory only."""
 
 
 class WireError(SkipringError):

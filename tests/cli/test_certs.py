@@ -116,7 +116,7 @@ def test_on_a_terminal_it_is_said_what_to_do_next(tmp_path: Path) -> None:
     assert "skipring certs issue supervisor node-1 --dir 'my certs'\n" in told
     told = on_a_terminal("issue", "ann", "supervisor.2", "--dir", "my certs", directory=tmp_path)
     assert "They end with their authority, earlier than was asked for.\n" in told
-    files = "--ca 'my certs/ca.pem' --cert 'my certs/{0}.pem' --key 'my certs/{0}.key'"
+    files = "--tls-ca 'my certs/ca.pem' --tls-cert 'my certs/{0}.pem' --tls-key 'my certs/{0}.key'"
     assert f"  skipring node --name ann {files.format('ann')} " in told
     assert f"  skipring supervisor {files.format('supervisor.2')} " in told
     told = on_a_terminal("issue", "b", "--days", "2", "--dir", "my certs", directory=tmp_path)

@@ -49,7 +49,7 @@ def test_the_first_line_is_the_address_and_ctrl_c_ends_it() -> None:
     ("words", "why"),
     [
         (["--listen", "0.0.0.0:0"], "this machine only"),
-        (["--listen", "nowhere"], "--listen"),
+        (["--listen", "nowhere"], "listen: expected HOST:PORT"),
         (["--supervisor", "example.org:1"], "certificate"),
     ],
 )

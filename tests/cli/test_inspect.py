@@ -193,7 +193,7 @@ def test_on_a_pipe_the_ring_is_printed_once_with_or_without_watch(calm: Running[
 def test_the_ring_of_an_unknown_topic_is_empty(calm: Running[Cluster]) -> None:
     words = ("ring", "unheard of", "--supervisor", calm.address)
     plain = invoked(*words)
-    assert plain.output == "nobody subscribes to 'unheard of'\n"
+    assert plain.output == "'unheard of' has no members\n"
     world = parse_world(invoked(*words, "--json").output)
     assert (world.topic, world.subscribers, world.supervisor) == (
         "unheard of",
@@ -486,7 +486,7 @@ def test_without_a_supervisor_the_exit_status_is_4_and_a_sentence_says_what_to_l
 def test_a_ring_in_order_is_a_yes(calm: Running[Cluster]) -> None:
     status, out, _ = status_of("doctor", TOPIC, "--supervisor", calm.address)
     assert status == 0
-    assert out == "'news' is in order: 5 members, 3 publications, all have all of them\n"
+    assert out == "news: healthy (5 members, 3 publications, all in sync)\n"
     result = invoked("doctor", TOPIC, "--supervisor", calm.address, "--json")
     said = json.loads(result.output)
     assert said == {
@@ -536,7 +536,7 @@ def test_a_ring_that_is_not_in_order_is_a_no_with_the_reasons_by_layer(
 ) -> None:
     status, out, _ = status_of("doctor", TOPIC, "--supervisor", broken.address)
     assert status == 1
-    assert out.startswith("'news' is not in order: 4 members")
+    assert out.startswith("news: not healthy (4 members")
     assert "L1, labels:\n  n02 has label 0111, should be 01\n" in out
     assert "L2, ring neighbours:\n  n02.left is none" in out
     assert "-> The ring heals by itself" in out

@@ -61,12 +61,11 @@ def test_an_option_counts_more_than_a_variable_and_that_more_than_the_file(
 
 
 def test_a_table_counts_more_than_the_top_of_the_file_and_only_for_its_command(file: Path) -> None:
-    file.write_text('tick = 3.0\nlog-level = "error"\n[sub]\ntick = 4.0\n')
+    file.write_text('tick = 3.0\nlog-level = "error"\n[node]\ntick = 4.0\n')
     words = ("--config", str(file), *LISTEN)
     found = settings("supervisor", *words)
     assert (found["tick"], found["log_level"]) == (3.0, "error")
-    words = ("news", "--config", str(file), "--supervisor", "127.0.0.1:1")
-    assert settings("sub", *words)["tick"] == 4.0
+    assert settings("node", "--topic", "news", "--config", str(file))["tick"] == 4.0
 
 
 def test_what_is_required_may_stand_in_the_file(file: Path) -> None:

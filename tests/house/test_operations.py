@@ -110,7 +110,7 @@ def test_commands_are_found() -> None:
         "skipring certs issue alpha --in issued",
         "skipring node --config /etc/skipring/skipring.toml --tock 1",
         "skipring node --config /etc/skipring/other.toml",
-        "skipring node --listen 127.0.0.1:0 --topic orders",  # no supervisor
+        "skipring node --listen 127.0.0.1:0",  # no topic
     ],
 )
 def test_a_command_that_would_be_refused_is_noticed(command: str) -> None:

@@ -7,8 +7,15 @@ from random import Random
 
 import pytest
 
+from skipring.errors import InputError
 from skipring.runtime import addresses
-from skipring.runtime.addresses import AddressBook, supervisor_of
+from skipring.runtime.addresses import (
+    AddressBook,
+    parse_address,
+    parse_supervisors,
+    split_address,
+    supervisor_of,
+)
 
 TOPICS = [f"topic/{number}" for number in range(3000)]
 SUPERVISORS = [f"10.0.0.{number}:7000" for number in range(1, 7)]
@@ -134,3 +141,50 @@ def test_only_the_topics_of_a_supervisor_that_goes_or_comes_move(gone: str) -> N
 def test_the_choice_is_the_same_in_every_process_and_release() -> None:
     chosen = [supervisor_of(topic, SUPERVISORS) for topic in ["news", "prices", "ünï/cödé"]]
     assert chosen == ["10.0.0.5:7000", "10.0.0.5:7000", "10.0.0.4:7000"]
+
+
+# -- addresses as users write them -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("7400", "127.0.0.1:7400"),
+        (":7400", "127.0.0.1:7400"),
+        ("localhost:7400", "localhost:7400"),
+        ("[::1]:7400", "[::1]:7400"),
+        ("skipring://127.0.0.1:7400", "127.0.0.1:7400"),
+        ("skipring://:7400/", "127.0.0.1:7400"),
+        (" 127.0.0.1:07400 ", "127.0.0.1:7400"),
+    ],
+)
+def test_every_form_of_an_address_is_normalized(text: str, address: str) -> None:
+    assert parse_address(text, "listen") == address
+    assert parse_supervisors(text, is_secured=False) == (address,)
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "here", "127.0.0.1:", "127.0.0.1:65536", "::1:7400", "a b:1", "http://x:1"]
+)
+def test_text_that_is_no_address_names_the_parameter(text: str) -> None:
+    with pytest.raises(InputError, match=r"^listen: expected HOST:PORT") as caught:
+        parse_address(text, "listen")
+    assert caught.value.parameter == "listen"
+
+
+@pytest.mark.parametrize("text", ["", ",", "skipring://", "127.0.0.1:0", "127.0.0.1:1,x"])
+def test_list_without_usable_supervisor_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"^supervisor: "):
+        parse_supervisors(text, is_secured=False)
+
+
+def test_list_of_supervisors_is_split_and_has_no_duplicates() -> None:
+    listed = "skipring://127.0.0.1:1, :2,127.0.0.1:1"
+    assert parse_supervisors(listed, is_secured=False) == ("127.0.0.1:1", "127.0.0.1:2")
+    assert parse_supervisors(["1", "2"], is_secured=False) == ("127.0.0.1:1", "127.0.0.1:2")
+
+
+def test_host_beyond_loopback_needs_certificates() -> None:
+    with pytest.raises(InputError, match="no certificates"):
+        split_address("10.0.0.1:7400", "listen", is_secured=False)
+    assert split_address("10.0.0.1:7400", "listen", is_secured=True) == ("10.0.0.1", 7400)

@@ -280,9 +280,10 @@ def test_nothing_is_left_behind() -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: connect("127.0.0.1:7400"), "of the form skipring://host:port"),
-        (lambda: connect("skipring://"), "of the form skipring://host:port"),
-        (lambda: connect("skipring://127.0.0.1:1,x"), "of the form skipring://host:port"),
+        (lambda: connect("skipring://"), "supervisor: no address given"),
+        (lambda: connect("skipring://127.0.0.1:1,x"), "supervisor: expected HOST:PORT"),
+        (lambda: connect("127.0.0.1:0"), "supervisor: port 0 cannot be dialled"),
+        (lambda: connect(7400), "url: expected a text"),  # type: ignore[arg-type]
         (lambda: connect("skipring://10.0.0.1:7400"), "there are no certificates"),
         (lambda: connect(NOBODY, listen="0.0.0.0:0"), "there are no certificates"),
         (lambda: connect(NOBODY, listen="127.0.0.1"), "listen: expected HOST:PORT"),

@@ -212,7 +212,7 @@ def test_without_a_supervisor_or_members_nothing_can_be_damaged(
         async with Cluster(n=1) as cluster:
             await cluster.settle()
             addresses = addresses_of(cluster)
-            with pytest.raises(UnreachableError, match="nobody subscribes to 'other'"):
+            with pytest.raises(UnreachableError, match="'other' has no members"):
                 await sabotage(addresses, "other", plans.killed)
             await cluster.stop_supervisor()
             async with Outsider(addresses, rng=Random(0)) as outsider:
@@ -224,7 +224,7 @@ def test_without_a_supervisor_or_members_nothing_can_be_damaged(
 
 @pytest.mark.parametrize("addresses", [(), ("nonsense",)])
 def test_addresses_are_checked(addresses: tuple[str, ...]) -> None:
-    with pytest.raises(InputError, match="--supervisor"):
+    with pytest.raises(InputError, match="supervisor: "):
         asyncio.run(sabotage(addresses, TOPIC, plans.killed))
 
 

@@ -77,7 +77,7 @@ BATCH_TROUBLES = {
     "unknown option 'suscribe'; did you mean \"subscribe\"": {"suscribe": "x"},
     "unknown option 'zzz'; there are supervisor, ca": {"zzz": "x"},
     'option "subscribe" is missing': {"subscribe": " , "},
-    'option "supervisor" is missing': {"supervisor": ""},
+    "supervisor: no address given": {"supervisor": ""},
     "supervisor: expected HOST:PORT": {"supervisor": "nowhere"},
     "a topic has no control characters": {"subscribe": "a\nb"},
     "\"failOnDataLoss\" is true or false, not 'yes'": {"failOnDataLoss": "yes"},
@@ -102,8 +102,8 @@ BATCH_TROUBLES = {
         "startingOffsets": json.dumps({"orders": {**POSITION, "epoch": -1}})
     },
     '"maxOffsetsPerTrigger" is for streams': {"maxOffsetsPerTrigger": "5"},
-    'options "ca", "cert" and "key" go together; cert and key is missing': {"ca": "ca.pem"},
-    "use an address such as 127.0.0.1, or ca, cert and key": {"supervisor": "192.0.2.1:7400"},
+    "cert: missing; the CA, the certificate and its key go together": {"ca": "ca.pem"},
+    "use a loopback address such as 127.0.0.1, or certificates": {"supervisor": "192.0.2.1:7400"},
 }
 
 

@@ -50,7 +50,7 @@ def closed_port() -> str:
 
 TROUBLES = {
     "unknown option 'suscribe'; did you mean": {"suscribe": TOPIC},
-    "nobody subscribes to 'nothing'; start a node that does": {"subscribe": "nothing"},
+    "'nothing' has no members": {"subscribe": "nothing"},
     "no supervisor answers at": {"supervisor": closed_port()},
     '"failOnDataLoss" is true or false': {"failOnDataLoss": "perhaps"},
 }

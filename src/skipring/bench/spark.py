@@ -23,9 +23,9 @@ from skipring.bench.goals import at_least, at_most
 from skipring.bench.peers.run import TOPIC
 from skipring.bench.processes import cpu_s
 from skipring.bench.stores import fill_store
+from skipring.runtime.access import Access
 from skipring.spark import register, session
 from skipring.spark.lab.running import settings_for
-from skipring.spark.options import Access
 from skipring.spark.reach import Reach
 
 RING: Final = "skipring"

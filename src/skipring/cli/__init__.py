@@ -5,22 +5,28 @@ from __future__ import annotations
 import os
 import sys
 from enum import IntEnum
+from typing import Final
 
 import click
 
 from skipring.cli.bench import bench
 from skipring.cli.certs import certs
 from skipring.cli.chaos import chaos
+from skipring.cli.completion import completion
+from skipring.cli.context import context
 from skipring.cli.dashboard import dashboard
 from skipring.cli.demo import demo
+from skipring.cli.dev import dev
 from skipring.cli.inspect import doctor, explain, ring
 from skipring.cli.lab import lab
 from skipring.cli.live import node, supervisor
-from skipring.cli.messages import pub, sub
 from skipring.cli.pipeline import pipeline
+from skipring.cli.pub import pub
 from skipring.cli.shrink import shrink
 from skipring.cli.simulate import simulate
+from skipring.cli.sub import sub
 from skipring.cli.top import top
+from skipring.cli.topics import topics
 from skipring.errors import InputError, SkipringError, UnreachableError
 
 
@@ -41,6 +47,7 @@ def skipring() -> None:
 
 
 for command in (
+    dev,
     demo,
     simulate,
     shrink,
@@ -49,6 +56,7 @@ for command in (
     node,
     pub,
     sub,
+    topics,
     ring,
     doctor,
     explain,
@@ -56,10 +64,31 @@ for command in (
     dashboard,
     chaos,
     certs,
+    context,
+    completion,
     lab,
     pipeline,
 ):
     skipring.add_command(command)
+
+
+# Parameters of the library whose flags have other names.
+_FLAGS: Final = {
+    "ca": "tls-ca",
+    "cert": "tls-cert",
+    "key": "tls-key",
+    "data_dir": "data",
+    "tick_s": "tick",
+}
+
+
+def _with_flag(error: SkipringError) -> str:
+    """Return the text of an error, with the flag in place of the library's parameter."""
+    parameter = error.parameter if isinstance(error, InputError) else None
+    if parameter is None or not parameter.isidentifier():  # it may also name a file
+        return str(error)
+    assert isinstance(error, InputError)
+    return f"--{_FLAGS.get(parameter, parameter).replace('_', '-')}: {error.message}"
 
 
 def _status_of(error: SkipringError) -> int:
@@ -90,7 +119,7 @@ def _run() -> int:
         error.show()
         return error.exit_code
     except SkipringError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {_with_flag(error)}", err=True)
         return _status_of(error)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)

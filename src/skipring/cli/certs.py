@@ -127,10 +127,10 @@ def _tell(ca: Path, issued: list[Issued]) -> None:
         click.echo("They end with their authority, earlier than was asked for.")
     click.echo("\nNext, take the files to their machines, keys by a safe way, and start with:")
     for each in issued:
-        options = _option("--ca", ca) + _option("--cert", each.certificate)
+        options = _option("--tls-ca", ca) + _option("--tls-cert", each.certificate)
         is_supervisor = each.name.split(".")[0] == "supervisor"
         command = "supervisor" if is_supervisor else f"node --name {quote(each.name)}"
-        click.echo(f"  skipring {command}{options}{_option('--key', each.key)} ...")
+        click.echo(f"  skipring {command}{options}{_option('--tls-key', each.key)} ...")
 
 
 def _option(name: str, path: Path) -> str:

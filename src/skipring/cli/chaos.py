@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from skipring.cli.live_options import Access, access_options
+from skipring.cli.live_options import access_options
 from skipring.errors import InputError
 
 if TYPE_CHECKING:
+    from skipring.runtime.access import Access
     from skipring.runtime.sabotage import Damages
     from skipring.wire.runtime_messages import NodeStatus
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skipring.cli.live_options import Access, access_options
+from skipring.cli.live_options import access_options
 
 if TYPE_CHECKING:
+    from skipring.runtime.access import Access
     from skipring.web.serving import Dashboard
 
 
@@ -32,7 +33,7 @@ def dashboard(access: Access, topic: str | None, listen: str, chaos: bool) -> No
     from skipring.runtime.serving import run
     from skipring.web.serving import Dashboard
 
-    host, port = split_address(listen, "--listen", is_secured=True)
+    host, port = split_address(listen, "listen", is_secured=True)
 
     def announce_another() -> None:
         click.echo(f"opened; for another browser: {shown.url}")

@@ -26,13 +26,13 @@ CHANGES_MIN: Final = 4
 
 
 def print_diagnosis(topic: str, diagnosis: Diagnosis) -> None:
-    """Print whether a topic is in order, and if not, why and what to do."""
+    """Print whether a topic is healthy, and if not, why and what to do."""
     console = Console(highlight=False, soft_wrap=True)
     members = f"{diagnosis.members} members, {diagnosis.publications} publications"
     if diagnosis.is_healthy:
-        console.print(Text(f"{topic!r} is in order: {members}, all have all of them", "green"))
+        console.print(Text(f"{topic}: healthy ({members}, all in sync)", "green"))
         return
-    console.print(Text(f"{topic!r} is not in order: {members}", "bold red"))
+    console.print(Text(f"{topic}: not healthy ({members})", "bold red"))
     for line in _violation_lines(diagnosis.violations):
         console.print(line)
     for sentence in diagnosis.advice:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from skipring.cli.live_options import Access, access_options
+from skipring.cli.live_options import access_options, duration
 from skipring.errors import InputError
 
 if TYPE_CHECKING:
-    from skipring.runtime.diagnosis import Explanation
+    from skipring.runtime.access import Access
+    from skipring.runtime.diagnosis import Diagnosis, Explanation
     from skipring.runtime.inspector import Contents, Inspection
 
 NO: Final = 1
@@ -55,18 +56,26 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
 @click.command()
 @click.argument("topic")
 @access_options
+@click.option(
+    "--wait", callback=duration, default="0", metavar="TIME", help="Wait until it is healthy."
+)
+@click.option(
+    "--members",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="With --wait: and has N members or more.",
+)
 @_json
-def doctor(topic: str, access: Access, as_json: bool) -> int:
-    """Say whether a topic is in order, and if not, why and what to do.
+def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool) -> int:
+    """Check a topic: report whether it is healthy, and if not, why and what to do.
 
-    In order is a ring that is legitimate, whose members all have all publications. Exit status:
-    0 yes, 1 no or nobody subscribes, 4 no supervisor answers.
+    A topic is healthy if its ring is correct and all members have all publications. Exit status:
+    0 healthy, 1 not healthy or no members, 4 no supervisor answers.
     """
-    from skipring.runtime.diagnosis import diagnose
-    from skipring.runtime.inspector import Contents
     from skipring.runtime.serving import run
 
-    diagnosis = diagnose(run(_inspect(topic, access, Contents.DIFFERENCES)))
+    diagnosis = run(_diagnosed(topic, access, wait, members))
     if as_json:
         from msgspec import to_builtins
 
@@ -126,6 +135,14 @@ async def _inspect(topic: str, access: Access, contents: Contents) -> Inspection
 
     async with inspector_of(access.supervisors, topic, access.credentials()) as inspector:
         return await inspector.inspect(contents)
+
+
+async def _diagnosed(topic: str, access: Access, wait_s: float, members: int) -> Diagnosis:
+    from skipring.runtime.diagnosis import wait_healthy
+    from skipring.runtime.inspector import inspector_of
+
+    async with inspector_of(access.supervisors, topic, access.credentials()) as inspector:
+        return await wait_healthy(inspector, wait_s, members)
 
 
 async def _watch(topic: str, access: Access) -> None:

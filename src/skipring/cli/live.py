@@ -5,35 +5,37 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skipring.cli.live_options import Access, access_options, identity_options, tick_option
+from skipring.cli.live_options import (
+    INTERRUPTED,
+    LEVELS,
+    SUPERVISOR_LISTEN,
+    access_options,
+    identity_options,
+    tick_option,
+)
 from skipring.cli.settings_file import CONFIG_FILE, read_settings
 
+if TYPE_CHECKING:
+    from skipring.runtime.access import Access
+
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
-INTERRUPTED: Final = 130
-LEVELS: Final = ("debug", "info", "warning", "error")
+NODE_LISTEN: Final = "127.0.0.1:0"
 
 Command = Callable[..., Any]
 
 _PROCESS_OPTIONS: Final = (
     click.option(
-        "--listen",
-        required=True,
-        metavar="HOST:PORT",
-        envvar="SKIPRING_LISTEN",
-        help="Port 0 picks a free one.",
-    ),
-    click.option(
         "--advertise",
         metavar="HOST:PORT",
         envvar="SKIPRING_ADVERTISE",
-        help="Where others find us, if not where we listen.",
+        help="The address that peers dial.  [default: as --listen]",
     ),
     click.option(
-        "--data", type=DIRECTORY, metavar="DIR", envvar="SKIPRING_DATA", help="Keep data here."
+        "--data", type=DIRECTORY, metavar="DIR", envvar="SKIPRING_DATA", help="Store data here."
     ),
     click.option(
         "--metrics",
@@ -47,22 +49,35 @@ _PROCESS_OPTIONS: Final = (
         default="info",
         show_default=True,
         envvar="SKIPRING_LOG_LEVEL",
-        help="What is logged, as JSON on stderr.",
+        help="Log to stderr: text on a terminal, else JSON.",
     ),
     click.option("--chaos", is_flag=True, help="Let skipring chaos damage this process."),
     tick_option,
 )
 
 
-def _process_options(command: Command) -> Command:
-    for option in reversed(_PROCESS_OPTIONS):
-        command = option(command)
-    return command
+def _process_options(listen: str) -> Callable[[Command], Command]:
+    """Add the options of a process; ``listen`` is its default address."""
+    listen_option = click.option(
+        "--listen",
+        default=listen,
+        show_default=True,
+        metavar="HOST:PORT",
+        envvar="SKIPRING_LISTEN",
+        help="Port 0 picks a free one.",
+    )
+
+    def add(command: Command) -> Command:
+        for option in reversed((listen_option, *_PROCESS_OPTIONS)):
+            command = option(command)
+        return command
+
+    return add
 
 
 @click.command()
 @identity_options
-@_process_options
+@_process_options(SUPERVISOR_LISTEN)
 @click.option(
     "--allow-topic",
     multiple=True,
@@ -83,7 +98,7 @@ def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> 
 
 @click.command()
 @access_options
-@_process_options
+@_process_options(NODE_LISTEN)
 @click.option(
     "--topic",
     "topics",
@@ -135,7 +150,7 @@ def _prepared(
     tick: float,
 ) -> tuple[Any, Any]:
     """What a process is told, checked; from here on it logs."""
-    from skipring.runtime.addresses import split_address
+    from skipring.runtime.addresses import parse_address, split_address
     from skipring.runtime.logs import configure_logs
     from skipring.runtime.serving import Place
     from skipring.runtime.settings import ANSWER_S, Settings
@@ -143,7 +158,8 @@ def _prepared(
     configure_logs(log_level)
     credentials = access.credentials()
     if advertise is not None:
-        split_address(advertise, "--advertise", is_secured=credentials is not None)
+        split_address(advertise, "advertise", is_secured=credentials is not None)
+        advertise = parse_address(advertise, "advertise")
     settings = Settings(
         supervisors=access.supervisors,
         tick_s=tick,
@@ -159,8 +175,7 @@ def _reader_of_supervisors(
     context: click.Context, access: Access
 ) -> Callable[[], tuple[str, ...]] | None:
     """What reads the list of supervisors again; None if it is not from a file."""
-    from skipring.cli.live_options import address_list
-    from skipring.runtime.addresses import check_supervisors
+    from skipring.runtime.addresses import parse_supervisors
 
     source = context.get_parameter_source("supervisors")
     path = context.meta.get(CONFIG_FILE)
@@ -168,8 +183,8 @@ def _reader_of_supervisors(
         return None
 
     def read() -> tuple[str, ...]:
-        listed = address_list(read_settings(context, path).get("supervisors", ""))
-        return check_supervisors(listed, is_secured=access.is_secured)
+        listed = read_settings(context, path).get("supervisors", "")
+        return parse_supervisors(listed, is_secured=access.is_secured)
 
     return read
 

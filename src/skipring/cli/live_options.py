@@ -1,27 +1,26 @@
-"""What the commands of a live ring have in common: whom they talk to, and who they are.
+"""Options that the commands of a live ring share: supervisors, certificates, durations.
 
-Each option may also stand in a variable ``SKIPRING_...`` or in a file (``--config``); what is given
-on the command line counts most, what is in the file least.
+Precedence: option, environment variable ``SKIPRING_...``, settings file (``--config``), context,
+default.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
-from msgspec import Struct
 
 from skipring.cli.settings_file import config_option
-from skipring.errors import InputError
-
-if TYPE_CHECKING:
-    from skipring.runtime.credentials import Credentials
 
 SECONDS: Final = click.FloatRange(0.01, 3600)
+INTERRUPTED: Final = 130  # exit status after Ctrl-C
+LEVELS: Final = ("debug", "info", "warning", "error")
+SUPERVISOR_LISTEN: Final = "127.0.0.1:7400"
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -44,81 +43,77 @@ tick_option = click.option(
 supervisors_option = click.option(
     "--supervisor",
     "supervisors",
-    required=True,
     metavar="HOST:PORT[,...]",
     envvar="SKIPRING_SUPERVISOR",
-    help="Or SKIPRING_SUPERVISOR.",
+    help="Or SKIPRING_SUPERVISOR, or a context.  [default: 127.0.0.1:7400]",
 )
 
 _CREDENTIALS: Final = tuple(
     click.option(
-        f"--{name}", type=FILE, metavar="FILE", envvar=f"SKIPRING_{name.upper()}", help=text
+        f"--tls-{name}", type=FILE, metavar="FILE", envvar=f"SKIPRING_TLS_{name.upper()}", help=text
     )
     for name, text in (
         ("ca", "Certificate of the cluster's authority."),
-        ("cert", "Our certificate."),
-        ("key", "The key of our certificate."),
+        ("cert", "Certificate of this process."),
+        ("key", "The key of that certificate."),
     )
 )
-
-
-class Access(Struct, frozen=True, kw_only=True):
-    """Whom a command talks to, and what it shows to them."""
-
-    supervisors: tuple[str, ...] = ()
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-
-    @property
-    def is_secured(self) -> bool:
-        """True if there is a certificate."""
-        return self.cert is not None
-
-    def credentials(self) -> Credentials | None:
-        """Our certificate, checked; None if there is none."""
-        given = {name: getattr(self, name) for name in ("ca", "cert", "key")}
-        missing = [f"--{name}" for name, path in given.items() if path is None]
-        if len(missing) == len(given):
-            return None
-        if self.ca is None or self.cert is None or self.key is None:
-            raise InputError(
-                f"{' and '.join(missing)}: missing; --ca, --cert and --key go together"
-            )
-        from skipring.runtime.credentials import Credentials
-
-        return Credentials.load(self.ca, self.cert, self.key)
-
 
 Command = Callable[..., Any]
 
 
 def access_options(command: Command) -> Command:
-    """Give a command that talks to a ring its options, as one ``access``."""
-    return supervisors_option(identity_options(command))
-
-
-def identity_options(command: Command) -> Command:
-    """Give a command the options that say who it is, as one ``access``."""
+    """Add the options of a command that talks to a ring; it receives them as ``access``."""
 
     @wraps(command)
     def with_access(
         *,
-        ca: Path | None,
-        cert: Path | None,
-        key: Path | None,
-        supervisors: str = "",
+        supervisors: str | None,
+        tls_ca: Path | None,
+        tls_cert: Path | None,
+        tls_key: Path | None,
         **others: Any,  # noqa: ANN401  (the options of any command)
     ) -> Any:  # noqa: ANN401
-        addresses = address_list(supervisors)
-        access = Access(supervisors=addresses, ca=ca, cert=cert, key=key)
+        from skipring.runtime.access import Access
+
+        access = Access.resolve(supervisors, ca=tls_ca, cert=tls_cert, key=tls_key)
         return command(access=access, **others)
 
+    return supervisors_option(_credential_options(with_access))
+
+
+def identity_options(command: Command) -> Command:
+    """Add the options of a command's own certificate; it receives them as ``access``."""
+
+    @wraps(command)
+    def with_identity(
+        *,
+        tls_ca: Path | None,
+        tls_cert: Path | None,
+        tls_key: Path | None,
+        **others: Any,  # noqa: ANN401  (the options of any command)
+    ) -> Any:  # noqa: ANN401
+        from skipring.runtime.access import Access
+
+        access = Access.files(ca=tls_ca, cert=tls_cert, key=tls_key)
+        return command(access=access, **others)
+
+    return _credential_options(with_identity)
+
+
+def _credential_options(command: Command) -> Command:
     for option in (*_CREDENTIALS, config_option):
-        with_access = option(with_access)
-    return with_access
+        command = option(command)
+    return command
 
 
-def address_list(supervisors: str) -> tuple[str, ...]:
-    """The addresses in ``HOST:PORT,HOST:PORT``."""
-    return tuple(address.strip() for address in supervisors.split(",") if address.strip())
+def duration(_: click.Context | None, __: click.Parameter | None, text: str) -> float:
+    """Return the seconds of a text such as 500ms, 10s, 5m, 2h or 7d; without a unit, seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(f"{text!r} is not a duration such as 500ms, 10s or 5m")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+_DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d|)")
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

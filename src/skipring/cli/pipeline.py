@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skipring.cli.live_options import Access, access_options
+from skipring.cli.live_options import access_options
 from skipring.cli.options import FILE
 from skipring.cli.spark_options import SparkChoice, spark_options
 
 if TYPE_CHECKING:
+    from skipring.runtime.access import Access
     from skipring.spark.pipeline.running import Plan, Tell
 
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
@@ -141,7 +142,6 @@ def _plan(
     fail_on_data_loss: bool,
 ) -> Plan:
     """What the options say, checked; nothing is written yet."""
-    from skipring.runtime.addresses import check_supervisors
     from skipring.spark.options import ReadOptions
     from skipring.spark.pipeline.about import Wish, agreed
     from skipring.spark.pipeline.running import OFFSETS_MAX, Plan
@@ -149,16 +149,15 @@ def _plan(
 
     if available_now and trigger is not None:
         raise click.UsageError("give --trigger or --available-now, not both")
-    credentials = access.credentials()
-    supervisors = check_supervisors(access.supervisors, is_secured=credentials is not None)
+    access.credentials()  # refuse now what Spark's workers would refuse later
     if window is not None and window != int(window):
         raise click.BadParameter("a window is a whole number of seconds", param_hint="--window")
     files = {name: getattr(access, name) for name in ("ca", "cert", "key")}
-    given = {name: str(file.resolve()) for name, file in files.items() if file is not None}
-    given |= {"supervisor": ",".join(supervisors), "subscribe": subscribe}
+    given = {name: str(Path(file).resolve()) for name, file in files.items() if file is not None}
+    given |= {"supervisor": ",".join(access.supervisors), "subscribe": subscribe}
     read = ReadOptions.parse(given, is_stream=True)
     wish = Wish(
-        supervisors=supervisors,
+        supervisors=access.supervisors,
         topics=read.topics,
         values=None if values is None else Format(values),
         window_s=None if window is None else int(window),

@@ -162,7 +162,7 @@ class RingWatch:
         return Group(*parts, Text(), self._table(portrait, page.glyphs, table - 2))
 
     def _nobody(self) -> Text:
-        return Text(f"nobody subscribes to {self.inspection.snapshot.topic!r}")
+        return Text(f"{self.inspection.snapshot.topic!r} has no members")
 
     def _headlines(self, glyphs: Glyphs) -> list[RenderableType]:
         """How the topic stands, in a line; and in another one what hinders us, if anything."""

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from skipring.cli.live_options import SECONDS, Access, access_options
+from skipring.cli.live_options import SECONDS, access_options
 
 if TYPE_CHECKING:
+    from skipring.runtime.access import Access
     from skipring.watch.overview import Overview
 
 KILLED: Final = 128  # and the number of a signal are the exit status of who was stopped by it

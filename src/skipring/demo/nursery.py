@@ -27,7 +27,6 @@ from typing import Any, Final
 WARM: Final = (
     "skipring.cli",
     "skipring.runtime.client",
-    "skipring.runtime.following",
     "skipring.runtime.serving",
     "structlog.stdlib",
     "uvloop",

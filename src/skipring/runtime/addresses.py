@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from ipaddress import ip_address
@@ -16,6 +17,10 @@ from skipring.wire.values import shown
 
 ADDRESSES_MAX: Final = 100_000  # Limit of ours: the members of all topics of a process, and more.
 PORT_MAX: Final = (1 << 16) - 1
+SCHEME: Final = "skipring://"
+LOOPBACK: Final = "127.0.0.1"
+SUPERVISOR_PORT: Final = 7400  # Our choice; no service of the field uses it.
+DEFAULT_SUPERVISOR: Final = f"{LOOPBACK}:{SUPERVISOR_PORT}"
 
 
 class AddressBook:
@@ -76,33 +81,57 @@ def supervisor_at(address: Address) -> NodeId:
     return f"{SUPERVISOR}@{address}"
 
 
-# -- what a person has written -----------------------------------------------------------------
+# -- addresses as users write them -------------------------------------------------------------
 
 
-def split_address(text: Address, what: str, *, is_secured: bool) -> tuple[str, int]:
-    """Cut ``HOST:PORT``, IPv6 in brackets; without certificates only loopback is accepted."""
-    host, colon, port = text.rpartition(":")
+def parse_address(text: str, parameter: str) -> Address:
+    """Normalize ``PORT``, ``:PORT``, ``HOST:PORT`` or ``skipring://HOST:PORT`` to ``HOST:PORT``.
+
+    Without a host the address is on loopback. An IPv6 host stands in brackets.
+    """
+    plain = text.strip().removeprefix(SCHEME).removesuffix("/")
+    host, _, port = plain.rpartition(":")
+    host = host or LOOPBACK
     is_bracketed = host.startswith("[") and host.endswith("]")
     is_port = port.isascii() and port.isdecimal() and int(port) <= PORT_MAX
-    if not colon or not host or not is_port or (":" in host and not is_bracketed):
-        raise InputError(f"{what}: expected HOST:PORT (IPv6 as [::1]:PORT), got {shown(text)}")
+    if not is_port or (":" in host and not is_bracketed) or not _is_host(host):
+        raise InputError(
+            f"expected HOST:PORT, PORT or {SCHEME}HOST:PORT (IPv6 as [::1]:PORT), "
+            f"got {shown(text)}",
+            parameter=parameter,
+        )
+    return f"{host}:{int(port)}"
+
+
+def _is_host(host: str) -> bool:
+    return not re.search(r"[\s/@,]", host)
+
+
+def split_address(text: str, parameter: str, *, is_secured: bool) -> tuple[str, int]:
+    """Parse an address into host and port; refuse hosts beyond loopback without certificates."""
+    host, _, port = parse_address(text, parameter).rpartition(":")
     host = host.strip("[]")
     if not is_secured and not is_loopback(host):
         raise InputError(
-            f"{what}: {shown(host)} can be reached from other machines, and there are no "
-            "certificates; use an address such as 127.0.0.1, or --ca, --cert and --key "
-            "(`skipring certs` makes them)"
+            f"{shown(host)} can be reached from other machines, and there are no certificates; "
+            "use a loopback address such as 127.0.0.1, or certificates "
+            "(`skipring certs` creates them)",
+            parameter=parameter,
         )
     return host, int(port)
 
 
-def check_supervisors(supervisors: Sequence[Address], *, is_secured: bool) -> tuple[Address, ...]:
-    """Refuse addresses of supervisors that are none, or that need certificates."""
-    if not supervisors:
-        raise InputError("--supervisor: no address given; expected HOST:PORT")
-    for address in supervisors:
-        split_address(address, "--supervisor", is_secured=is_secured)
-    return tuple(supervisors)
+def parse_supervisors(supervisors: str | Iterable[str], *, is_secured: bool) -> tuple[Address, ...]:
+    """Normalize a list of supervisors, or its comma-separated text such as a URL."""
+    parts = supervisors.split(",") if isinstance(supervisors, str) else list(supervisors)
+    parts = [part for part in parts if part.strip().removeprefix(SCHEME)]
+    if not parts:
+        raise InputError("no address given; expected HOST:PORT", parameter="supervisor")
+    for part in parts:
+        _, port = split_address(part, "supervisor", is_secured=is_secured)
+        if port == 0:
+            raise InputError(f"port 0 cannot be dialled: {shown(part)}", parameter="supervisor")
+    return tuple(dict.fromkeys(parse_address(part, "supervisor") for part in parts))
 
 
 def local_host_towards(address: Address) -> str:
@@ -110,14 +139,14 @@ def local_host_towards(address: Address) -> str:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if is_loopback(host):
-        return "127.0.0.1"
+        return LOOPBACK
     try:
         family, kind, protocol, _, where = getaddrinfo(host, int(port), type=SOCK_DGRAM)[0]
         with socket(family, kind, protocol) as probe:
             probe.connect(where)  # nothing is sent
             return str(probe.getsockname()[0])
     except (OSError, UnicodeError):
-        return "127.0.0.1"
+        return LOOPBACK
 
 
 def is_anywhere(host: str) -> bool:

@@ -15,10 +15,12 @@ from skipring.core.archive import Archive
 from skipring.core.effects import Confirmed, Deliver
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import IdentityError, InputError, MessageError, SkipringError
+from skipring.runtime.access import Access
 from skipring.runtime.addresses import (
     is_anywhere,
     join_address,
     local_host_towards,
+    parse_address,
     split_address,
     supervisor_of,
 )
@@ -32,12 +34,11 @@ from skipring.storage.identity import check_name, node_id
 from skipring.storage.publications import PublicationStore
 from skipring.storage.trace import DeliveryTrace
 from skipring.wire.runtime_messages import Address
-from skipring.wire.values import check_address, check_topic, shown
+from skipring.wire.values import check_topic, shown
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
-SCHEME: Final = "skipring://"
 FLUSHES_PER_TICK: Final = 10  # as in Settings
 NOT_CONNECTED: Final = "not connected; use it inside `async with skipring.connect(...)`"
 
@@ -190,7 +191,7 @@ class Connection:
 
 
 def connect(  # noqa: PLR0913  (each is named, and all but the first can be left out)
-    url: str,
+    url: str | None = None,
     *,
     data_dir: str | Path | None = None,
     name: str | None = None,
@@ -201,23 +202,33 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first can be left
     cert: str | Path | None = None,
     key: str | Path | None = None,
 ) -> Connection:
-    """A connection to the rings of some supervisors, to be used in ``async with``.
+    """Return a connection to a cluster, to be used in ``async with``.
 
-    With a data directory the node's name and all publications are kept there, without one all is
-    in memory. ``ca``, ``cert`` and ``key`` are files of ``skipring certs``; without them nothing
-    leaves this machine. InputError if something of it cannot be used.
+    ``url`` lists the supervisors: ``skipring://host:port[,host:port...]``, ``host:port`` or a port
+    on loopback. Without it the connection uses SKIPRING_SUPERVISOR, the selected context or
+    127.0.0.1:7400. With a data directory the node's name and all publications are stored there;
+    without one they are in memory. ``ca``, ``cert`` and ``key`` are files of ``skipring certs``;
+    without them nothing leaves this machine. InputError names an argument that cannot be used.
     """
     if not _is_seconds(tick_s):
-        raise InputError(f"tick_s is a number of seconds above 0, not {tick_s!r}")
+        raise InputError(
+            f"expected a number of seconds above 0, got {tick_s!r}", parameter="tick_s"
+        )
+    if url is not None and not isinstance(url, str):
+        raise InputError(f"expected a text, got {type(url).__name__}", parameter="url")
     directory = None if data_dir is None else Path(data_dir).expanduser()
-    credentials = _credentials(ca, cert, key)
-    is_secured = credentials is not None
+    access = Access.resolve(url, ca=ca, cert=cert, key=key)
+    credentials, is_secured = access.credentials(), access.is_secured
     if advertise is not None:
         split_address(advertise, "advertise", is_secured=is_secured)
-    supervisors = _supervisors(url, is_secured=is_secured)
+        advertise = parse_address(advertise, "advertise")
+    supervisors = access.supervisors
     host, port = _listen(listen, supervisors[0], is_secured=is_secured)
     if is_anywhere(host) and advertise is None:
-        raise InputError(f"nobody can dial {host}; say with advertise where others find us")
+        raise InputError(
+            f"peers cannot dial {host}; give the address that they dial in advertise",
+            parameter="listen",
+        )
     settings = Settings(
         supervisors=supervisors,
         tick_s=tick_s,
@@ -237,18 +248,6 @@ def _is_seconds(value: object) -> bool:
     return isinstance(value, int | float) and 0 < value < inf
 
 
-def _credentials(
-    ca: str | Path | None, cert: str | Path | None, key: str | Path | None
-) -> Credentials | None:
-    if ca is None and cert is None and key is None:
-        return None
-    if ca is None or cert is None or key is None:
-        raise InputError("ca, cert and key go together; give all three, or none")
-    from skipring.runtime.credentials import Credentials  # noqa: PLC0415  (few need it)
-
-    return Credentials.load(Path(ca), Path(cert), Path(key))
-
-
 def _listen(listen: str | None, supervisor: Address, *, is_secured: bool) -> tuple[str, int]:
     """Where to listen: any port, at the address from which we get to the supervisor."""
     if listen is None:
@@ -256,24 +255,10 @@ def _listen(listen: str | None, supervisor: Address, *, is_secured: bool) -> tup
     return split_address(listen, "listen", is_secured=is_secured)
 
 
-def _supervisors(url: str, *, is_secured: bool) -> tuple[Address, ...]:
-    form = f"{SCHEME}host:port[,host:port...]"
-    if not str(url).startswith(SCHEME):
-        raise InputError(f"an address is of the form {form}, not {shown(str(url))}")
-    addresses = tuple(url.removeprefix(SCHEME).removesuffix("/").split(","))
-    for address in addresses:
-        try:
-            check_address(address)
-        except MessageError:
-            raise InputError(f"an address is of the form {form}, not {shown(url)}") from None
-        split_address(address, "the supervisor", is_secured=is_secured)
-    return addresses
-
-
 def _name(name: str | None, directory: Path | None, credentials: Credentials | None) -> NodeId:
     """What the node is called; empty if its directory may know it."""
     if name is not None:
-        check_name(name, "name")
+        check_name(name, parameter="name")
         if credentials is not None and not may_act_as(credentials.name, name):
             raise IdentityError(
                 f"the certificate is called {credentials.name}: the node may be called that, or "

@@ -5,17 +5,19 @@ The judge is the one of the simulator (``world/legitimacy.py``); here stands wha
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from skipring.core.peers import NodeId
-from skipring.errors import InputError
-from skipring.runtime.inspector import Inspection
+from skipring.errors import InputError, UnreachableError
+from skipring.runtime.inspector import Contents, Inspection, Inspector
 from skipring.wire.runtime_messages import JournalEntry, JournalPage
 from skipring.world.legitimacy import Layer, Violation, publication_violations, violations
 
+POLL_S: Final = 0.2  # Guess: an inspection of a small ring takes some milliseconds.
 NAMED_MAX: Final = 5  # Our guess: so many nodes are named in a sentence, then it is "and 7 more".
 
 SILENT: Final = "it does not answer"
@@ -93,6 +95,26 @@ def diagnose(inspection: Inspection) -> Diagnosis:
         violations=found,
         advice=tuple(_advice(inspection, members, found)),
     )
+
+
+async def wait_healthy(inspector: Inspector, timeout_s: float, members_min: int = 1) -> Diagnosis:
+    """Diagnose a topic until it is healthy or the time is over; return the last diagnosis.
+
+    UnreachableError if no supervisor has answered by then.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout_s
+    while True:
+        try:
+            diagnosis = diagnose(await inspector.inspect(Contents.DIFFERENCES))
+        except UnreachableError:
+            if clock() >= deadline:
+                raise
+        else:
+            is_enough = diagnosis.is_healthy and diagnosis.members >= members_min
+            if is_enough or clock() >= deadline:
+                return diagnosis
+        await asyncio.sleep(min(POLL_S, max(deadline - clock(), 0)))
 
 
 class Explanation(Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.trie import PublicationTrie
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
-from skipring.runtime.addresses import check_supervisors
+from skipring.runtime.addresses import parse_supervisors
 from skipring.runtime.outsider import Outsider
 from skipring.wire.runtime_messages import (
     Address,
@@ -82,7 +82,7 @@ async def inspector_of(
     supervisors: Sequence[Address], topic: TopicId, credentials: Credentials | None = None
 ) -> AsyncIterator[Inspector]:
     """Somebody who looks at a topic; InputError if an address or the topic cannot be."""
-    check_supervisors(supervisors, is_secured=credentials is not None)
+    supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
     try:
         check_topic(topic)
     except MessageError as error:
@@ -200,7 +200,7 @@ class Inspector:
                 self.is_refused = True
                 raise UnreachableError(
                     f"the supervisor at {self._supervisor} does not serve {self._topic!r}; "
-                    "start it with an --allow-topic that fits, or choose another topic"
+                    "allow the topic where it is started, or choose another topic"
                 )
         raise UnreachableError(self._outsider.no_supervisor_of(self._topic))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args
 
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
-from skipring.errors import UnreachableError
+from skipring.errors import UnreachableError, VolatileMembersError
 from skipring.runtime.addresses import AddressBook, supervisor_at, supervisor_of
 from skipring.runtime.errands import NO_DISK
 from skipring.runtime.links import Links
@@ -130,6 +130,11 @@ class Outsider:
                 refused = (answer.reason for answer in answers if isinstance(answer, Refused))
                 tried[node] = next(refused, "no answer")
             self._located.pop(topic, None)
+        if tried and set(tried.values()) == {NO_DISK}:
+            raise VolatileMembersError(
+                f"no member of {topic!r} stores publications on disk; start a node with a data "
+                "directory, or accept storage in memory"
+            )
         raise UnreachableError(_nobody_took(topic, tried))
 
     async def _publish_through(
@@ -243,18 +248,13 @@ class Outsider:
 
 
 def nobody_in(topic: TopicId) -> str:
-    """That a topic has no members, and what to do."""
-    return f"nobody subscribes to {topic!r}; start a node that does"
+    """Return the sentence that a topic has no members, and the remedy."""
+    return f"{topic!r} has no members; start a node (`skipring node`) that subscribes to it"
 
 
 def _nobody_took(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
     if not tried:
         return nobody_in(topic)
-    if set(tried.values()) == {NO_DISK}:
-        return (
-            f"no member of {topic!r} keeps its publications on a disk; start a node with --data, "
-            "or be content with memory (--volatile)"
-        )
     why = ", ".join(f"{node}: {reason}" for node, reason in islice(tried.items(), SHOWN_MAX))
     return f"no member of {topic!r} took the publication ({why}); is it still running?"
 

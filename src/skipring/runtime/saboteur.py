@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
-from skipring.runtime.addresses import check_supervisors
+from skipring.runtime.addresses import parse_supervisors
 from skipring.runtime.chaos import NO_CHAOS
 from skipring.runtime.inspector import Contents, Inspector
-from skipring.runtime.outsider import ANSWER_S, Outsider
+from skipring.runtime.outsider import ANSWER_S, Outsider, nobody_in
 from skipring.runtime.sabotage import Damages, numbered
 from skipring.wire.damages import AskConsent, Crash, Damage, Done
 from skipring.wire.runtime_messages import Address, NodeStatus, Refused
@@ -33,7 +33,7 @@ async def saboteur_of(
     supervisors: Sequence[Address], topic: TopicId, credentials: Credentials | None = None
 ) -> AsyncIterator[Saboteur]:
     """Somebody who damages a topic; InputError if an address or the topic cannot be."""
-    check_supervisors(supervisors, is_secured=credentials is not None)
+    supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
     try:
         check_topic(topic)
     except MessageError as error:
@@ -70,7 +70,7 @@ class Saboteur:
         inspection = await Inspector(self._outsider, self._topic).inspect(Contents.NOTHING)
         members = {node: each for node, each in inspection.statuses.items() if each.member}
         if not members:
-            raise UnreachableError(f"nobody subscribes to {self._topic!r}; start a node that does")
+            raise UnreachableError(nobody_in(self._topic))
         return members
 
     async def inflict(self, damages: Damages) -> Damages:

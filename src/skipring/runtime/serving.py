@@ -17,9 +17,9 @@ from skipring.core.effects import Deliver
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import IdentityError, InputError, MessageError, SkipringError
 from skipring.runtime.addresses import (
-    check_supervisors,
     is_anywhere,
     is_loopback,
+    parse_supervisors,
     split_address,
 )
 from skipring.runtime.durability import opened
@@ -68,7 +68,7 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 
 async def serve_supervisor(settings: Settings, place: Place, announce: Announce) -> signal.Signals:
     """Run a supervisor until it is asked to stop; return by which signal."""
-    host, port = split_address(place.listen, "--listen", is_secured=_is_secured(settings))
+    host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
     if settings.credentials is not None and not may_act_as("supervisor", settings.credentials.name):
         raise IdentityError(
             f"the certificate is called {settings.credentials.name}, and a supervisor's is called "
@@ -106,11 +106,12 @@ async def serve_node(
 
     On SIGHUP the list of supervisors is asked for again, and topics move if it has changed.
     """
-    host, port = split_address(place.listen, "--listen", is_secured=_is_secured(settings))
-    check_supervisors(settings.supervisors, is_secured=_is_secured(settings))
+    host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
+    parse_supervisors(settings.supervisors, is_secured=_is_secured(settings))
     if is_anywhere(host) and settings.advertised is None:
         raise InputError(
-            f"--listen: nobody can dial {host}; say with --advertise where others find this node"
+            f"peers cannot dial {host}; give the address that they dial in advertise",
+            parameter="listen",
         )
     for topic in topics:
         _check_topic(topic)
@@ -150,13 +151,13 @@ def _check_topic(topic: TopicId) -> None:
     try:
         check_topic(topic)
     except MessageError as error:
-        raise InputError(f"--topic: {error}") from None
+        raise InputError(str(error), parameter="topic") from None
 
 
 def _name_of(data: Path | None, name: NodeId | None, credentials: Credentials | None) -> NodeId:
     """What the node is called: as told, as before, as its certificate, or anyhow."""
     if name is not None:
-        check_name(name, "--name")
+        check_name(name, parameter="name")
     elif credentials is not None:
         name = credentials.name
     called = node_id(data, name) if data is not None else name or _any_name()
@@ -198,7 +199,7 @@ def _show(source: Source, settings: Settings, place: Place, stack: AsyncExitStac
     """Show how the process is: on loopback plainly, elsewhere to those with a certificate."""
     if place.metrics is None:
         return
-    host, port = split_address(place.metrics, "--metrics", is_secured=_is_secured(settings))
+    host, port = split_address(place.metrics, "metrics", is_secured=_is_secured(settings))
     context = None
     if settings.credentials is not None and not is_loopback(host):
         context = settings.credentials.server_context()

@@ -6,23 +6,17 @@ which option it is, and what may be there instead.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from msgspec import Struct
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import InputError, MessageError
-from skipring.runtime.addresses import check_supervisors
+from skipring.runtime.access import Access
 from skipring.spark.offsets import Position, parse_positions
-from skipring.wire.runtime_messages import Address
 from skipring.wire.values import NUMBER_MAX, SURVEY_BITS_MAX, check_node, check_topic, shown
-
-if TYPE_CHECKING:  # it reads certificates, which few processes need
-    from skipring.runtime.credentials import Credentials
 
 ACCESS_OPTIONS: Final = ("supervisor", "ca", "cert", "key")
 READ_OPTIONS: Final = (
@@ -46,45 +40,6 @@ _BOOLEANS: Final = {"true": True, "false": False}
 _MILLISECONDS_MAX: Final = NUMBER_MAX // 1000
 
 Offsets = str | dict[TopicId, Position]  # "earliest", "latest", or a position in each topic
-
-
-class Access(Struct, frozen=True, kw_only=True):
-    """Whom to ask, and what to show to them; the files are read where they are used."""
-
-    supervisors: tuple[Address, ...]
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-
-    @classmethod
-    def of(cls, given: _Given) -> Self:
-        """What the options say; the supervisor may also stand in SKIPRING_SUPERVISOR."""
-        text = given.text("supervisor") or os.environ.get("SKIPRING_SUPERVISOR", "")
-        supervisors = tuple(part.strip() for part in text.split(",") if part.strip())
-        if not supervisors:
-            raise InputError(
-                'option "supervisor" is missing; say where the supervisor listens, as in '
-                '.option("supervisor", "127.0.0.1:7400"), or set SKIPRING_SUPERVISOR'
-            )
-        files = {name: given.text(name) for name in ("ca", "cert", "key")}
-        missing = [name for name, file in files.items() if file is None]
-        if missing and len(missing) < len(files):
-            raise InputError(
-                f'options "ca", "cert" and "key" go together; {" and ".join(missing)} is missing'
-            )
-        try:
-            check_supervisors(supervisors, is_secured=not missing)
-        except InputError as error:
-            raise InputError(str(error).replace("--", "")) from None  # here it is no command line
-        return cls(supervisors=supervisors, **files)
-
-    def credentials(self) -> Credentials | None:
-        """Our certificate, checked; None if there is none."""
-        if self.ca is None or self.cert is None or self.key is None:
-            return None
-        from skipring.runtime.credentials import Credentials  # noqa: PLC0415  (as above)
-
-        return Credentials.load(Path(self.ca), Path(self.cert), Path(self.key))
 
 
 class ReadOptions(Struct, frozen=True, kw_only=True):
@@ -119,7 +74,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
         if since is not None and given.text("startingOffsets") is not None:
             raise InputError('give "startingOffsets" or "startingTimestamp", not both')
         return cls(
-            access=Access.of(given),
+            access=_access(given),
             topics=topics,
             starting=EARLIEST if since is not None else starting,
             ending=ending,
@@ -151,7 +106,7 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
         except MessageError as error:
             raise InputError(str(error)) from None
         return cls(
-            access=Access.of(given),
+            access=_access(given),
             topic=topic,
             publisher=publisher,
             write_id=given.text("writeId"),
@@ -195,6 +150,12 @@ class _Given:
         if not text.isascii() or not text.isdigit() or not first <= int(text) <= last:
             raise InputError(f'"{name}" is a number from {first} to {last}, not {shown(text)}')
         return int(text)
+
+
+def _access(given: _Given) -> Access:
+    """Return the cluster that the options name, else that of the environment or the context."""
+    files = {name: given.text(name) for name in ("ca", "cert", "key")}
+    return Access.resolve(given.text("supervisor"), **files)
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:

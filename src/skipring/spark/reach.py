@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
+from skipring.runtime.access import Access
 from skipring.runtime.loops import new_loop
 from skipring.runtime.outsider import Outsider
 from skipring.runtime.surveying import (
@@ -22,7 +23,6 @@ from skipring.runtime.surveying import (
     survey,
     survey_of,
 )
-from skipring.spark.options import Access
 from skipring.wire.runtime_messages import Address, DeliveryPage, Published, StoredPage
 
 Result = TypeVar("Result")

@@ -26,7 +26,7 @@ def node_id(directory: Path, name: str | None = None) -> NodeId:
     IdentityError if one of them is no name for a node, or if they differ.
     """
     if name is not None:
-        check_name(name, "the name given")
+        check_name(name, parameter="name")
     path = directory / FILE
     with failures_told(directory):
         make_directory(directory)
@@ -35,7 +35,7 @@ def node_id(directory: Path, name: str | None = None) -> NodeId:
             made = name or "".join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))
             write_durably(path, f"{made}\n".encode())
             return made
-    check_name(kept, str(path))
+    check_name(kept, parameter=str(path))
     if name not in (None, kept):
         raise IdentityError(
             f"{path}: this node is called {kept}, not {name}; "
@@ -52,12 +52,15 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def check_name(name: str, place: str) -> None:
-    """Refuse what no node can be called; the place is where the name comes from."""
+def check_name(name: str, *, parameter: str) -> None:
+    """Refuse a name that no node can have; ``parameter`` states where it comes from."""
     if not _FORM.fullmatch(name):
         raise IdentityError(
-            f"{place}: {name[:80]!r} is no name for a node; "
-            "it has 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'"
+            f"{name[:80]!r} is no name for a node; "
+            "it has 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'",
+            parameter=parameter,
         )
     if name == SUPERVISOR:
-        raise IdentityError(f"{place}: {name!r} is the supervisor's own name; take another")
+        raise IdentityError(
+            f"{name!r} is the supervisor's own name; choose another", parameter=parameter
+        )

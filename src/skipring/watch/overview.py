@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError, UnreachableError
-from skipring.runtime.addresses import check_supervisors
+from skipring.runtime.addresses import parse_supervisors
 from skipring.runtime.inspector import Contents, Inspection, Inspector
 from skipring.runtime.outsider import Outsider
 from skipring.wire.runtime_messages import Address
@@ -105,7 +105,7 @@ class Observer:
     def __init__(
         self, supervisors: Sequence[Address], credentials: Credentials | None = None
     ) -> None:
-        self._supervisors = check_supervisors(supervisors, is_secured=credentials is not None)
+        self._supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
         # What somebody publishes while watching may be in memory only, where members have no disk.
         self.outsider = Outsider(
             self._supervisors, rng=Random(), credentials=credentials, is_volatile=True

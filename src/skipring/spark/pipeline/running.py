@@ -18,10 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from skipring.errors import SkipringError, StoreBusyError
+from skipring.runtime.access import Access
 from skipring.spark import register
 from skipring.spark.deliveries import NAME
 from skipring.spark.failures import spark_failures_told
-from skipring.spark.options import Access, ReadOptions
+from skipring.spark.options import ReadOptions
 from skipring.spark.pipeline.about import CHECKPOINT, About, write_about
 from skipring.spark.pipeline.batches import Figures, Steps
 from skipring.spark.pipeline.bronze import together

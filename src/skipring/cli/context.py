@@ -1,0 +1,128 @@
+"""``skipring context``: clusters by name, so that commands need no addresses and certificates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from skipring.runtime.contexts import Context
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def context() -> None:
+    """Store addresses and certificates of clusters under names.
+
+    Commands use the selected context where neither an option nor the environment names a
+    supervisor. SKIPRING_CONTEXT selects another one for one shell.
+    """
+
+
+@context.command()
+@click.argument("name")
+@click.option(
+    "--supervisor", required=True, metavar="HOST:PORT[,...]", help="Supervisors of the cluster."
+)
+@click.option("--tls-ca", metavar="FILE", help="Certificate of the cluster's authority.")
+@click.option("--tls-cert", metavar="FILE", help="Your certificate.")
+@click.option("--tls-key", metavar="FILE", help="The key of your certificate.")
+def save(
+    name: str, supervisor: str, tls_ca: str | None, tls_cert: str | None, tls_key: str | None
+) -> None:
+    """Save a context under NAME; an older one of that name is replaced."""
+    from skipring.runtime.access import Access
+    from skipring.runtime.contexts import Context, Contexts
+
+    access = Access.given(supervisor, ca=tls_ca, cert=tls_cert, key=tls_key)
+    access.credentials()  # refuse now what a connection would refuse later
+    ca, cert, key = (
+        None if file is None else str(Path(file).resolve())
+        for file in (access.ca, access.cert, access.key)
+    )
+    contexts = Contexts.load()
+    contexts.add(name, Context(supervisor=",".join(access.supervisors), ca=ca, cert=cert, key=key))
+    contexts.save()
+    if contexts.selected != name:
+        click.echo(f"saved; select it with: skipring context use {name}")
+
+
+@context.command()
+@click.argument("name")
+def use(name: str) -> None:
+    """Select the context NAME for all later commands."""
+    from skipring.runtime.contexts import SELECTED, Contexts
+
+    contexts = Contexts.load()
+    contexts.find(name)
+    contexts.current = name
+    contexts.save()
+    if contexts.selected != name:
+        click.echo(f"{SELECTED}={contexts.selected} takes precedence in this shell", err=True)
+
+
+@context.command("list")
+@_json
+def list_contexts(as_json: bool) -> None:
+    """List all contexts; an asterisk marks the selected one."""
+    from skipring.runtime.contexts import Contexts
+
+    contexts = Contexts.load()
+    for name, each in sorted(contexts.contexts.items()):
+        if as_json:
+            click.echo(json.dumps(_row(name, each, is_selected=name == contexts.selected)))
+        else:
+            mark = "*" if name == contexts.selected else " "
+            click.echo(f"{mark} {name}  {each.supervisor}{'  TLS' if each.cert else ''}")
+    if not contexts.contexts and not as_json:
+        click.echo("no contexts; save one with: skipring context save NAME --supervisor HOST:PORT")
+
+
+@context.command()
+@click.argument("name", required=False)
+@_json
+def show(name: str | None, as_json: bool) -> None:
+    """Show the context NAME, or else the selected one."""
+    from skipring.errors import InputError
+    from skipring.runtime.contexts import Contexts
+
+    contexts = Contexts.load()
+    name = name or contexts.selected
+    if name is None:
+        raise InputError("no context is selected; select one with: skipring context use NAME")
+    row = _row(name, contexts.find(name), is_selected=name == contexts.selected)
+    if as_json:
+        click.echo(json.dumps(row))
+        return
+    for field, value in row.items():
+        if value is not None:
+            click.echo(f"{field:<11}{value}")
+
+
+@context.command()
+@click.argument("name")
+def delete(name: str) -> None:
+    """Delete the context NAME."""
+    from skipring.runtime.contexts import Contexts
+
+    contexts = Contexts.load()
+    contexts.find(name)
+    del contexts.contexts[name]
+    if contexts.current == name:
+        contexts.current = None
+    contexts.save()
+
+
+def _row(name: str, each: Context, *, is_selected: bool) -> dict[str, object]:
+    return {
+        "name": name,
+        "selected": is_selected,
+        "supervisor": each.supervisor,
+        "tls_ca": each.ca,
+        "tls_cert": each.cert,
+        "tls_key": each.key,
+    }

@@ -1,0 +1,179 @@
+"""``skipring dev``: a supervisor and three nodes for development, in one command."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import tempfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from skipring.cli.live_options import INTERRUPTED, LEVELS, SECONDS, SUPERVISOR_LISTEN
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from skipring.runtime.dev_cluster import Child, DevCluster
+
+POLL_S: Final = 0.1
+READY_S: Final = 60.0  # Guess: a ring of three forms in a second, on a loaded machine in ten.
+NODES_MAX: Final = 64
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep data here.  [default: a temporary directory, deleted at the end]",
+)
+@click.option("--topic", "topics", multiple=True, default=["news"], show_default=True, metavar="T")
+@click.option("--nodes", type=click.IntRange(1, NODES_MAX), default=3, show_default=True)
+@click.option(
+    "--listen",
+    default=SUPERVISOR_LISTEN,
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where the supervisor listens.",
+)
+@click.option(
+    "--tick", type=SECONDS, default=0.25, show_default=True, metavar="S", help="Interval."
+)
+@click.option("--chaos", is_flag=True, help="Let skipring chaos damage these processes.")
+@click.option("--dashboard/--no-dashboard", default=None, help="[default: if it is installed]")
+@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
+def dev(
+    *,
+    data: Path | None,
+    topics: tuple[str, ...],
+    nodes: int,
+    listen: str,
+    tick: float,
+    chaos: bool,
+    dashboard: bool | None,
+    log_level: str,
+) -> int:
+    """Run a supervisor, three nodes and the dashboard on this machine until Ctrl-C."""
+    from skipring.runtime.addresses import split_address
+    from skipring.runtime.dev_cluster import DevCluster, DevSettings
+    from skipring.runtime.serving import run
+
+    split_address(listen, "listen", is_secured=False)
+    with tempfile.TemporaryDirectory(prefix="skipring-dev-") as temporary:
+        settings = DevSettings(
+            listen=listen,
+            data=(data or Path(temporary)).resolve(),
+            topics=topics,
+            nodes=nodes,
+            tick_s=tick,
+            is_chaotic=chaos,
+            log_level=log_level,
+        )
+        with DevCluster(settings) as cluster:
+            return run(_watch(cluster, has_dashboard=dashboard, is_temporary=data is None))
+
+
+async def _watch(cluster: DevCluster, *, has_dashboard: bool | None, is_temporary: bool) -> int:
+    """Print what runs, then report processes that end, until a signal."""
+    import asyncio
+
+    stop = _stop_status()
+    async with AsyncExitStack() as stack:
+        url = await _dashboard(cluster, stack, has_dashboard)
+        ready = asyncio.create_task(_ready(cluster))
+        waiting: list[asyncio.Future[Any]] = [stop, ready]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            ready.result()
+        ready.cancel()
+        if not stop.done():
+            _print_summary(cluster, url, is_temporary=is_temporary)
+        while not stop.done():
+            for child, status in cluster.reap():
+                _report_end(cluster, child, status)
+            if not cluster.children:
+                click.echo("all processes have ended", err=True)
+                return 1
+            await asyncio.wait([stop], timeout=POLL_S)
+        await asyncio.to_thread(cluster.stop)
+    return stop.result()
+
+
+def _stop_status() -> asyncio.Future[int]:
+    """Return a future of the exit status, set by the first signal that asks to stop."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[int] = loop.create_future()
+
+    def on_signal(status: int) -> None:
+        if not stop.done():
+            stop.set_result(status)
+
+    for number, status in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 0)):
+        loop.add_signal_handler(number, on_signal, status)
+    return stop
+
+
+async def _ready(cluster: DevCluster) -> None:
+    """Wait until every topic is healthy, or a bound."""
+    from skipring.runtime.diagnosis import wait_healthy
+    from skipring.runtime.inspector import inspector_of
+
+    for topic in cluster.settings.topics:
+        async with inspector_of([cluster.supervisor], topic) as inspector:
+            await wait_healthy(inspector, READY_S, members_min=cluster.settings.nodes)
+
+
+async def _dashboard(cluster: DevCluster, stack: AsyncExitStack, wanted: bool | None) -> str | None:
+    if wanted is False:
+        return None
+    try:
+        from skipring.web.serving import Dashboard
+    except ImportError:
+        if wanted:
+            raise click.UsageError(
+                "the dashboard needs: pip install 'skipring[dashboard]'"
+            ) from None
+        return None
+    shown = Dashboard(
+        [cluster.supervisor], topic=cluster.settings.topics[0], chaos=cluster.settings.is_chaotic
+    )
+    return (await stack.enter_async_context(shown)).url
+
+
+def _print_summary(cluster: DevCluster, url: str | None, *, is_temporary: bool) -> None:
+    settings = cluster.settings
+    width = max(len(each.name) for each in cluster.children.values())
+    for each in cluster.children.values():
+        click.echo(f"  {each.name:<{width}}  {each.address:<21}  pid {each.pid}")
+    if url is not None:
+        click.echo(f"  {'dashboard':<{width}}  {url}")
+    end = ", deleted at the end" if is_temporary else ""
+    click.echo(f"  {'data':<{width}}  {settings.data}{end}")
+    where = "" if cluster.supervisor == SUPERVISOR_LISTEN else f" --supervisor {cluster.supervisor}"
+    topic = shlex.quote(settings.topics[0])
+    click.echo(f"\nready; in another terminal:\n  skipring sub {topic}{where}")
+    click.echo(f'  skipring pub {topic} "hello"{where}\nCtrl-C ends everything.')
+
+
+def _report_end(cluster: DevCluster, child: Child, status: int) -> None:
+    """Report a process that has ended, and how to start it again."""
+    settings = cluster.settings
+    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended ({status})"
+    tick = f"--tick {settings.tick_s:g} --data {shlex.quote(str(child.data))}"
+    chaos = " --chaos" if settings.is_chaotic else ""
+    if child.name == "supervisor":
+        command = f"supervisor --listen {child.address} {tick}{chaos}"
+    else:
+        names = " ".join(f"--topic {shlex.quote(topic)}" for topic in settings.topics)
+        where = next(
+            (each.address for each in cluster.children.values() if each.name == "supervisor"),
+            settings.listen,
+        )
+        command = f"node --name {child.name} {names} --supervisor {where} {tick}{chaos}"
+    click.echo(f"{child.name} {how}; the others go on. Start it again with:", err=True)
+    click.echo(f"  skipring {command}", err=True)

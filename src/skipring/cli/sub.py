@@ -1,0 +1,222 @@
+"""``skipring sub``: read a topic through a member, without joining the ring."""
+
+from __future__ import annotations
+
+import base64
+import json
+import select
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from skipring.cli.live_options import access_options, duration
+
+if TYPE_CHECKING:
+    from skipring.core.publications import Publication
+    from skipring.runtime.access import Access
+
+STDOUT: Final = 1
+WAIT: Final = "10s"
+MICROSECONDS: Final = 1_000_000
+NO_KEY: Final = "-"
+
+Show = Callable[["Publication"], str | bytes]
+
+
+@click.command()
+@click.argument("topic")
+@access_options
+@click.option("--start", type=click.Choice(["all", "new"]), help="[default: all]")
+@click.option("--since", metavar="TIME", help="Only later ones: 10m, 2h, or 2026-05-31T12:00Z.")
+@click.option("--key", help="Only publications with this key.")
+@click.option("--publisher", metavar="NODE", help="Only publications of this publisher.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N publications.")
+@click.option(
+    "--follow/--no-follow", default=True, show_default=True, help="Wait for new publications."
+)
+@click.option("--exit-when-synced", is_flag=True, help="End once all members have the same.")
+@click.option(
+    "--wait",
+    callback=duration,
+    default=WAIT,
+    show_default=True,
+    metavar="TIME",
+    help="With --no-follow or --exit-when-synced: wait for a member.",
+)
+@click.option("--format", "form", metavar="TEXT", help="Print each as TEXT; see below.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON also on a terminal.")
+def sub(
+    *,
+    topic: str,
+    access: Access,
+    start: str | None,
+    since: str | None,
+    key: str | None,
+    publisher: str | None,
+    count: int | None,
+    follow: bool,
+    exit_when_synced: bool,
+    wait: float,
+    form: str | None,
+    is_json: bool,
+) -> None:
+    r"""Print the publications of a topic: the history, then new ones.
+
+    The command reads through a member and does not join the ring. On a terminal it prints time,
+    publisher, key and payload; on a pipe, a line of JSON for each.
+
+    \b
+    --format replaces:
+      %s payload   %k key       %p publisher  %n sequence number
+      %t topic     %T time (ms) %h headers    %i id
+      %S, %K sizes of payload and key, %% a percent sign, \n \t as in C
+    """
+    from skipring.runtime.serving import run
+    from skipring.runtime.tail import TailPlan, Until, follow_topic
+
+    if start == "new" and since is not None:
+        raise click.UsageError("give --start new or --since, not both")
+    if form is not None and is_json:
+        raise click.UsageError("give --format or --json, not both")
+    shown = _show(topic, form, is_json=is_json or not sys.stdout.isatty())
+    wanted_key = None if key is None else key.encode(errors="surrogateescape")
+
+    def emit(publication: Publication) -> bool:
+        """Print a publication if it is wanted; return True after the last one."""
+        nonlocal count
+        if (key is not None and publication.key != wanted_key) or (
+            publisher is not None and publication.publisher != publisher
+        ):
+            return False
+        click.echo(shown(publication))
+        count = None if count is None else count - 1
+        return count == 0
+
+    until = Until.IN_SYNC if exit_when_synced else Until.STOPPED if follow else Until.LOG_END
+    plan = TailPlan(until=until, wait_s=wait, is_new=start == "new", since=_since(since))
+    run(follow_topic(access, topic, plan, emit, report=_report, is_stopped=_is_stdout_closed))
+
+
+def _report(reason: str) -> None:
+    click.echo(f"waiting: {reason}", err=True)
+
+
+def _is_stdout_closed() -> bool:
+    """Return True if the reader of our pipe has closed it, as ``head -1`` does."""
+    with suppress(OSError, ValueError, AttributeError):  # no such stream, or no poll on this system
+        poll = select.poll()
+        poll.register(STDOUT, 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    return False
+
+
+def _since(text: str | None) -> int:
+    """Return microseconds since the epoch for a duration before now, or a moment."""
+    if text is None:
+        return 0
+    with suppress(click.BadParameter):
+        return max(time.time_ns() // 1000 - int(duration(None, None, text) * MICROSECONDS), 0)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither a duration such as 10m nor a time such as 2026-05-31T12:00Z",
+            param_hint="--since",
+        ) from None
+    local = moment if moment.tzinfo is not None else moment.astimezone()
+    return max(int(local.timestamp() * MICROSECONDS), 0)
+
+
+# -- output ------------------------------------------------------------------------------------
+
+
+def _show(topic: str, form: str | None, *, is_json: bool) -> Show:
+    if form is not None:
+        text = form.removesuffix("\\n")  # each publication ends its line in any case
+        return lambda publication: _formatted(text, topic, publication).encode(
+            errors="surrogateescape"
+        )
+    if is_json:
+        return lambda publication: json.dumps(_as_json(topic, publication))
+    return _as_line
+
+
+def _as_json(topic: str, publication: Publication) -> dict[str, Any]:
+    """Return the fields of a line of JSON; bytes that are not UTF-8 are in base64."""
+    fields = {
+        "id": publication.id.hex(),
+        "topic": topic,
+        "publisher": publication.publisher,
+        "seq": publication.seq,
+        "time": publication.time,
+        "headers": publication.headers,
+    }
+    if publication.key is None:
+        fields["key"] = None
+    else:
+        fields |= _text_field("key", publication.key)
+    return fields | _text_field("payload", publication.payload or b"")
+
+
+def _text_field(name: str, value: bytes) -> dict[str, str]:
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def _as_line(publication: Publication) -> str:
+    """Return a line for a terminal; escaped control characters keep a payload on its line."""
+    moment = datetime.fromtimestamp(publication.time / MICROSECONDS, UTC).astimezone()
+    key = NO_KEY if publication.key is None else _printable(publication.key)
+    payload = _printable(publication.payload or b"")
+    return f"{moment:%H:%M:%S}  {publication.publisher}  {key}  {payload}"
+
+
+def _printable(value: bytes) -> str:
+    text = value.decode(errors="backslashreplace")
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+_ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", "0": "\0", "r": "\r"}
+
+
+def _formatted(form: str, topic: str, publication: Publication) -> str:
+    """Replace the tokens of kcat's format, and ours, by the fields of a publication."""
+    key, payload = publication.key, publication.payload or b""
+    tokens = {
+        "%": "%",
+        "s": _as_text(payload),
+        "S": str(len(payload)),
+        "k": "" if key is None else _as_text(key),
+        "K": "-1" if key is None else str(len(key)),
+        "p": publication.publisher,
+        "n": str(publication.seq),
+        "t": topic,
+        "T": str(publication.time // 1000),
+        "h": ",".join(f"{name}={value}" for name, value in publication.headers.items()),
+        "i": publication.id.hex(),
+    }
+    parts = iter(form)
+    out = []
+    for each in parts:
+        if each == "%":
+            token = next(parts, "%")
+            out.append(tokens.get(token, f"%{token}"))
+        elif each == "\\":
+            token = next(parts, "\\")
+            out.append(_ESCAPES.get(token, f"\\{token}"))
+        else:
+            out.append(each)
+    return "".join(out)
+
+
+def _as_text(value: bytes) -> str:
+    return value.decode(errors="surrogateescape")
