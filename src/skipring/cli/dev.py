@@ -37,7 +37,8 @@ NODES_MAX: Final = 64
     default=SUPERVISOR_LISTEN,
     show_default=True,
     metavar="HOST:PORT",
-    help="Where the supervisor listens.",
+    envvar="SKIPRING_SUPERVISOR",
+    help="Where the supervisor listens, or SKIPRING_SUPERVISOR.",
 )
 @click.option(
     "--tick", type=SECONDS, default=0.25, show_default=True, metavar="S", help="Interval."
@@ -57,14 +58,14 @@ def dev(
     log_level: str,
 ) -> int:
     """Run a supervisor, three nodes and the dashboard on this machine until Ctrl-C."""
-    from skipring.runtime.addresses import split_address
+    from skipring.runtime.addresses import parse_address, split_address
     from skipring.runtime.dev_cluster import DevCluster, DevSettings
     from skipring.runtime.serving import run
 
     split_address(listen, "listen", is_secured=False)
     with tempfile.TemporaryDirectory(prefix="skipring-dev-") as temporary:
         settings = DevSettings(
-            listen=listen,
+            listen=parse_address(listen, "listen"),
             data=(data or Path(temporary)).resolve(),
             topics=topics,
             nodes=nodes,
@@ -146,6 +147,8 @@ async def _dashboard(cluster: DevCluster, stack: AsyncExitStack, wanted: bool | 
 
 
 def _print_summary(cluster: DevCluster, url: str | None, *, is_temporary: bool) -> None:
+    from skipring.runtime.access import Access
+
     settings = cluster.settings
     width = max(len(each.name) for each in cluster.children.values())
     for each in cluster.children.values():
@@ -154,7 +157,8 @@ def _print_summary(cluster: DevCluster, url: str | None, *, is_temporary: bool) 
         click.echo(f"  {'dashboard':<{width}}  {url}")
     end = ", deleted at the end" if is_temporary else ""
     click.echo(f"  {'data':<{width}}  {settings.data}{end}")
-    where = "" if cluster.supervisor == SUPERVISOR_LISTEN else f" --supervisor {cluster.supervisor}"
+    found = Access.resolve().supervisors  # what other commands use in this shell
+    where = "" if found == (cluster.supervisor,) else f" --supervisor {cluster.supervisor}"
     topic = shlex.quote(settings.topics[0])
     click.echo(f"\nready; in another terminal:\n  skipring sub {topic}{where}")
     click.echo(f'  skipring pub {topic} "hello"{where}\nCtrl-C ends everything.')

@@ -28,7 +28,8 @@ CHANGES_MIN: Final = 4
 def print_diagnosis(topic: str, diagnosis: Diagnosis) -> None:
     """Print whether a topic is healthy, and if not, why and what to do."""
     console = Console(highlight=False, soft_wrap=True)
-    members = f"{diagnosis.members} members, {diagnosis.publications} publications"
+    members = f"{_count(diagnosis.members, 'member')}, "
+    members += _count(diagnosis.publications, "publication")
     if diagnosis.is_healthy:
         console.print(Text(f"{topic}: healthy ({members}, all in sync)", "green"))
         return
@@ -37,6 +38,10 @@ def print_diagnosis(topic: str, diagnosis: Diagnosis) -> None:
         console.print(line)
     for sentence in diagnosis.advice:
         console.print(Text(f"-> {sentence}"))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _violation_lines(violations: Sequence[Violation]) -> Iterator[Text]:

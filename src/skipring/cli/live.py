@@ -168,7 +168,8 @@ def _prepared(
         credentials=credentials,
         is_chaotic=chaos,
     )
-    return settings, Place(listen=listen, data=data, metrics=metrics)
+    place = Place(listen=parse_address(listen, "listen"), data=data, metrics=metrics)
+    return settings, place
 
 
 def _reader_of_supervisors(
