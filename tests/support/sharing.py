@@ -25,7 +25,7 @@ SECONDS: Final = {
     "tests/spark/test_standalone.py": 60,
     "tests/live/test_pauses.py": 55,
     "tests/runtime/test_hostile.py": 55,
-    "tests/house/test_tutorial.py": 50,
+    "tests/house/test_first_minute.py": 50,
     "tests/live/test_durability.py": 45,
     "tests/bench/test_fanout.py": 45,
     "tests/web/test_dashboard_ring.py": 45,

@@ -148,8 +148,8 @@ class Outsider:
         return list(await asyncio.gather(*asked))
 
     async def _members(self, topic: TopicId) -> dict[NodeId, Address]:
-        """Some members of a topic, as the supervisor said when we last asked."""
-        if topic not in self._located:
+        """Return some members of a topic, from the supervisor or as it listed them before."""
+        if not self._located.get(topic):  # a topic without members may have some by now
             self._located[topic] = await self.locate(topic)
         return self._located[topic]
 
