@@ -388,8 +388,8 @@ def test_every_module_of_the_core_is_in_the_map() -> None:
     assert [module for module in modules if f"`{module}" not in read(PAPER_MAP)] == []
 
 
-def test_the_first_look_of_the_readme_is_what_one_gets() -> None:
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+def test_first_simulation_prints_what_its_page_shows() -> None:
+    lines = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8").splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("$ skipring simulate --n 64"))
     command = lines[at].removeprefix("$ skipring ").split()
     got = CliRunner().invoke(skipring, command)

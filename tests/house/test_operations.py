@@ -17,6 +17,7 @@ from skipring.cli import skipring
 from skipring.errors import SkipringError, WireError
 from skipring.runtime import (
     chaos,
+    contexts,
     detector,
     durability,
     link,
@@ -126,7 +127,7 @@ def test_every_variable_that_is_named_is_one_of_ours() -> None:
     }
     named = set(re.findall(r"SKIPRING_[A-Z_]+[A-Z]", read(PAGE) + read(DOCKERFILE)))
     assert named
-    assert named <= ours
+    assert named <= {*ours, contexts.SELECTED}
 
 
 def test_every_option_that_is_named_is_one_of_ours() -> None:
@@ -352,7 +353,7 @@ def test_what_is_said_about_the_code_is_so() -> None:
     text = " ".join(read(PAGE).split())
     assert f"names the version of the protocol, now {greeting.VERSION}" in text
     assert f"and {publications.CACHE_BYTES >> 20} MiB of them cached" in text
-    assert f"waits up to {serving.LEAVING_S:.0f} seconds for the supervisor's permission" in text
+    assert f"waits up to {serving.LEAVING_S:.0f} seconds for the supervisor" in text
     assert f"if the event loop answers within {telemetry.ANSWER_S:.0f} s" in text
     assert f"random delays of up to {partner.BACK_OFF_MAX_S:.0f} seconds" in text
     assert f"report it after {detector.SILENT_TICKS} silent ticks" in text
