@@ -161,16 +161,26 @@ def test_changelog_has_an_entry_for_the_version_of_the_project() -> None:
 # --- an environment with nothing but it and what it asks for ---------------------------
 
 
-def needed(name: str, known: dict[str, Distribution]) -> dict[str, Distribution]:
-    """What a distribution asks for, directly or not, without extras, as it is installed here."""
-    for text in distribution(name).requires or ():
-        requirement = Requirement(text)
-        other = canonicalize_name(requirement.name)
-        is_asked = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if is_asked and other not in known:
-            known[other] = distribution(other)
-            needed(other, known)
+def needed(name: str) -> dict[str, Distribution]:
+    """Return the installed requirements of a distribution, transitive, without its own extras."""
+    known: dict[str, Distribution] = {}
+    waiting: list[tuple[str, frozenset[str]]] = [(name, frozenset())]
+    visited = set(waiting)
+    while waiting:
+        current, extras = waiting.pop()
+        for requirement in map(Requirement, distribution(current).requires or ()):
+            other = canonicalize_name(requirement.name)
+            entry = (other, frozenset(requirement.extras))
+            if is_required(requirement, extras) and entry not in visited:
+                known[other] = distribution(other)
+                visited.add(entry)
+                waiting.append(entry)
     return known
+
+
+def is_required(requirement: Requirement, extras: frozenset[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": each}) for each in ("", *extras))
 
 
 def roots(found: Distribution) -> Iterator[Path]:
@@ -192,7 +202,7 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (library,) = place.glob("lib/python*/site-packages")
     pip = [sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install"]
     run(*pip, "--quiet", "--no-deps", "--no-index", wheel, cwd=place)
-    for found in needed("skipring", {}).values():
+    for found in needed("skipring").values():
         for root in roots(found):
             (library / root.name).symlink_to(root)
     return place / "bin" / "skipring"
