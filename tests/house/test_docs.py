@@ -24,9 +24,8 @@ INDEX = DECISIONS / "README.md"
 RECORDS = sorted(DECISIONS.glob("[0-9]*.md"))
 PAPER_MAP = ROOT / "docs" / "paper-map.md"
 PAGES = [
-    page
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")))
-    if page.exists()
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
+    *sorted(ROOT.glob("docs/**/*.md")),
 ]
 
 # The points of the protocol study that are built, and R17, which is ours; the study's numbers have

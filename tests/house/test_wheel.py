@@ -1,4 +1,4 @@
-"""The wheel: all of the package is in it, and it works where only what it asks for is installed."""
+"""Wheel and source distribution: contents, metadata, use with the declared requirements only."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
+import tomllib
 import venv
 from collections.abc import Iterator
+from email import message_from_bytes
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from trove_classifiers import classifiers as known_classifiers
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300.0
@@ -48,17 +53,31 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-# --- what is in it ---------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the source distribution, built from the working tree without a package index."""
+    target = tmp_path_factory.mktemp("sdist")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", target, cwd=ROOT)
+    (built,) = target.glob("*.tar.gz")
+    return built
 
 
-@pytest.mark.heavy
-def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
-    ours = {
+def source_files() -> set[str]:
+    """Return the files of both packages as paths below src/."""
+    return {
         path.relative_to(ROOT / "src").as_posix()
         for package in PACKAGES
         for path in (ROOT / "src" / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+
+
+# --- what is in it ---------------------------------------------------------------------
+
+
+@pytest.mark.heavy
+def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
+    ours = source_files()
     assert {"skipring/py.typed", "skipring/web/static/index.html"} <= ours
     assert ours - set(ZipFile(wheel).namelist()) == set()
 
@@ -70,19 +89,98 @@ def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
     assert not [name for name in ZipFile(wheel).namelist() if re.search(r"\.pyc$|/tests?/", name)]
 
 
+@pytest.mark.heavy
+def test_sdist_contains_the_sources_and_no_other_directory(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {name for name in names if not name.startswith("src/")} == {
+        *(".gitignore", "CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"),
+    }
+    assert {name.removeprefix("src/") for name in names if name.startswith("src/")} == (
+        source_files()
+    )
+
+
+@pytest.mark.heavy
+def test_wheel_built_from_the_sdist_equals_the_wheel_of_the_tree(
+    sdist: Path, wheel: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=tree)
+    (rebuilt,) = tmp_path.glob("*.whl")
+    assert contents(rebuilt) == contents(wheel)
+
+
+def contents(wheel: Path) -> dict[str, int]:
+    """Return the checksum of every file in a wheel."""
+    return {each.filename: each.CRC for each in ZipFile(wheel).infolist()}
+
+
+# --- metadata --------------------------------------------------------------------------
+
+
+@pytest.mark.heavy
+def test_twine_accepts_wheel_and_sdist(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    check = [sys.executable, "-m", "twine", "--no-color", "check", "--strict", wheel, sdist]
+    done = run(*check, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2
+
+
+@pytest.mark.heavy
+def test_metadata_has_readme_license_and_links(wheel: Path) -> None:
+    (name,) = (each for each in ZipFile(wheel).namelist() if each.endswith(".dist-info/METADATA"))
+    metadata = message_from_bytes(ZipFile(wheel).read(name))
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["License-File"] == "LICENSE"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata["Author"] == "The skipring authors"
+    links = {each.partition(",")[0] for each in metadata.get_all("Project-URL", [])}
+    assert links == {"Homepage", "Documentation", "Changelog", "Issues", "Source"}
+
+
+def project() -> dict[str, Any]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)["project"]
+
+
+def test_classifiers_exist_and_none_names_a_license() -> None:
+    ours = set(project()["classifiers"])
+    assert ours - known_classifiers == set()
+    assert not [each for each in ours if each.startswith("License ::")]  # PEP 639
+
+
+def test_changelog_has_an_entry_for_the_version_of_the_project() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (\S+)", text, re.MULTILINE)
+    assert headings[:2] == ["Unreleased", project()["version"]]
+
+
 # --- an environment with nothing but it and what it asks for ---------------------------
 
 
-def needed(name: str, known: dict[str, Distribution]) -> dict[str, Distribution]:
-    """What a distribution asks for, directly or not, without extras, as it is installed here."""
-    for text in distribution(name).requires or ():
-        requirement = Requirement(text)
-        other = canonicalize_name(requirement.name)
-        is_asked = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if is_asked and other not in known:
-            known[other] = distribution(other)
-            needed(other, known)
+def needed(name: str) -> dict[str, Distribution]:
+    """Return the installed requirements of a distribution, transitive, without its own extras."""
+    known: dict[str, Distribution] = {}
+    waiting: list[tuple[str, frozenset[str]]] = [(name, frozenset())]
+    visited = set(waiting)
+    while waiting:
+        current, extras = waiting.pop()
+        for requirement in map(Requirement, distribution(current).requires or ()):
+            other = canonicalize_name(requirement.name)
+            entry = (other, frozenset(requirement.extras))
+            if is_required(requirement, extras) and entry not in visited:
+                known[other] = distribution(other)
+                visited.add(entry)
+                waiting.append(entry)
     return known
+
+
+def is_required(requirement: Requirement, extras: frozenset[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": each}) for each in ("", *extras))
 
 
 def roots(found: Distribution) -> Iterator[Path]:
@@ -104,7 +202,7 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (library,) = place.glob("lib/python*/site-packages")
     pip = [sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install"]
     run(*pip, "--quiet", "--no-deps", "--no-index", wheel, cwd=place)
-    for found in needed("skipring", {}).values():
+    for found in needed("skipring").values():
         for root in roots(found):
             (library / root.name).symlink_to(root)
     return place / "bin" / "skipring"
