@@ -80,7 +80,7 @@ def connect_durably(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode=WAL").fetchall()
         db.execute("PRAGMA synchronous=FULL")
         db.execute(f"PRAGMA wal_autocheckpoint={LOG_BYTES // _page_bytes(db)}")
-    except sqlite3.Error:
+    except BaseException:  # a damaged schema raises UnicodeDecodeError
         db.close()
         raise
     return db
@@ -97,7 +97,7 @@ def create(path: Path, store: str) -> sqlite3.Connection:
         for statement in SCHEMA.values():
             db.execute(statement)
         db.execute("INSERT INTO store VALUES (?, ?)", (store, seal_of(store)))
-    except sqlite3.Error:
+    except BaseException:  # a damaged schema raises UnicodeDecodeError
         db.close()
         raise
     return db
