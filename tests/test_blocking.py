@@ -201,6 +201,29 @@ def test_a_timeout_says_what_is_missing() -> None:
         orders.synced(timeout=0.01)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        list,
+        Subscription.read,
+        Subscription.read_available,
+        Subscription.synced,
+        lambda topic: topic.publish(b"x"),
+        lambda topic: topic.publish_many([b"x"]),
+    ],
+    ids=["iteration", "read", "read_available", "synced", "publish", "publish_many"],
+)
+def test_subscription_that_was_never_opened_shows_the_right_form(
+    use: Callable[[Subscription], object],
+) -> None:
+    with ring() as cluster, to(cluster) as node:
+        error = in_thread(lambda: use(node.subscribe("orders"))).get(timeout=DEADLINE_S)
+    assert isinstance(error, SkipringError)
+    assert "not subscribed to 'orders' yet" in str(error)
+    form = "`with node.subscribe('orders') as subscription: for publication in subscription: ...`"
+    assert form in str(error)
+
+
 def test_after_its_block_nothing_hangs() -> None:
     with ring() as cluster:
         node = to(cluster)

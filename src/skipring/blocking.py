@@ -21,7 +21,7 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError
 from skipring.runtime import client
 from skipring.runtime.reading import Cursor, Publication, Start
-from skipring.runtime.subscription import LEAVE_S, Health
+from skipring.runtime.subscription import LEAVE_S, Health, never_opened
 from skipring.runtime.subscription import Subscription as AsyncSubscription
 
 CLOSE_S: Final = 2 * LEAVE_S  # Our guess: after leaving, a last write to the disk is short.
@@ -107,11 +107,17 @@ class Subscription:
         self, payload: bytes, key: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> bytes:
         """Publish; return the id once it is stored here. Nobody else needs to be reachable."""
+        self._check_opened()
         return self._thread.call(self._subscription.publish, payload, key, headers)
 
     def publish_many(self, payloads: Iterable[bytes]) -> list[bytes]:
         """Publish several, in order; return their ids once they are stored here."""
+        self._check_opened()
         return self._thread.call(self._subscription.publish_many, payloads)
+
+    def _check_opened(self) -> None:
+        if not self._subscription.has_been_opened:
+            raise SkipringError(never_opened(self.topic))
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -122,6 +128,7 @@ class Subscription:
 
     def read(self, timeout: float | None = None) -> Publication | None:
         """The next publication; None if none comes in time, or the topic was left."""
+        self._check_opened()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             for publication in self._hand_out(1):
@@ -133,6 +140,7 @@ class Subscription:
 
     def read_available(self, limit: int | None = None) -> list[Publication]:
         """The publications that are here now and were not read yet, at most ``limit`` of them."""
+        self._check_opened()
         self._thread.call(self._take_available, limit)
         return self._hand_out(limit)
 
@@ -181,6 +189,7 @@ class Subscription:
 
         TimeoutError if that takes longer, which says who is missing.
         """
+        self._check_opened()
         self._thread.call(self._subscription.synced, timeout)
 
     def health(self) -> Health:

@@ -339,6 +339,14 @@ def test_outside_of_its_block_a_connection_does_nothing() -> None:
     asyncio.run(scene())
 
 
+def test_awaiting_a_connection_shows_the_right_form() -> None:
+    async def scene() -> None:
+        with pytest.raises(SkipringError, match=r"async with skipring.connect\(...\) as node:"):
+            await connect(NOBODY)
+
+    asyncio.run(scene())
+
+
 # -- the package -----------------------------------------------------------------------------
 
 

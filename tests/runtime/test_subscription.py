@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import doctest
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import chain
@@ -18,7 +19,7 @@ from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import CursorError, InputError, SkipringError
 from skipring.runtime import reading
 from skipring.runtime.client import Connection, connect
-from skipring.runtime.reading import READ_AT_ONCE, Cursor, Reader, Start, checked_start
+from skipring.runtime.reading import READ_AT_ONCE, Cursor, Publication, Reader, Start, checked_start
 from skipring.runtime.subscription import Subscription
 from skipring.storage.publications import PublicationStore
 from skipring.testing import Cluster
@@ -26,6 +27,10 @@ from skipring.testing import Cluster
 TICK_S = 0.05
 DEADLINE_S = 60.0  # for what takes a second or two
 NOW = 1_000_000
+NEVER_OPENED = (
+    r"not subscribed to 'news' yet.* `async with node.subscribe\('news'\) as subscription: "
+    r"async for publication in subscription: ...`"
+)
 
 
 def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
@@ -35,6 +40,10 @@ def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
 async def take(source: Subscription, many: int) -> list[bytes]:
     async with asyncio.timeout(DEADLINE_S):
         return [(await anext(source)).payload for _ in range(many)]
+
+
+async def collect(source: Subscription) -> list[Publication]:
+    return [publication async for publication in source]
 
 
 def test_the_examples_of_the_module_hold() -> None:
@@ -273,6 +282,54 @@ def test_a_cursor_that_does_not_fit_is_refused_and_nobody_joins(tmp_path: Path) 
                     await node.subscribe("t", kept).__aenter__()
                 with pytest.raises(CursorError, match="data_dir"):
                     other.cursor()
+
+    asyncio.run(scene())
+
+
+# -- outside of the block --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        collect,
+        anext,
+        Subscription.read,
+        Subscription.read_many,
+        Subscription.read_available,
+        Subscription.synced,
+        lambda topic: topic.publish(b"x"),
+        lambda topic: topic.publish_many([b"x"]),
+    ],
+    ids=[
+        *("iteration", "anext", "read", "read_many", "read_available"),
+        *("synced", "publish", "publish_many"),
+    ],
+)
+def test_subscription_that_was_never_opened_shows_the_right_form(
+    use: Callable[[Subscription], Awaitable[object]],
+) -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node:
+            with pytest.raises(SkipringError, match=NEVER_OPENED):
+                async with asyncio.timeout(DEADLINE_S):
+                    await use(node.subscribe("news"))
+
+    asyncio.run(scene())
+
+
+def test_reading_ends_after_the_block_was_left() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node:
+            async with node.subscribe("news") as news:
+                await news.publish(b"x")
+            async with asyncio.timeout(DEADLINE_S):
+                assert await collect(news) == []
+                assert await news.read() is None
+                assert await news.read_many() == []
+                assert await news.read_available() == []
+            with pytest.raises(SkipringError, match="not subscribed to 'news' any more"):
+                await news.publish(b"y")
 
     asyncio.run(scene())
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Generator
 from contextlib import AsyncExitStack
 from math import inf
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from skipring.core.archive import Archive
 from skipring.core.effects import Confirmed, Deliver
@@ -72,6 +73,13 @@ class Connection:
         self._store: PublicationStore | None = None
         self._subscriptions: dict[TopicId, Subscription] = {}
         self._resources = AsyncExitStack()
+
+    def __await__(self) -> Generator[None, None, NoReturn]:
+        """Refuse ``await``: only ``async with`` opens a connection."""
+        raise SkipringError(
+            "a connection cannot be awaited; open it with "
+            "`async with skipring.connect(...) as node: ...`"
+        )
 
     async def __aenter__(self) -> Self:
         if self._node is not None:

@@ -119,6 +119,7 @@ class Subscription:
         self.reader = Reader(topic, self._archive, "all", now=0)
         self._published_bytes = 0  # without letting others of the loop go on
         self._is_open = False
+        self._has_been_opened = False
         self._confirmations = Confirmations(self._neighbours, self._confirm, host.tick_s)
         self._ticker = Ticker(self._on_tick, host.tick_s, Random())
 
@@ -130,7 +131,7 @@ class Subscription:
         self._archive = self._host.open(self)
         self._store_id = None if store is None else store.id
         self.reader = Reader(self.topic, self._archive, self._start, now)
-        self._is_open = True
+        self._is_open = self._has_been_opened = True
         self._ticker.start()
         return self
 
@@ -229,6 +230,7 @@ class Subscription:
 
     async def __anext__(self) -> Publication:
         """The next publication, in the order in which they were stored here."""
+        self._check_opened()
         publication = await self.reader.next()
         if publication is None:
             raise StopAsyncIteration
@@ -236,6 +238,7 @@ class Subscription:
 
     async def read(self, timeout: float | None = None) -> Publication | None:  # noqa: ASYNC109  (None, no error)
         """The next publication; None if none comes in time, or the topic was left."""
+        self._check_opened()
         return await self.reader.next(timeout)
 
     async def read_many(
@@ -249,6 +252,7 @@ class Subscription:
         """
         if limit < 1:
             raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
+        self._check_opened()
         reader = self.reader
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         while await reader.arrival(deadline):
@@ -258,6 +262,7 @@ class Subscription:
 
     async def read_available(self, limit: int | None = None) -> list[Publication]:
         """The publications that are here now and were not read yet, at most ``limit`` of them."""
+        self._check_opened()
         reader, end = self.reader, self.reader.end  # what comes meanwhile is for the next time
         found: list[Publication] = []
         while reader.is_open and reader.offset < end and len(found) != limit:
@@ -368,11 +373,31 @@ class Subscription:
             return None
         return machine.ring_neighbours()
 
+    @property
+    def has_been_opened(self) -> bool:
+        """True once the block was entered, also after it was left."""
+        return self._has_been_opened
+
+    def _check_opened(self) -> None:
+        if not self._has_been_opened:
+            raise SkipringError(never_opened(self.topic, "async "))
+
     def _check_open(self) -> None:
+        self._check_opened()
         if not self._is_open:
             raise SkipringError(
-                f"not subscribed to {shown(self.topic)}; use it inside `async with ...subscribe()`"
+                f"not subscribed to {shown(self.topic)} any more: its block was left; "
+                "subscribe again"
             )
+
+
+def never_opened(topic: TopicId, prefix: str = "") -> str:
+    """Return the error text for a subscription that is used before its block was entered."""
+    return (
+        f"not subscribed to {shown(topic)} yet; open the subscription first: "
+        f"`{prefix}with node.subscribe({shown(topic)}) as subscription: "
+        f"{prefix}for publication in subscription: ...`"
+    )
 
 
 def _now() -> int:
