@@ -165,6 +165,17 @@ def test_the_cursor_is_behind_what_was_handed_out(tmp_path: Path) -> None:
             assert (publication.payload, publication.replayed) == (b"3", True)
 
 
+@pytest.mark.parametrize(("start", "found"), [("earliest", [b"stored"]), ("latest", [])])
+def test_earliest_and_latest_are_synonyms_of_all_and_new(
+    start: str, found: list[bytes], tmp_path: Path
+) -> None:
+    with ring() as cluster:
+        with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
+            topic.publish(b"stored")
+        with to(cluster, tmp_path) as node, node.subscribe("t", start=start) as topic:
+            assert [each.payload for each in topic.read_available()] == found
+
+
 def test_several_threads_share_what_there_is_and_all_end() -> None:
     many = 300
     with topic_of() as orders:

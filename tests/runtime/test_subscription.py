@@ -150,6 +150,20 @@ def test_what_is_no_start_is_refused(start: object, sentence: str) -> None:
         checked_start(start)
 
 
+@pytest.mark.parametrize(("start", "found"), [("earliest", [b"stored"]), ("latest", [])])
+def test_earliest_and_latest_are_synonyms_of_all_and_new(
+    start: str, found: list[bytes], tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
+                await topic.publish(b"stored")
+            async with to(cluster, tmp_path) as node, node.subscribe("t", start=start) as topic:
+                assert [each.payload for each in await topic.read_available()] == found
+
+    asyncio.run(scene())
+
+
 # -- in a ring -------------------------------------------------------------------------------
 
 

@@ -127,6 +127,7 @@ class Connection:
 
         ``start="all"`` reads everything, what is stored here first; ``"new"`` only what is
         published from now on; a datetime what was published since; a cursor reads on from there.
+        ``"earliest"`` and ``"latest"`` are synonyms of ``"all"`` and ``"new"``.
         """
         if not isinstance(topic, str):
             raise InputError(f"a topic is a text, not {type(topic).__name__}")
