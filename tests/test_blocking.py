@@ -165,6 +165,17 @@ def test_the_cursor_is_behind_what_was_handed_out(tmp_path: Path) -> None:
             assert (publication.payload, publication.replayed) == (b"3", True)
 
 
+def test_records_are_published_with_their_keys_and_headers_beside_plain_payloads() -> None:
+    with topic_of() as orders:
+        ids = orders.publish_many([b"plain", skipring.Record(b"full", b"k", {"a": "b"})])
+        found = orders.read_available()
+        assert [each.id for each in found] == ids
+        assert [(each.key, each.headers) for each in found] == [(None, {}), (b"k", {"a": "b"})]
+        with pytest.raises(InputError, match=r"records\[1\]: a payload is bytes"):
+            orders.publish_many([b"good", skipring.Record("text")])  # type: ignore[arg-type]
+        assert orders.lag == 0
+
+
 @pytest.mark.parametrize(("start", "found"), [("earliest", [b"stored"]), ("latest", [])])
 def test_earliest_and_latest_are_synonyms_of_all_and_new(
     start: str, found: list[bytes], tmp_path: Path

@@ -21,7 +21,7 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError
 from skipring.runtime import client
 from skipring.runtime.reading import Cursor, Publication, Start
-from skipring.runtime.subscription import LEAVE_S, Health, never_opened
+from skipring.runtime.subscription import LEAVE_S, Health, Record, never_opened
 from skipring.runtime.subscription import Subscription as AsyncSubscription
 
 CLOSE_S: Final = 2 * LEAVE_S  # Our guess: after leaving, a last write to the disk is short.
@@ -110,10 +110,13 @@ class Subscription:
         self._check_opened()
         return self._thread.call(self._subscription.publish, payload, key, headers)
 
-    def publish_many(self, payloads: Iterable[bytes]) -> list[bytes]:
-        """Publish several, in order; return their ids once they are stored here."""
+    def publish_many(self, records: Iterable[bytes | Record]) -> list[bytes]:
+        """Publish payloads or records, in order; return their ids once they are stored here.
+
+        InputError with the index of the first invalid one, and nothing is published.
+        """
         self._check_opened()
-        return self._thread.call(self._subscription.publish_many, payloads)
+        return self._thread.call(self._subscription.publish_many, records)
 
     def _check_opened(self) -> None:
         if not self._subscription.has_been_opened:

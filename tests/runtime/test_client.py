@@ -42,7 +42,7 @@ def to(
 
 def test_the_examples_of_the_classes_hold() -> None:
     assert doctest.testmod(client) == (0, 4)
-    assert doctest.testmod(subscription) == (0, 4)
+    assert doctest.testmod(subscription) == (0, 5)
 
 
 # -- publishing and reading ------------------------------------------------------------------

@@ -20,7 +20,7 @@ from skipring.errors import CursorError, InputError, SkipringError
 from skipring.runtime import reading
 from skipring.runtime.client import Connection, connect
 from skipring.runtime.reading import READ_AT_ONCE, Cursor, Publication, Reader, Start, checked_start
-from skipring.runtime.subscription import Subscription
+from skipring.runtime.subscription import Record, Subscription
 from skipring.storage.publications import PublicationStore
 from skipring.testing import Cluster
 
@@ -296,6 +296,56 @@ def test_a_cursor_that_does_not_fit_is_refused_and_nobody_joins(tmp_path: Path) 
                     await node.subscribe("t", kept).__aenter__()
                 with pytest.raises(CursorError, match="data_dir"):
                     other.cursor()
+
+    asyncio.run(scene())
+
+
+# -- many records at once --------------------------------------------------------------------
+
+
+def test_records_are_published_with_their_keys_and_headers_beside_plain_payloads() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
+            records = [
+                b"plain",
+                Record(b"keyed", key=b"k"),
+                Record(b"full", b"k", {"source": "test"}),
+                Record(bytearray(b"bare")),
+            ]
+            ids = await topic.publish_many(iter(records))
+            found = await topic.read_available()
+            assert [each.id for each in found] == ids
+            assert [(each.payload, each.key, each.headers) for each in found] == [
+                (b"plain", None, {}),
+                (b"keyed", b"k", {}),
+                (b"full", b"k", {"source": "test"}),
+                (b"bare", None, {}),
+            ]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("record", "sentence"),
+    [
+        ("text", r"records\[2\]: a payload is bytes, not str"),
+        (None, r"records\[2\]: a payload is bytes, not NoneType"),
+        (bytes(512 * 1024 + 1), r"records\[2\]: .*524288 is the limit"),
+        (Record("text"), r"records\[2\]: a payload is bytes, not str"),  # type: ignore[arg-type]
+        (Record(b"x", key="k"), r"records\[2\]: a key is bytes, not str"),  # type: ignore[arg-type]
+        (Record(b"x", bytes(1025)), r"records\[2\]: .*1024 is the limit"),
+        (Record(b"x", headers={"a": 1}), r"records\[2\]: headers are"),  # type: ignore[dict-item]
+    ],
+    ids=["text", "none", "long payload", "text in a record", "text as key", "long key", "headers"],
+)
+def test_invalid_record_is_named_by_its_index_and_nothing_is_published(
+    record: bytes | Record, sentence: str
+) -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
+            with pytest.raises(InputError, match=sentence):
+                await topic.publish_many([b"good", Record(b"good"), record, b"good"])
+            assert topic.lag == 0
 
     asyncio.run(scene())
 

@@ -60,6 +60,18 @@ class Health(Struct, frozen=True):
     lag: int = 0
 
 
+class Record(Struct, frozen=True):
+    """Input of ``publish_many``: a payload with its key and headers.
+
+    >>> Record(b"a book", key=b"42", headers={"src": "web"}).key
+    b'42'
+    """
+
+    payload: bytes
+    key: bytes | None = None
+    headers: Mapping[str, str] | None = None
+
+
 class Host(Protocol):
     """What a subscription needs of its connection."""
 
@@ -168,28 +180,37 @@ class Subscription:
         (made,) = await self._publish([self._request(payload, key, headers)])
         return made
 
-    async def publish_many(self, payloads: Iterable[bytes]) -> list[bytes]:
-        """Publish several, in order; return their ids once they are stored here.
+    async def publish_many(self, records: Iterable[bytes | Record]) -> list[bytes]:
+        """Publish payloads or records, in order; return their ids once they are stored here.
 
         They share commits and messages: for many small ones this costs a fraction of ``publish``.
-        InputError, and nothing is published, if one of them is too large or of the wrong kind.
+        InputError with the index of the first invalid one, and nothing is published.
         """
         self._check_open()
-        if not isinstance(payloads, Iterable):
+        if not isinstance(records, Iterable):
             raise InputError(
-                f"publish_many takes a list of payloads, not {type(payloads).__name__}"
+                "publish_many takes an iterable of payloads or records, "
+                f"not {type(records).__name__}"
             )
         made: list[bytes] = []
         now = _now()
         requests = [
-            PublishRequested(payload=payload, time=now)
-            if type(payload) is bytes and len(payload) <= PAYLOAD_BYTES_MAX
-            else self._request(payload)
-            for payload in payloads
+            PublishRequested(payload=record, time=now)
+            if type(record) is bytes and len(record) <= PAYLOAD_BYTES_MAX
+            else self._record_request(index, record)
+            for index, record in enumerate(records)
         ]
         for start in range(0, len(requests), PUBLISHED_TOGETHER):
             made += await self._publish(requests[start : start + PUBLISHED_TOGETHER])
         return made
+
+    def _record_request(self, index: int, record: bytes | Record) -> PublishRequested:
+        try:
+            if isinstance(record, Record):
+                return self._request(record.payload, record.key, record.headers)
+            return self._request(record)
+        except InputError as error:
+            raise InputError(f"records[{index}]: {error}") from None
 
     def _request(
         self, payload: bytes, key: bytes | None = None, headers: Mapping[str, str] | None = None
