@@ -21,7 +21,7 @@ import skipring
 from skipring import blocking
 from skipring.blocking import READ_AHEAD, Connection, Subscription
 from skipring.errors import InputError, SkipringError, StoreBusyError
-from skipring.runtime.subscription import HealthState
+from skipring.runtime.subscription import READ_MANY, HealthState
 from skipring.testing import Cluster
 
 TICK_S = 0.05
@@ -165,6 +165,48 @@ def test_the_cursor_is_behind_what_was_handed_out(tmp_path: Path) -> None:
             assert (publication.payload, publication.replayed) == (b"3", True)
 
 
+def test_many_are_read_up_to_a_limit_as_far_as_they_are_there() -> None:
+    with topic_of() as orders:
+        orders.publish_many([b"%d" % number for number in range(READ_MANY + 5)])
+        first = orders.read(timeout=DEADLINE_S)  # and some more are read ahead
+        found = [orders.read_many(limit, timeout=DEADLINE_S) for limit in (1, 2 * READ_AHEAD)]
+        assert [len(each) for each in found] == [1, 2 * READ_AHEAD]
+        found.append(orders.read_many(timeout=DEADLINE_S))
+        rest = READ_MANY + 5 - 1 - 1 - 2 * READ_AHEAD
+        assert len(found[-1]) == rest
+        assert orders.read_many(timeout=0) == []
+        assert first is not None
+        read = [first, *(publication for each in found for publication in each)]
+        assert [publication.payload for publication in read] == [
+            b"%d" % number for number in range(READ_MANY + 5)
+        ]
+
+
+def test_a_thread_that_waits_for_many_gets_the_first_that_come() -> None:
+    with topic_of() as orders:
+        reading = in_thread(orders.read_many)
+        until(lambda: orders._thread._calls)
+        orders.publish_many([b"1", b"2"])
+        found = reading.get(timeout=DEADLINE_S)
+        assert isinstance(found, list)
+        assert [publication.payload for publication in found] == [b"1", b"2"]
+
+
+def test_a_thread_that_waits_for_many_gets_none_once_the_topic_is_left() -> None:
+    with ring() as cluster, to(cluster) as node:
+        with node.subscribe("orders") as orders:
+            reading = in_thread(orders.read_many)
+            until(lambda: orders._thread._calls)
+        assert reading.get(timeout=DEADLINE_S) == []
+        assert orders.read_many() == []
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one_is_refused(limit: int) -> None:
+    with topic_of() as orders, pytest.raises(InputError, match=f"1 or more, not {limit}"):
+        orders.read_many(limit)
+
+
 def test_records_are_published_with_their_keys_and_headers_beside_plain_payloads() -> None:
     with topic_of() as orders:
         ids = orders.publish_many([b"plain", skipring.Record(b"full", b"k", {"a": "b"})])
@@ -228,12 +270,13 @@ def test_a_timeout_says_what_is_missing() -> None:
     [
         list,
         Subscription.read,
+        Subscription.read_many,
         Subscription.read_available,
         Subscription.synced,
         lambda topic: topic.publish(b"x"),
         lambda topic: topic.publish_many([b"x"]),
     ],
-    ids=["iteration", "read", "read_available", "synced", "publish", "publish_many"],
+    ids=["iteration", "read", "read_many", "read_available", "synced", "publish", "publish_many"],
 )
 def test_subscription_that_was_never_opened_shows_the_right_form(
     use: Callable[[Subscription], object],

@@ -21,7 +21,14 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError
 from skipring.runtime import client
 from skipring.runtime.reading import Cursor, Publication, Start
-from skipring.runtime.subscription import LEAVE_S, Health, Record, never_opened
+from skipring.runtime.subscription import (
+    LEAVE_S,
+    READ_MANY,
+    Health,
+    Record,
+    check_limit,
+    never_opened,
+)
 from skipring.runtime.subscription import Subscription as AsyncSubscription
 
 CLOSE_S: Final = 2 * LEAVE_S  # Our guess: after leaving, a last write to the disk is short.
@@ -137,9 +144,24 @@ class Subscription:
             for publication in self._hand_out(1):
                 return publication
             left_s = None if deadline is None else max(deadline - monotonic(), 0)
-            if not self._thread.call(self._take, left_s):
+            if not self._thread.call(self._take, READ_AHEAD, left_s):
                 return None
             # Else something is there, if it is wanted and no other thread was faster.
+
+    def read_many(self, limit: int = READ_MANY, timeout: float | None = None) -> list[Publication]:
+        """Wait for a publication, then return all that are here, up to a limit.
+
+        An empty list if none comes in time, or the topic was left.
+        """
+        check_limit(limit)
+        self._check_opened()
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            left_s = None if deadline is None else max(deadline - monotonic(), 0)
+            if not self._thread.call(self._take, limit, left_s):
+                return []
+            if found := self._hand_out(limit):
+                return found
 
     def read_available(self, limit: int | None = None) -> list[Publication]:
         """The publications that are here now and were not read yet, at most ``limit`` of them."""
@@ -147,15 +169,16 @@ class Subscription:
         self._thread.call(self._take_available, limit)
         return self._hand_out(limit)
 
-    async def _take(self, timeout_s: float | None) -> bool:
-        """Wait until something is there, and take it; False if nothing comes."""
+    async def _take(self, limit: int, timeout_s: float | None) -> bool:
+        """Have up to ``limit`` publications ready; False if none comes, or the topic was left."""
         now = asyncio.get_running_loop().time()
         reader = self._subscription.reader
-        if not await reader.arrival(None if timeout_s is None else now + timeout_s):
+        deadline = None if timeout_s is None else now + timeout_s
+        if not self._taken and not await reader.arrival(deadline):
             return False
         with self._lock:
-            self._taken += reader.take(READ_AHEAD)
-        return True
+            self._taken += reader.take(limit - len(self._taken))
+        return reader.is_open
 
     async def _take_available(self, limit: int | None) -> None:
         reader, end = self._subscription.reader, self._subscription.reader.end

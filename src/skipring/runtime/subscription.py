@@ -271,8 +271,7 @@ class Subscription:
 
         An empty list if none comes in time, or the topic was left.
         """
-        if limit < 1:
-            raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
+        check_limit(limit)
         self._check_opened()
         reader = self.reader
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
@@ -419,6 +418,12 @@ def never_opened(topic: TopicId, prefix: str = "") -> str:
         f"`{prefix}with node.subscribe({shown(topic)}) as subscription: "
         f"{prefix}for publication in subscription: ...`"
     )
+
+
+def check_limit(limit: int) -> None:
+    """Raise InputError if ``read_many`` could return nothing within a limit."""
+    if limit < 1:
+        raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
 
 
 def _now() -> int:
