@@ -20,7 +20,7 @@ import pytest
 import skipring
 from skipring import blocking
 from skipring.blocking import READ_AHEAD, Connection, Subscription
-from skipring.errors import InputError, SkipringError, StoreBusyError
+from skipring.errors import CursorError, InputError, SkipringError, StoreBusyError
 from skipring.runtime.subscription import READ_MANY, HealthState
 from skipring.testing import Cluster
 
@@ -227,6 +227,18 @@ def test_earliest_and_latest_are_synonyms_of_all_and_new(
             topic.publish(b"stored")
         with to(cluster, tmp_path) as node, node.subscribe("t", start=start) as topic:
             assert [each.payload for each in topic.read_available()] == found
+
+
+def test_stale_cursor_is_refused_where_it_is_given(tmp_path: Path) -> None:
+    with ring() as cluster:
+        with to(cluster, tmp_path / "one") as node, node.subscribe("orders") as orders:
+            orders.publish(b"one")
+            kept = str(orders.cursor())
+        with to(cluster, tmp_path / "two") as node:
+            with pytest.raises(CursorError, match="another data directory"):
+                node.subscribe("orders", start=kept)
+            with node.subscribe("orders", start="all") as orders:
+                assert orders.read_available() == []
 
 
 def test_several_threads_share_what_there_is_and_all_end() -> None:

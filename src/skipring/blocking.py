@@ -75,8 +75,17 @@ class Connection:
         self.close()
 
     def subscribe(self, topic: TopicId, start: Start = "all") -> Subscription:
-        """Take part in a topic, while inside the block of what this returns."""
-        return Subscription(self._thread, self._connection.subscribe(topic, start))
+        """Take part in a topic, while inside the block of what this returns.
+
+        CursorError if a cursor does not point into the data directory of this connection.
+        """
+        if not self._thread.is_running:
+            return Subscription(self._thread, self._connection.subscribe(topic, start))
+        return Subscription(self._thread, self._thread.call(self._subscribe, topic, start))
+
+    async def _subscribe(self, topic: TopicId, start: Start) -> AsyncSubscription:
+        """Subscribe in the loop: only its thread may look into the store."""
+        return self._connection.subscribe(topic, start)
 
 
 class Subscription:

@@ -300,6 +300,37 @@ def test_a_cursor_that_does_not_fit_is_refused_and_nobody_joins(tmp_path: Path) 
     asyncio.run(scene())
 
 
+def test_stale_cursor_is_refused_where_it_is_given(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
+                await topic.publish(b"x")
+                kept = str(topic.cursor())
+            async with to(cluster, tmp_path / "two") as node:
+                with pytest.raises(CursorError, match="another data directory"):
+                    node.subscribe("t", start=kept)
+                async with node.subscribe("t", start="all") as topic:
+                    await topic.publish(b"y")
+                    assert await take(topic, 1) == [b"y"]
+
+    asyncio.run(scene())
+
+
+def test_cursor_is_checked_again_when_the_block_is_entered(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
+                await topic.publish(b"x")
+                kept = topic.cursor()
+            node = to(cluster, tmp_path / "two")
+            early = node.subscribe("t", start=kept)  # no directory is open yet
+            async with node:
+                with pytest.raises(CursorError, match="another data directory"):
+                    await early.__aenter__()
+
+    asyncio.run(scene())
+
+
 # -- many records at once --------------------------------------------------------------------
 
 

@@ -127,7 +127,8 @@ class Connection:
 
         ``start="all"`` reads everything, what is stored here first; ``"new"`` only what is
         published from now on; a datetime what was published since; a cursor reads on from there.
-        ``"earliest"`` and ``"latest"`` are synonyms of ``"all"`` and ``"new"``.
+        ``"earliest"`` and ``"latest"`` are synonyms of ``"all"`` and ``"new"``. CursorError if a
+        cursor does not point into the data directory of this connection.
         """
         if not isinstance(topic, str):
             raise InputError(f"a topic is a text, not {type(topic).__name__}")
@@ -135,7 +136,10 @@ class Connection:
             check_topic(topic)
         except MessageError as error:
             raise InputError(str(error)) from None
-        return Subscription(self, topic, start)
+        subscription = Subscription(self, topic, start)
+        if self._is_connected:  # else the block of the subscription cannot be entered anyway
+            subscription.check_start()
+        return subscription
 
     # -- for subscriptions -------------------------------------------------------------------
 

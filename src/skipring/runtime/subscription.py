@@ -137,8 +137,7 @@ class Subscription:
 
     async def __aenter__(self) -> Self:
         store = self._host.store
-        if isinstance(self._start, Cursor):
-            self._start.check(store, self.topic)
+        self.check_start()  # publications may have been lost since ``subscribe``
         now = _now()
         self._archive = self._host.open(self)
         self._store_id = None if store is None else store.id
@@ -146,6 +145,11 @@ class Subscription:
         self._is_open = self._has_been_opened = True
         self._ticker.start()
         return self
+
+    def check_start(self) -> None:
+        """Raise CursorError if the start is a cursor that does not point into the store."""
+        if isinstance(self._start, Cursor):
+            self._start.check(self._host.store, self.topic)
 
     async def __aexit__(
         self,
