@@ -20,8 +20,8 @@ import pytest
 import skipring
 from skipring import blocking
 from skipring.blocking import READ_AHEAD, Connection, Subscription
-from skipring.errors import InputError, SkipringError, StoreBusyError
-from skipring.runtime.subscription import HealthState
+from skipring.errors import CursorError, InputError, SkipringError, StoreBusyError
+from skipring.runtime.subscription import READ_MANY, HealthState
 from skipring.testing import Cluster
 
 TICK_S = 0.05
@@ -165,6 +165,82 @@ def test_the_cursor_is_behind_what_was_handed_out(tmp_path: Path) -> None:
             assert (publication.payload, publication.replayed) == (b"3", True)
 
 
+def test_many_are_read_up_to_a_limit_as_far_as_they_are_there() -> None:
+    with topic_of() as orders:
+        orders.publish_many([b"%d" % number for number in range(READ_MANY + 5)])
+        first = orders.read(timeout=DEADLINE_S)  # and some more are read ahead
+        found = [orders.read_many(limit, timeout=DEADLINE_S) for limit in (1, 2 * READ_AHEAD)]
+        assert [len(each) for each in found] == [1, 2 * READ_AHEAD]
+        found.append(orders.read_many(timeout=DEADLINE_S))
+        rest = READ_MANY + 5 - 1 - 1 - 2 * READ_AHEAD
+        assert len(found[-1]) == rest
+        assert orders.read_many(timeout=0) == []
+        assert first is not None
+        read = [first, *(publication for each in found for publication in each)]
+        assert [publication.payload for publication in read] == [
+            b"%d" % number for number in range(READ_MANY + 5)
+        ]
+
+
+def test_a_thread_that_waits_for_many_gets_the_first_that_come() -> None:
+    with topic_of() as orders:
+        reading = in_thread(orders.read_many)
+        until(lambda: orders._thread._calls)
+        orders.publish_many([b"1", b"2"])
+        found = reading.get(timeout=DEADLINE_S)
+        assert isinstance(found, list)
+        assert [publication.payload for publication in found] == [b"1", b"2"]
+
+
+def test_a_thread_that_waits_for_many_gets_none_once_the_topic_is_left() -> None:
+    with ring() as cluster, to(cluster) as node:
+        with node.subscribe("orders") as orders:
+            reading = in_thread(orders.read_many)
+            until(lambda: orders._thread._calls)
+        assert reading.get(timeout=DEADLINE_S) == []
+        assert orders.read_many() == []
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one_is_refused(limit: int) -> None:
+    with topic_of() as orders, pytest.raises(InputError, match=f"1 or more, not {limit}"):
+        orders.read_many(limit)
+
+
+def test_records_are_published_with_their_keys_and_headers_beside_plain_payloads() -> None:
+    with topic_of() as orders:
+        ids = orders.publish_many([b"plain", skipring.Record(b"full", b"k", {"a": "b"})])
+        found = orders.read_available()
+        assert [each.id for each in found] == ids
+        assert [(each.key, each.headers) for each in found] == [(None, {}), (b"k", {"a": "b"})]
+        with pytest.raises(InputError, match=r"records\[1\]: a payload is bytes"):
+            orders.publish_many([b"good", skipring.Record("text")])  # type: ignore[arg-type]
+        assert orders.lag == 0
+
+
+@pytest.mark.parametrize(("start", "found"), [("earliest", [b"stored"]), ("latest", [])])
+def test_earliest_and_latest_are_synonyms_of_all_and_new(
+    start: str, found: list[bytes], tmp_path: Path
+) -> None:
+    with ring() as cluster:
+        with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
+            topic.publish(b"stored")
+        with to(cluster, tmp_path) as node, node.subscribe("t", start=start) as topic:
+            assert [each.payload for each in topic.read_available()] == found
+
+
+def test_stale_cursor_is_refused_where_it_is_given(tmp_path: Path) -> None:
+    with ring() as cluster:
+        with to(cluster, tmp_path / "one") as node, node.subscribe("orders") as orders:
+            orders.publish(b"one")
+            kept = str(orders.cursor())
+        with to(cluster, tmp_path / "two") as node:
+            with pytest.raises(CursorError, match="another data directory"):
+                node.subscribe("orders", start=kept)
+            with node.subscribe("orders", start="all") as orders:
+                assert orders.read_available() == []
+
+
 def test_several_threads_share_what_there_is_and_all_end() -> None:
     many = 300
     with topic_of() as orders:
@@ -199,6 +275,30 @@ def test_a_timeout_says_what_is_missing() -> None:
         pytest.raises(TimeoutError, match="has not given us a place"),
     ):
         orders.synced(timeout=0.01)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        list,
+        Subscription.read,
+        Subscription.read_many,
+        Subscription.read_available,
+        Subscription.synced,
+        lambda topic: topic.publish(b"x"),
+        lambda topic: topic.publish_many([b"x"]),
+    ],
+    ids=["iteration", "read", "read_many", "read_available", "synced", "publish", "publish_many"],
+)
+def test_subscription_that_was_never_opened_shows_the_right_form(
+    use: Callable[[Subscription], object],
+) -> None:
+    with ring() as cluster, to(cluster) as node:
+        error = in_thread(lambda: use(node.subscribe("orders"))).get(timeout=DEADLINE_S)
+    assert isinstance(error, SkipringError)
+    assert "not subscribed to 'orders' yet" in str(error)
+    form = "`with node.subscribe('orders') as subscription: for publication in subscription: ...`"
+    assert form in str(error)
 
 
 def test_after_its_block_nothing_hangs() -> None:

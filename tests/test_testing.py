@@ -14,8 +14,11 @@ from skipring.core.events import PublishRequested
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import InputError
 from skipring.runtime.addresses import supervisor_of
+from skipring.runtime.client import Connection, connect
 from skipring.testing import Cluster
 
+TICK_S = 0.05
+DEADLINE_S = 60.0  # for what takes a second or two
 TOPICS = [f"t{number:02d}" for number in range(50)]
 
 
@@ -116,6 +119,83 @@ def test_nothing_is_left_behind() -> None:
             await cluster.settle()
             cluster.kill("n01")
         await cluster.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+
+    asyncio.run(scene())
+
+
+# -- members that other processes run --------------------------------------------------------
+
+
+def connected(cluster: Cluster) -> Connection:
+    return connect(cluster.url, tick_s=TICK_S)
+
+
+def test_settle_waits_for_a_connection_that_is_a_member() -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=3) as cluster,
+            connected(cluster) as node,
+            node.subscribe(cluster.topic) as news,
+        ):
+            await news.publish(b"from the connection")
+            await news.synced(DEADLINE_S)
+            await cluster.settle(DEADLINE_S)
+            assert node.name in recorded(cluster)
+            assert cluster.violations() == []
+            await cluster.publish("n01", b"from the cluster")
+            await cluster.settle(DEADLINE_S)
+            sent = [b"from the connection", b"from the cluster"]
+            assert [each.payload for each in await news.read_available()] == sent
+            assert all(cluster.payloads(name) == sent for name in cluster.nodes)
+
+    asyncio.run(scene())
+
+
+def test_settle_judges_a_topic_in_which_only_connections_are() -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=0) as cluster,
+            connected(cluster) as first,
+            connected(cluster) as second,
+            first.subscribe(cluster.topic) as writer,
+            second.subscribe(cluster.topic) as reader,
+        ):
+            await cluster.until(lambda: recorded(cluster) == {first.name, second.name})
+            await writer.publish(b"x")
+            await cluster.settle(DEADLINE_S)
+            assert [each.payload for each in await reader.read_available()] == [b"x"]
+
+    asyncio.run(scene())
+
+
+def test_settle_waits_until_a_connection_that_crashed_is_evicted() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster, connected(cluster) as node:
+            await node.subscribe(cluster.topic).__aenter__()
+            await cluster.until(lambda: node.name in recorded(cluster))
+            await cluster.settle(DEADLINE_S)
+            await node.node.close()  # as a crash: the supervisor is not told
+            await cluster.settle(DEADLINE_S)
+            assert recorded(cluster) == set(cluster.nodes)
+
+    asyncio.run(scene())
+
+
+def test_cluster_with_a_connection_heals_from_damage() -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=4) as cluster,
+            connected(cluster) as node,
+            node.subscribe(cluster.topic) as news,
+        ):
+            await news.publish(b"x")
+            await news.synced(DEADLINE_S)
+            await cluster.settle(DEADLINE_S)
+            cluster.corrupt()
+            await cluster.settle(DEADLINE_S)
+            await cluster.until(lambda: node.name in recorded(cluster), DEADLINE_S)
+            await cluster.settle(DEADLINE_S)
+            assert all(cluster.payloads(name) == [b"x"] for name in cluster.nodes)
 
     asyncio.run(scene())
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from skipring import blocking, errors
     from skipring.runtime.client import Connection, connect
     from skipring.runtime.reading import Cursor, Publication
-    from skipring.runtime.subscription import Health, HealthState, Subscription
+    from skipring.runtime.subscription import Health, HealthState, Record, Subscription
 
 __all__ = [
     "Connection",
@@ -16,6 +16,7 @@ __all__ = [
     "Health",
     "HealthState",
     "Publication",
+    "Record",
     "Subscription",
     "blocking",
     "connect",

@@ -21,7 +21,14 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError
 from skipring.runtime import client
 from skipring.runtime.reading import Cursor, Publication, Start
-from skipring.runtime.subscription import LEAVE_S, Health
+from skipring.runtime.subscription import (
+    LEAVE_S,
+    READ_MANY,
+    Health,
+    Record,
+    check_limit,
+    never_opened,
+)
 from skipring.runtime.subscription import Subscription as AsyncSubscription
 
 CLOSE_S: Final = 2 * LEAVE_S  # Our guess: after leaving, a last write to the disk is short.
@@ -68,8 +75,17 @@ class Connection:
         self.close()
 
     def subscribe(self, topic: TopicId, start: Start = "all") -> Subscription:
-        """Take part in a topic, while inside the block of what this returns."""
-        return Subscription(self._thread, self._connection.subscribe(topic, start))
+        """Take part in a topic, while inside the block of what this returns.
+
+        CursorError if a cursor does not point into the data directory of this connection.
+        """
+        if not self._thread.is_running:
+            return Subscription(self._thread, self._connection.subscribe(topic, start))
+        return Subscription(self._thread, self._thread.call(self._subscribe, topic, start))
+
+    async def _subscribe(self, topic: TopicId, start: Start) -> AsyncSubscription:
+        """Subscribe in the loop: only its thread may look into the store."""
+        return self._connection.subscribe(topic, start)
 
 
 class Subscription:
@@ -107,11 +123,20 @@ class Subscription:
         self, payload: bytes, key: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> bytes:
         """Publish; return the id once it is stored here. Nobody else needs to be reachable."""
+        self._check_opened()
         return self._thread.call(self._subscription.publish, payload, key, headers)
 
-    def publish_many(self, payloads: Iterable[bytes]) -> list[bytes]:
-        """Publish several, in order; return their ids once they are stored here."""
-        return self._thread.call(self._subscription.publish_many, payloads)
+    def publish_many(self, records: Iterable[bytes | Record]) -> list[bytes]:
+        """Publish payloads or records, in order; return their ids once they are stored here.
+
+        InputError with the index of the first invalid one, and nothing is published.
+        """
+        self._check_opened()
+        return self._thread.call(self._subscription.publish_many, records)
+
+    def _check_opened(self) -> None:
+        if not self._subscription.has_been_opened:
+            raise SkipringError(never_opened(self.topic))
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -122,29 +147,47 @@ class Subscription:
 
     def read(self, timeout: float | None = None) -> Publication | None:
         """The next publication; None if none comes in time, or the topic was left."""
+        self._check_opened()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             for publication in self._hand_out(1):
                 return publication
             left_s = None if deadline is None else max(deadline - monotonic(), 0)
-            if not self._thread.call(self._take, left_s):
+            if not self._thread.call(self._take, READ_AHEAD, left_s):
                 return None
             # Else something is there, if it is wanted and no other thread was faster.
 
+    def read_many(self, limit: int = READ_MANY, timeout: float | None = None) -> list[Publication]:
+        """Wait for a publication, then return all that are here, up to a limit.
+
+        An empty list if none comes in time, or the topic was left.
+        """
+        check_limit(limit)
+        self._check_opened()
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            left_s = None if deadline is None else max(deadline - monotonic(), 0)
+            if not self._thread.call(self._take, limit, left_s):
+                return []
+            if found := self._hand_out(limit):
+                return found
+
     def read_available(self, limit: int | None = None) -> list[Publication]:
         """The publications that are here now and were not read yet, at most ``limit`` of them."""
+        self._check_opened()
         self._thread.call(self._take_available, limit)
         return self._hand_out(limit)
 
-    async def _take(self, timeout_s: float | None) -> bool:
-        """Wait until something is there, and take it; False if nothing comes."""
+    async def _take(self, limit: int, timeout_s: float | None) -> bool:
+        """Have up to ``limit`` publications ready; False if none comes, or the topic was left."""
         now = asyncio.get_running_loop().time()
         reader = self._subscription.reader
-        if not await reader.arrival(None if timeout_s is None else now + timeout_s):
+        deadline = None if timeout_s is None else now + timeout_s
+        if not self._taken and not await reader.arrival(deadline):
             return False
         with self._lock:
-            self._taken += reader.take(READ_AHEAD)
-        return True
+            self._taken += reader.take(limit - len(self._taken))
+        return reader.is_open
 
     async def _take_available(self, limit: int | None) -> None:
         reader, end = self._subscription.reader, self._subscription.reader.end
@@ -181,6 +224,7 @@ class Subscription:
 
         TimeoutError if that takes longer, which says who is missing.
         """
+        self._check_opened()
         self._thread.call(self._subscription.synced, timeout)
 
     def health(self) -> Health:

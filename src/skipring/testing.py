@@ -6,7 +6,7 @@ What it does to its nodes is what `skipring chaos` does to processes, without th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import chain, count, islice
@@ -15,7 +15,6 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
@@ -23,23 +22,33 @@ from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.roster import Roster
+from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.errors import InputError
 from skipring.runtime import sabotage
 from skipring.runtime.addresses import supervisor_of
 from skipring.runtime.chaos import damage_node, damage_supervisor
+from skipring.runtime.diagnosis import is_about
+from skipring.runtime.foreign_members import (
+    TopicView,
+    known_addresses,
+    member_statuses,
+    ring_state,
+    root_violations,
+)
 from skipring.runtime.inspection import node_status
 from skipring.runtime.limits import allow_files
 from skipring.runtime.node import Node
+from skipring.runtime.outsider import Outsider
 from skipring.runtime.seat import LOOPBACK, Seat
 from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.storage.publications import PublicationStore
 from skipring.storage.trace import DeliveryTrace
 from skipring.wire.damages import Damage, Done
-from skipring.wire.runtime_messages import NodeStatus, Refused
+from skipring.wire.runtime_messages import Address, NodeStatus, Refused
 from skipring.world.legitimacy import publication_violations, violations
-from skipring.world.snapshot import Parcel, Snapshot
+from skipring.world.snapshot import Snapshot
 
 # Our guess, and measured: a tick of a node costs 0.5 ms, so all of them take a quarter of the time.
 TICK_S: Final = 0.05
@@ -52,6 +61,7 @@ FILES_ASIDE: Final = 256  # Our guess: what the rest of the process has open.
 QUIET_TICKS_MAX: Final = 16
 POLL_S: Final = 0.01  # Our guess: soon enough, and a large ring is still judged rarely.
 JUDGING_SHARE: Final = 4  # Our guess: judging takes a quarter of the time at most.
+NAMED_MAX: Final = 5  # Guess: more violations in an error are not read.
 FOR_EVER: Final = 1 << 40  # ticks
 
 
@@ -84,7 +94,8 @@ class Cluster:
     ...         await cluster.settle(timeout=30)
     >>> asyncio.run(scene())
 
-    Only its own nodes are judged: others may connect to ``url``, best in topics of their own.
+    A program under test may connect to ``url`` and be a member of the topic: ``settle`` asks it by
+    RPC. ``violations`` and ``snapshot`` see the supervisors and the cluster's own nodes only.
     """
 
     def __init__(
@@ -327,21 +338,46 @@ class Cluster:
         )
 
     def violations(self, topic: TopicId | None = None) -> list[str]:
-        """What keeps the ring from being legitimate, and all nodes from having all, in words."""
+        """What keeps the ring from being legitimate, and all nodes from having all, in words.
+
+        Members that other processes run are taken to be right; ``settle`` asks them.
+        """
         return list(self._violations(topic if topic is not None else self.topic))
 
-    def _violations(self, topic: TopicId) -> Iterator[str]:
+    def _violations(
+        self, topic: TopicId, statuses: Mapping[NodeId, NodeStatus] | None = None
+    ) -> Iterator[str]:
+        """Judge the own nodes, and other members by their statuses; without these, trust them."""
         machines = self._machines(topic)
+        trusted = self._foreign(topic) if statuses is None else {}
+        others = {name: ring_state(status) for name, status in (statuses or {}).items()}
+        others |= dict.fromkeys(trusted, SubscriberState())
         roster = Roster()
         state = self._seat_of(topic).state(topic)
         roster.load(state.database, state.next)
-        view = _View(topic, roster, machines, tuple(self._killed))
-        yield from map(str, violations(view))
-        yield from map(str, publication_violations(view))
+        killed = tuple(self._killed)
+        for each in violations(TopicView(topic, roster, {**machines, **others}, killed)):
+            if not any(is_about(each, name) for name in trusted):
+                yield str(each)
+        yield from map(str, publication_violations(TopicView(topic, roster, machines, killed)))
+        if statuses:
+            seen = {name: (it.trie.root, len(it.trie)) for name, it in machines.items()}
+            seen |= {name: (it.root, it.count) for name, it in statuses.items()}
+            yield from map(str, root_violations(seen))
         for name, machine in machines.items():
             lost = len(machine.trie) - sum(1 for _ in machine.archive.entries())
             if lost > 0:  # a state as a value cannot be wrong in this way
                 yield f"PUB: {name} has lost {lost} publications and not noticed"
+
+    def _foreign(self, topic: TopicId) -> dict[NodeId, Address]:
+        """Return where the recorded members listen that other processes run."""
+        seat = self._seat_of(topic)
+        state = seat.state(topic)
+        names = {node for _, node in state.database if node is not None}.union(state.queue)
+        books = [node.links.book for node in self._nodes.values()]
+        if seat.server is not None:
+            books.insert(0, seat.server.links.book)
+        return known_addresses(names - self._nodes.keys() - self._killed.keys(), books)
 
     def _machines(self, topic: TopicId) -> dict[NodeId, Subscriber]:
         found = {name: self._nodes[name].machine(topic) for name in self.nodes}
@@ -352,44 +388,47 @@ class Cluster:
         return next(seat for seat in self._seats if seat.address == address)
 
     async def settle(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109  (it says what is wrong)
-        """Wait until the ring is legitimate and every node has every publication.
+        """Wait until the ring is legitimate and every member has every publication.
 
-        TimeoutError if that takes longer, which says what is wrong.
+        A member that another process runs counts once the supervisor knows of it; await ``synced``
+        of its subscription first. TimeoutError if that takes longer, which says what is wrong.
         """
-        await self.until(lambda: next(self._violations(self.topic), None) is None, timeout)
+        deadline = asyncio.get_running_loop().time() + timeout
+        async with Outsider(self._settings.supervisors, rng=Random()) as outsider:
+            while True:
+                await self._until(lambda: not any(self._violations(self.topic)), timeout, deadline)
+                foreign = self._foreign(self.topic)
+                if not foreign:
+                    return
+                statuses = await member_statuses(outsider, self.topic, foreign)
+                wrong = list(islice(self._violations(self.topic, statuses), NAMED_MAX))
+                if not wrong:
+                    return
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise TimeoutError(f"not in {timeout:g} s: {'; '.join(wrong)}")
+                await asyncio.sleep(POLL_S)
 
     async def until(self, holds: Callable[[], bool], timeout: float = 30.0) -> None:  # noqa: ASYNC109
         """Wait until something holds; TimeoutError if that takes longer."""
+        await self._until(holds, timeout, asyncio.get_running_loop().time() + timeout)
+
+    async def _until(self, holds: Callable[[], bool], timeout_s: float, deadline: float) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
         while True:
             began = loop.time()
             if holds():
                 return
             now = loop.time()
             if now >= deadline:
-                found = islice(self._violations(self.topic), 5)
+                found = islice(self._violations(self.topic), NAMED_MAX)
                 wrong = "; ".join(found) or "nothing is wrong with the ring"
-                raise TimeoutError(f"not in {timeout:g} s: {wrong}")
+                raise TimeoutError(f"not in {timeout_s:g} s: {wrong}")
             await asyncio.sleep(min(max(POLL_S, JUDGING_SHARE * (now - began)), deadline - now))
 
     def _known(self, name: NodeId) -> NodeId:
         if name not in self._nodes:
             raise InputError(f"no node called {name} lives; there are {', '.join(self.nodes)}")
         return name
-
-
-class _View(Struct, frozen=True):
-    """The machines of a topic as they are: to judge a large ring, nothing is copied."""
-
-    topic: TopicId
-    roster: Roster
-    subscribers: Mapping[NodeId, Subscriber]
-    crashed: Sequence[NodeId]
-
-    def in_flight(self) -> Iterable[Parcel]:
-        """Nobody knows what is on its way."""
-        return ()
 
 
 def _allow_files(n: int) -> None:

@@ -190,7 +190,7 @@ def test_a_process_is_killed_only_if_it_was_started_with_chaos() -> None:
 
             status, out, told = status_of("kill", TOPIC, "willing", "sound", *on)
             assert (status, out) == (1, "")
-            assert told.startswith("Error: sound was not started with --chaos, so nothing")
+            assert told.startswith("Error: sound was not started with chaos enabled, so nothing")
             assert victim.poll() is None
 
             assert status_of("kill", TOPIC, "willing", *on) == (0, "willing: killed\n", "")

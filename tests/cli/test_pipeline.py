@@ -69,7 +69,7 @@ def test_a_topic_without_members_and_one_without_disks_are_told(tmp_path: Path) 
             words = ("--subscribe", cluster.topic)
             diskless = await asyncio.to_thread(run, tmp_path / "lake", *words, supervisor=at)
             assert isinstance(diskless.exception, UnreachableError)
-            assert "start a node with --data" in str(diskless.exception)
+            assert "start a node with a data directory" in str(diskless.exception)
 
     asyncio.run(scene())
 

@@ -67,8 +67,18 @@ SEEN = Overview(
         topic("audit", members=0, publications=0),
     ),
     supervisors=(
-        SupervisorRow(address="a:1", answers=True, topics=3, members=20, requests=2.5),
-        SupervisorRow(address="b:2", answers=True, topics=1, requests=7.5, suspects=2, evictions=1),
+        SupervisorRow(
+            address="a:1", answers=True, topics=3, members=20, requests=3.0, requests_max=6.5
+        ),
+        SupervisorRow(
+            address="b:2",
+            answers=True,
+            topics=1,
+            requests=7.5,
+            requests_max=3.5,
+            suspects=2,
+            evictions=1,
+        ),
         SupervisorRow(address="c:3", answers=False),
     ),
 )
@@ -86,10 +96,10 @@ def test_a_topic_says_how_many_who_differs_and_how_much_is_wrong() -> None:
     }
 
 
-def test_a_supervisor_says_its_requests_beside_what_legitimate_rings_ask() -> None:
+def test_supervisor_warns_of_requests_only_above_what_chance_explains() -> None:
     assert texts(supervisor_rows(SEEN, UNICODE)) == {
-        "a:1": ["a:1", "3", "20", "✓ 2.50 of 2.74", "0", "0"],
-        "b:2": ["b:2", "1", "0", "▲ 7.50 of 0.91", "2", "1"],
+        "a:1": ["a:1", "3", "20", "✓ 3.00 (mean 2.74)", "0", "0"],
+        "b:2": ["b:2", "1", "0", "▲ 7.50 (mean 0.91)", "2", "1"],
         "c:3": ["c:3", "-", "-", "† does not answer", "-", "-"],
     }
 

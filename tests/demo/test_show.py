@@ -305,7 +305,7 @@ def test_a_place_where_no_report_can_be_written_is_refused_before_anything_start
     tmp_path: Path,
 ) -> None:
     given = ["demo", "--report", str(tmp_path / "nowhere" / "report.html")]
-    with pytest.raises(InputError, match="choose a place with --report"):
+    with pytest.raises(InputError, match="choose another place for it"):
         skipring.main(given, standalone_mode=False)
 
 

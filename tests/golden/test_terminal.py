@@ -28,7 +28,16 @@ from skipring.runtime.inspector import Inspection
 from skipring.runtime.journal import Change, explanation
 from skipring.sim.run import Simulation
 from skipring.sim.scenario import Scenario
-from skipring.watch.overview import Observer, Overview, SupervisorRow, TopicRow, differing, roots_of
+from skipring.watch.overview import (
+    WINDOW_TICKS,
+    Observer,
+    Overview,
+    SupervisorRow,
+    TopicRow,
+    differing,
+    requests_max,
+    roots_of,
+)
 from skipring.watch.picture import UNICODE
 from skipring.wire.runtime_messages import JournalEntry, JournalPage
 from skipring.world.legitimacy import violations
@@ -192,13 +201,20 @@ def overview(news: Inspection) -> Overview:
             topic("prices", members=8, publications=903),
         ),
         supervisors=(
-            SupervisorRow(
-                address="127.0.0.1:7400", answers=True, topics=2, members=24, requests=4.25
-            ),
-            SupervisorRow(
-                address="127.0.0.1:7401", answers=True, topics=1, members=64, requests=0.87
-            ),
+            supervisor("127.0.0.1:7400", topics=2, members=24, requests=4.25),
+            supervisor("127.0.0.1:7401", topics=1, members=64, requests=0.87),
         ),
+    )
+
+
+def supervisor(address: str, *, topics: int, members: int, requests: float) -> SupervisorRow:
+    return SupervisorRow(
+        address=address,
+        answers=True,
+        topics=topics,
+        members=members,
+        requests=requests,
+        requests_max=requests_max([WINDOW_TICKS] * topics),
     )
 
 

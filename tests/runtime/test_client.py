@@ -42,7 +42,7 @@ def to(
 
 def test_the_examples_of_the_classes_hold() -> None:
     assert doctest.testmod(client) == (0, 4)
-    assert doctest.testmod(subscription) == (0, 4)
+    assert doctest.testmod(subscription) == (0, 5)
 
 
 # -- publishing and reading ------------------------------------------------------------------
@@ -336,6 +336,14 @@ def test_outside_of_its_block_a_connection_does_nothing() -> None:
             await node.subscribe("t").__aenter__()
         with pytest.raises(SkipringError, match="has been used"):
             await node.__aenter__()
+
+    asyncio.run(scene())
+
+
+def test_awaiting_a_connection_shows_the_right_form() -> None:
+    async def scene() -> None:
+        with pytest.raises(SkipringError, match=r"async with skipring.connect\(...\) as node:"):
+            await connect(NOBODY)
 
     asyncio.run(scene())
 

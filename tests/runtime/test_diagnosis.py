@@ -83,7 +83,9 @@ def test_one_that_is_gone_and_forgotten_needs_no_advice() -> None:
 
 def test_of_one_that_is_not_recorded_the_list_of_supervisors_is_suspected() -> None:
     diagnosis = diagnose(seen({"e": SubscriberState()}))
-    assert any(text.startswith("e: ") and "--supervisor" in text for text in diagnosis.advice)
+    assert any(
+        text.startswith("e: ") and "list of supervisors" in text for text in diagnosis.advice
+    )
 
 
 def test_missing_publications_are_told_apart_from_a_broken_ring() -> None:

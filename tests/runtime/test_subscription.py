@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import doctest
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import chain
@@ -18,14 +19,18 @@ from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import CursorError, InputError, SkipringError
 from skipring.runtime import reading
 from skipring.runtime.client import Connection, connect
-from skipring.runtime.reading import READ_AT_ONCE, Cursor, Reader, Start, checked_start
-from skipring.runtime.subscription import Subscription
+from skipring.runtime.reading import READ_AT_ONCE, Cursor, Publication, Reader, Start, checked_start
+from skipring.runtime.subscription import Record, Subscription
 from skipring.storage.publications import PublicationStore
 from skipring.testing import Cluster
 
 TICK_S = 0.05
 DEADLINE_S = 60.0  # for what takes a second or two
 NOW = 1_000_000
+NEVER_OPENED = (
+    r"not subscribed to 'news' yet.* `async with node.subscribe\('news'\) as subscription: "
+    r"async for publication in subscription: ...`"
+)
 
 
 def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
@@ -35,6 +40,10 @@ def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
 async def take(source: Subscription, many: int) -> list[bytes]:
     async with asyncio.timeout(DEADLINE_S):
         return [(await anext(source)).payload for _ in range(many)]
+
+
+async def collect(source: Subscription) -> list[Publication]:
+    return [publication async for publication in source]
 
 
 def test_the_examples_of_the_module_hold() -> None:
@@ -139,6 +148,20 @@ def test_what_is_there_is_read_however_short_one_waits() -> None:
 def test_what_is_no_start_is_refused(start: object, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         checked_start(start)
+
+
+@pytest.mark.parametrize(("start", "found"), [("earliest", [b"stored"]), ("latest", [])])
+def test_earliest_and_latest_are_synonyms_of_all_and_new(
+    start: str, found: list[bytes], tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
+                await topic.publish(b"stored")
+            async with to(cluster, tmp_path) as node, node.subscribe("t", start=start) as topic:
+                assert [each.payload for each in await topic.read_available()] == found
+
+    asyncio.run(scene())
 
 
 # -- in a ring -------------------------------------------------------------------------------
@@ -273,6 +296,135 @@ def test_a_cursor_that_does_not_fit_is_refused_and_nobody_joins(tmp_path: Path) 
                     await node.subscribe("t", kept).__aenter__()
                 with pytest.raises(CursorError, match="data_dir"):
                     other.cursor()
+
+    asyncio.run(scene())
+
+
+def test_stale_cursor_is_refused_where_it_is_given(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
+                await topic.publish(b"x")
+                kept = str(topic.cursor())
+            async with to(cluster, tmp_path / "two") as node:
+                with pytest.raises(CursorError, match="another data directory"):
+                    node.subscribe("t", start=kept)
+                async with node.subscribe("t", start="all") as topic:
+                    await topic.publish(b"y")
+                    assert await take(topic, 1) == [b"y"]
+
+    asyncio.run(scene())
+
+
+def test_cursor_is_checked_again_when_the_block_is_entered(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
+                await topic.publish(b"x")
+                kept = topic.cursor()
+            node = to(cluster, tmp_path / "two")
+            early = node.subscribe("t", start=kept)  # no directory is open yet
+            async with node:
+                with pytest.raises(CursorError, match="another data directory"):
+                    await early.__aenter__()
+
+    asyncio.run(scene())
+
+
+# -- many records at once --------------------------------------------------------------------
+
+
+def test_records_are_published_with_their_keys_and_headers_beside_plain_payloads() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
+            records = [
+                b"plain",
+                Record(b"keyed", key=b"k"),
+                Record(b"full", b"k", {"source": "test"}),
+                Record(bytearray(b"bare")),
+            ]
+            ids = await topic.publish_many(iter(records))
+            found = await topic.read_available()
+            assert [each.id for each in found] == ids
+            assert [(each.payload, each.key, each.headers) for each in found] == [
+                (b"plain", None, {}),
+                (b"keyed", b"k", {}),
+                (b"full", b"k", {"source": "test"}),
+                (b"bare", None, {}),
+            ]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("record", "sentence"),
+    [
+        ("text", r"records\[2\]: a payload is bytes, not str"),
+        (None, r"records\[2\]: a payload is bytes, not NoneType"),
+        (bytes(512 * 1024 + 1), r"records\[2\]: .*524288 is the limit"),
+        (Record("text"), r"records\[2\]: a payload is bytes, not str"),  # type: ignore[arg-type]
+        (Record(b"x", key="k"), r"records\[2\]: a key is bytes, not str"),  # type: ignore[arg-type]
+        (Record(b"x", bytes(1025)), r"records\[2\]: .*1024 is the limit"),
+        (Record(b"x", headers={"a": 1}), r"records\[2\]: headers are"),  # type: ignore[dict-item]
+    ],
+    ids=["text", "none", "long payload", "text in a record", "text as key", "long key", "headers"],
+)
+def test_invalid_record_is_named_by_its_index_and_nothing_is_published(
+    record: bytes | Record, sentence: str
+) -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
+            with pytest.raises(InputError, match=sentence):
+                await topic.publish_many([b"good", Record(b"good"), record, b"good"])
+            assert topic.lag == 0
+
+    asyncio.run(scene())
+
+
+# -- outside of the block --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        collect,
+        anext,
+        Subscription.read,
+        Subscription.read_many,
+        Subscription.read_available,
+        Subscription.synced,
+        lambda topic: topic.publish(b"x"),
+        lambda topic: topic.publish_many([b"x"]),
+    ],
+    ids=[
+        *("iteration", "anext", "read", "read_many", "read_available"),
+        *("synced", "publish", "publish_many"),
+    ],
+)
+def test_subscription_that_was_never_opened_shows_the_right_form(
+    use: Callable[[Subscription], Awaitable[object]],
+) -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node:
+            with pytest.raises(SkipringError, match=NEVER_OPENED):
+                async with asyncio.timeout(DEADLINE_S):
+                    await use(node.subscribe("news"))
+
+    asyncio.run(scene())
+
+
+def test_reading_ends_after_the_block_was_left() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node:
+            async with node.subscribe("news") as news:
+                await news.publish(b"x")
+            async with asyncio.timeout(DEADLINE_S):
+                assert await collect(news) == []
+                assert await news.read() is None
+                assert await news.read_many() == []
+                assert await news.read_available() == []
+            with pytest.raises(SkipringError, match="not subscribed to 'news' any more"):
+                await news.publish(b"y")
 
     asyncio.run(scene())
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from skipring.spark.pipeline.about import About, write_about
 from skipring.spark.pipeline.batches import Steps
-from skipring.spark.pipeline.report import write_report
+from skipring.spark.pipeline.report import look, write_report
 from skipring.spark.pipeline.running import prepare
 from skipring.spark.pipeline.silver import Format
 from skipring.spark.pipeline.summaries import POINTS_MAX, bucket_s
@@ -77,6 +77,45 @@ def test_a_report_shows_deliveries_and_what_is_rejected_is_never_markup(
     assert "1 publication carried no time, or an absurd one" in text
     assert re.search(r"duplicates removed\s+1\b", text)
     assert page.count('<div class="plot"') == 7
+
+
+@pytest.mark.heavy
+def test_headline_and_tables_give_the_latency_of_the_same_deliveries(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    prepare(spark)
+    write_about(tmp_path, ABOUT)
+    sent = [publication(number, b"x") for number in range(8)]
+    sent.append(publication(8, b"x", at_s=9e12))  # an absurd time: no latency follows from it
+    came = [delivery(number, "n2", at_s=0.003 + 0.001 * number) for number in range(3)]
+    came += [delivery(number, "n2", at_s=5.781, hops=0, origin="repair") for number in range(3, 8)]
+    came += [delivery(8, "n2", at_s=1)]
+    Steps(tmp_path, Format.TEXT, 60).take(rows(spark, sent, came), 0)
+
+    found = look(spark, tmp_path, ABOUT)
+    text = text_of(page_on(spark, tmp_path))
+
+    spread = dict(zip(found.distribution.origin, found.distribution.latency_ms, strict=True))
+    assert spread["spread"][50] == 4
+    for table in (found.nodes, found.publishers, found.latencies):
+        assert table[["p50", "p95", "p99"]].to_numpy().tolist() == [pytest.approx([4, 4.9, 4.98])]
+    assert "Half of what was spread arrived within 4 ms." in text
+    assert text.count("spread p50 in ms") == 2
+    assert re.search(r"n2\s+9\s+4\s+4\.90\s+4\.98\s+55\.6 %", text)
+
+
+@pytest.mark.heavy
+def test_node_that_got_everything_by_repair_has_no_latency_of_spreading(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    prepare(spark)
+    write_about(tmp_path, ABOUT)
+    came = [delivery(1, "n2", at_s=5.781, hops=0, origin="repair")]
+    Steps(tmp_path, Format.TEXT, 60).take(rows(spark, [publication(1, b"x")], came), 0)
+    text = text_of(page_on(spark, tmp_path))
+    assert "Half of what was spread" not in text
+    assert re.search(r"n2\s+1\s+–\s+–\s+–\s+100 %", text)  # noqa: RUF001
+    assert "repair: half within 5,781 ms" in text
 
 
 @pytest.mark.parametrize(

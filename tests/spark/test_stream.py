@@ -154,7 +154,7 @@ def test_only_what_is_on_a_disk_is_offered(ring: Ring, monkeypatch: pytest.Monke
 def test_a_ring_without_disks_cannot_be_followed() -> None:
     with running_ring(2) as ring:
         reader = stream_reader(ring)
-        with pytest.raises(UnreachableError, match="start a node with --data"):
+        with pytest.raises(UnreachableError, match="start a node with a data directory"):
             reader.initialOffset()
 
 

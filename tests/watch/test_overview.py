@@ -13,7 +13,15 @@ from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.testing import Cluster
 from skipring.watch import overview
-from skipring.watch.overview import Observer, Pace, differing, most_common
+from skipring.watch.overview import (
+    REQUESTS_BOUND,
+    WINDOW_TICKS,
+    Observer,
+    Pace,
+    differing,
+    most_common,
+    requests_max,
+)
 
 PATIENCE_S = 30.0
 
@@ -35,6 +43,48 @@ def test_a_pace_begins_anew_with_whoever_was_restarted() -> None:
     pace.add(100, at=50)
     assert pace.add(3, at=1) == 0
     assert pace.add(5, at=2) == 2
+
+
+def test_pace_knows_the_span_that_it_covers() -> None:
+    pace = Pace(window=10)
+    assert pace.span == 0
+    pace.add(5, at=3)
+    pace.add(9, at=5)
+    assert pace.span == 2
+
+
+@pytest.mark.parametrize("ticks", [1, 2, 5, WINDOW_TICKS])
+def test_requests_of_a_legitimate_pair_stay_below_the_maximum(ticks: int) -> None:
+    rng = Random(ticks)
+    limit = requests_max([ticks])
+    for _ in range(2000):  # labels 0 and 1 ask with probability 1/2 and 1/4 (decision 0012)
+        asked = sum((rng.random() < 1 / 2) + (rng.random() < 1 / 4) for _ in range(ticks))
+        assert asked / ticks <= limit
+
+
+def test_twice_the_requests_of_legitimate_rings_exceed_the_maximum_in_a_full_window() -> None:
+    assert REQUESTS_BOUND < requests_max([WINDOW_TICKS]) < 2 * REQUESTS_BOUND
+    assert requests_max([WINDOW_TICKS] * 16) < 16 * 1.3 * REQUESTS_BOUND
+
+
+def test_topic_that_was_seen_once_adds_nothing_to_the_maximum() -> None:
+    assert requests_max([]) == requests_max([0]) == 0
+    assert requests_max([5, 0]) == requests_max([5])
+
+
+def test_healthy_ring_of_two_nodes_is_never_above_the_maximum() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                (row,) = (await observer.overview()).supervisors
+                end = row.ticks + WINDOW_TICKS
+                async with asyncio.timeout(PATIENCE_S):
+                    while row.ticks < end:
+                        (row,) = (await observer.overview()).supervisors
+                        assert row.requests <= row.requests_max
+
+    asyncio.run(scene())
 
 
 def test_those_differ_who_have_another_root_than_most() -> None:

@@ -213,10 +213,9 @@ def _supervisor_row(row: SupervisorRow, glyphs: Glyphs) -> Row:
 
 
 def _requests(row: SupervisorRow, glyphs: Glyphs) -> Text:
-    """Requests, and what legitimate rings ask on average; more is usual while they heal."""
-    bound = REQUESTS_BOUND * row.topics
-    text = f"{row.requests:.2f} of {bound:.2f}"
-    if row.requests <= bound:
+    """Requests beside the mean of legitimate rings; a warning only above what chance explains."""
+    text = f"{row.requests:.2f} (mean {REQUESTS_BOUND * row.topics:.2f})"
+    if row.requests <= row.requests_max:
         return Text(f"{glyphs.right} {text}", RIGHT_STYLE)
     return Text(f"{glyphs.above} {text}", ABOVE_STYLE)
 

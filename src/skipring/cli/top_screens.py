@@ -35,8 +35,8 @@ per s     how many more each second
 lag       how many the one lacks that is farthest behind
 roots     equal roots are equal contents; or who differs
 state     what keeps the ring from being legitimate
-requests  of all rings to their supervisor in an interval; legitimate
-          ones ask less than 0.912 each on average, those that heal more"""
+requests  of all rings to their supervisor in an interval; the mean of a
+          healthy ring is below 0.912, and a warning means more than chance"""
 
 _BACK: Final = Binding("escape,backspace,enter", "app.pop_screen", "back", key_display="esc")
 

@@ -44,7 +44,7 @@ def perform(plan: Plan, stage: Stage, *, stays: bool = False) -> End:
 def check_report(report: Path) -> None:
     """Refuse a place for the report where nothing can be written."""
     if report.is_dir() or not os.access(report.absolute().parent, os.W_OK):
-        raise InputError(f"the report cannot be written to {report}; choose a place with --report")
+        raise InputError(f"the report cannot be written to {report}; choose another place for it")
 
 
 async def _interruptible(main: Coroutine[Any, Any, Result]) -> Result | None:

@@ -39,7 +39,7 @@ from skipring.wire.framing import Frame, FrameReader
 from skipring.wire.runtime_messages import Address, Refused, WireMessage
 from skipring.world.snapshot import CARRIERS
 
-NO_CHAOS: Final = "not started with --chaos"
+NO_CHAOS: Final = "not started with chaos enabled"
 NOT_HERE: Final = "this process has nothing that could be damaged so"
 NOT_FRAMES: Final = "these are no messages that could be forged"
 REFUSALS: Final = "chaos refused"  # as what they are counted

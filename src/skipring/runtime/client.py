@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Generator
 from contextlib import AsyncExitStack
 from math import inf
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from skipring.core.archive import Archive
 from skipring.core.effects import Confirmed, Deliver
@@ -74,6 +75,13 @@ class Connection:
         self._subscriptions: dict[TopicId, Subscription] = {}
         self._resources = AsyncExitStack()
 
+    def __await__(self) -> Generator[None, None, NoReturn]:
+        """Refuse ``await``: only ``async with`` opens a connection."""
+        raise SkipringError(
+            "a connection cannot be awaited; open it with "
+            "`async with skipring.connect(...) as node: ...`"
+        )
+
     async def __aenter__(self) -> Self:
         if self._node is not None:
             raise SkipringError("this connection has been used; call skipring.connect again")
@@ -120,6 +128,8 @@ class Connection:
 
         ``start="all"`` reads everything, what is stored here first; ``"new"`` only what is
         published from now on; a datetime what was published since; a cursor reads on from there.
+        ``"earliest"`` and ``"latest"`` are synonyms of ``"all"`` and ``"new"``. CursorError if a
+        cursor does not point into the data directory of this connection.
         """
         if not isinstance(topic, str):
             raise InputError(f"a topic is a text, not {type(topic).__name__}")
@@ -127,7 +137,10 @@ class Connection:
             check_topic(topic)
         except MessageError as error:
             raise InputError(str(error)) from None
-        return Subscription(self, topic, start)
+        subscription = Subscription(self, topic, start)
+        if self._is_connected:  # else the block of the subscription cannot be entered anyway
+            subscription.check_start()
+        return subscription
 
     # -- for subscriptions -------------------------------------------------------------------
 

@@ -181,14 +181,14 @@ def _advice(
         yield (
             f"{_listed(silent)}: no answer. If stopped for good, there is nothing to do: the "
             "supervisor drops whoever is silent for 9 to 18 intervals. Else look at the log there, "
-            "and start it again with the same --data."
+            "and start it again with the same data directory."
         )
     unrecorded = [node for node in members if node not in recorded]
     if unrecorded:
         yield (
             f"{_listed(unrecorded)}: a member that the supervisor does not know. It subscribes "
-            "again by itself; if not, compare its --supervisor with yours: all processes must "
-            "have the same list."
+            "again by itself; if not, compare its list of supervisors with yours: all processes "
+            "must have the same."
         )
     layers = {each.layer for each in found}
     if layers & {Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Layer.LEAVERS}:

@@ -52,13 +52,13 @@ OF_ALL: Final = (
         "skipring_late_ticks_total",
         Kind.COUNTER,
         "Ticks that began more than an interval late: the process or its machine was stuck.",
-        alarm="grows for 5 minutes: too little CPU, or too short a --tick",
+        alarm="grows for 5 minutes: too little CPU, or too short a tick",
     ),
     Metric(
         "skipring_tick_lag_seconds",
         Kind.GAUGE,
         "How much later than due the last tick began.",
-        alarm="above the --tick for 5 minutes",
+        alarm="above the tick for 5 minutes",
     ),
     Metric(
         "skipring_links",
@@ -171,7 +171,7 @@ OF_NODES: Final = (
     Metric(
         "skipring_unwritten_publications",
         Kind.GAUGE,
-        "Publications that are only in memory until the next commit; always 0 without --data.",
+        "Publications only in memory until the next commit; always 0 without a data directory.",
         alarm="above 0 for 1 minute: the disk is too slow, or full",
     ),
     Metric(

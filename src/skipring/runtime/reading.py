@@ -117,12 +117,18 @@ class Cursor(Struct, frozen=True):
             )
 
 
-# A text is "all", "new" or a cursor's.
+# A text is "all", "new", one of their synonyms, or a cursor's.
 Start = str | datetime | Cursor
+SYNONYMS: Final = {"earliest": "all", "latest": "new"}  # as other logs call them
 
 
 def checked_start(start: object) -> Start:
-    """What was given as a start, a cursor's text as the cursor; InputError if it is none."""
+    """What was given as a start, a cursor's text as the cursor; InputError if it is none.
+
+    A synonym is replaced by the word it stands for.
+    """
+    if isinstance(start, str):
+        start = SYNONYMS.get(start, start)
     if isinstance(start, str) and start.startswith("c1."):
         return Cursor.parse(start)
     if isinstance(start, datetime) and start.utcoffset() is None:
@@ -133,7 +139,8 @@ def checked_start(start: object) -> Start:
     if start in ("all", "new") or isinstance(start, datetime | Cursor):
         return start
     raise InputError(
-        f'start is "all" or "new", a datetime with a time zone or a cursor, not {shown(str(start))}'
+        'start is "all" or "new" (synonyms: "earliest", "latest"), a datetime with a time zone '
+        f"or a cursor, not {shown(str(start))}"
     )
 
 

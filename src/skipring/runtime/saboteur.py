@@ -81,7 +81,7 @@ class Saboteur:
             one = len(refused) == 1
             raise SkipringError(
                 f"{_named(refused)} {'was' if one else 'were'} {NO_CHAOS}, so nothing was done to "
-                f"anybody; start {'it' if one else 'them'} again with --chaos"
+                f"anybody; start {'it' if one else 'them'} again with chaos enabled"
             )
         silent = sorted(node for node, answer in answers.items() if answer is None)
         if silent:

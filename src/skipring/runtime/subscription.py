@@ -60,6 +60,18 @@ class Health(Struct, frozen=True):
     lag: int = 0
 
 
+class Record(Struct, frozen=True):
+    """Input of ``publish_many``: a payload with its key and headers.
+
+    >>> Record(b"a book", key=b"42", headers={"src": "web"}).key
+    b'42'
+    """
+
+    payload: bytes
+    key: bytes | None = None
+    headers: Mapping[str, str] | None = None
+
+
 class Host(Protocol):
     """What a subscription needs of its connection."""
 
@@ -119,20 +131,25 @@ class Subscription:
         self.reader = Reader(topic, self._archive, "all", now=0)
         self._published_bytes = 0  # without letting others of the loop go on
         self._is_open = False
+        self._has_been_opened = False
         self._confirmations = Confirmations(self._neighbours, self._confirm, host.tick_s)
         self._ticker = Ticker(self._on_tick, host.tick_s, Random())
 
     async def __aenter__(self) -> Self:
         store = self._host.store
-        if isinstance(self._start, Cursor):
-            self._start.check(store, self.topic)
+        self.check_start()  # publications may have been lost since ``subscribe``
         now = _now()
         self._archive = self._host.open(self)
         self._store_id = None if store is None else store.id
         self.reader = Reader(self.topic, self._archive, self._start, now)
-        self._is_open = True
+        self._is_open = self._has_been_opened = True
         self._ticker.start()
         return self
+
+    def check_start(self) -> None:
+        """Raise CursorError if the start is a cursor that does not point into the store."""
+        if isinstance(self._start, Cursor):
+            self._start.check(self._host.store, self.topic)
 
     async def __aexit__(
         self,
@@ -167,28 +184,37 @@ class Subscription:
         (made,) = await self._publish([self._request(payload, key, headers)])
         return made
 
-    async def publish_many(self, payloads: Iterable[bytes]) -> list[bytes]:
-        """Publish several, in order; return their ids once they are stored here.
+    async def publish_many(self, records: Iterable[bytes | Record]) -> list[bytes]:
+        """Publish payloads or records, in order; return their ids once they are stored here.
 
         They share commits and messages: for many small ones this costs a fraction of ``publish``.
-        InputError, and nothing is published, if one of them is too large or of the wrong kind.
+        InputError with the index of the first invalid one, and nothing is published.
         """
         self._check_open()
-        if not isinstance(payloads, Iterable):
+        if not isinstance(records, Iterable):
             raise InputError(
-                f"publish_many takes a list of payloads, not {type(payloads).__name__}"
+                "publish_many takes an iterable of payloads or records, "
+                f"not {type(records).__name__}"
             )
         made: list[bytes] = []
         now = _now()
         requests = [
-            PublishRequested(payload=payload, time=now)
-            if type(payload) is bytes and len(payload) <= PAYLOAD_BYTES_MAX
-            else self._request(payload)
-            for payload in payloads
+            PublishRequested(payload=record, time=now)
+            if type(record) is bytes and len(record) <= PAYLOAD_BYTES_MAX
+            else self._record_request(index, record)
+            for index, record in enumerate(records)
         ]
         for start in range(0, len(requests), PUBLISHED_TOGETHER):
             made += await self._publish(requests[start : start + PUBLISHED_TOGETHER])
         return made
+
+    def _record_request(self, index: int, record: bytes | Record) -> PublishRequested:
+        try:
+            if isinstance(record, Record):
+                return self._request(record.payload, record.key, record.headers)
+            return self._request(record)
+        except InputError as error:
+            raise InputError(f"records[{index}]: {error}") from None
 
     def _request(
         self, payload: bytes, key: bytes | None = None, headers: Mapping[str, str] | None = None
@@ -229,6 +255,7 @@ class Subscription:
 
     async def __anext__(self) -> Publication:
         """The next publication, in the order in which they were stored here."""
+        self._check_opened()
         publication = await self.reader.next()
         if publication is None:
             raise StopAsyncIteration
@@ -236,6 +263,7 @@ class Subscription:
 
     async def read(self, timeout: float | None = None) -> Publication | None:  # noqa: ASYNC109  (None, no error)
         """The next publication; None if none comes in time, or the topic was left."""
+        self._check_opened()
         return await self.reader.next(timeout)
 
     async def read_many(
@@ -247,8 +275,8 @@ class Subscription:
 
         An empty list if none comes in time, or the topic was left.
         """
-        if limit < 1:
-            raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
+        check_limit(limit)
+        self._check_opened()
         reader = self.reader
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         while await reader.arrival(deadline):
@@ -258,6 +286,7 @@ class Subscription:
 
     async def read_available(self, limit: int | None = None) -> list[Publication]:
         """The publications that are here now and were not read yet, at most ``limit`` of them."""
+        self._check_opened()
         reader, end = self.reader, self.reader.end  # what comes meanwhile is for the next time
         found: list[Publication] = []
         while reader.is_open and reader.offset < end and len(found) != limit:
@@ -368,11 +397,37 @@ class Subscription:
             return None
         return machine.ring_neighbours()
 
+    @property
+    def has_been_opened(self) -> bool:
+        """True once the block was entered, also after it was left."""
+        return self._has_been_opened
+
+    def _check_opened(self) -> None:
+        if not self._has_been_opened:
+            raise SkipringError(never_opened(self.topic, "async "))
+
     def _check_open(self) -> None:
+        self._check_opened()
         if not self._is_open:
             raise SkipringError(
-                f"not subscribed to {shown(self.topic)}; use it inside `async with ...subscribe()`"
+                f"not subscribed to {shown(self.topic)} any more: its block was left; "
+                "subscribe again"
             )
+
+
+def never_opened(topic: TopicId, prefix: str = "") -> str:
+    """Return the error text for a subscription that is used before its block was entered."""
+    return (
+        f"not subscribed to {shown(topic)} yet; open the subscription first: "
+        f"`{prefix}with node.subscribe({shown(topic)}) as subscription: "
+        f"{prefix}for publication in subscription: ...`"
+    )
+
+
+def check_limit(limit: int) -> None:
+    """Raise InputError if ``read_many`` could return nothing within a limit."""
+    if limit < 1:
+        raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
 
 
 def _now() -> int:

@@ -52,7 +52,7 @@ def require_usable(master: str) -> None:
         if not any(_answers(host, port) for host, port in addresses):
             raise UnreachableError(
                 f"no Spark master answers at {master}; see that it runs (its page says its URL), "
-                "or leave out --master to use this machine"
+                "or leave out the master to use this machine"
             )
 
 

@@ -139,7 +139,9 @@ def _reason(error: Exception) -> str:
         said = str(error.java_exception.getMessage()).partition("\n")[0]
         return _STOPPED_MEANS if "stopped SparkContext" in said else said
     if isinstance(error, PySparkException) and error.getCondition() == "JAVA_GATEWAY_EXITED":
-        return "its JVM ended at once; what it said stands above, and --conf is where to look first"
+        return (
+            "its JVM ended at once; its own message stands above: check the settings in conf first"
+        )
     return str(error).partition("\n")[0]
 
 

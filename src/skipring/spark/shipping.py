@@ -30,7 +30,7 @@ _PACKAGES: Final = ("skipring", "pyspark_skipring")
 _CHECK: Final = "skipring: what executors lack"
 _HOW_TO_SHIP: Final = (
     "install 'skipring[spark]' there, or pack an environment with venv-pack or conda-pack and send "
-    "it: --conf spark.archives=env.tar.gz#env --conf spark.pyspark.python=env/bin/python"
+    "it: set spark.archives=env.tar.gz#env and spark.pyspark.python=env/bin/python"
 )
 
 
@@ -102,8 +102,8 @@ def _explained(error: Exception, *, is_late: bool) -> Exception:
     if is_late:
         return UnreachableError(
             f"no executor has done a task within {EXECUTOR_WAIT_S:.0f} s; see on the master's page "
-            "whether it has cores and memory free, or ask for less: --conf spark.cores.max=1 "
-            "--conf spark.executor.memory=512m"
+            "whether it has cores and memory free, or ask for less: set spark.cores.max=1 "
+            "and spark.executor.memory=512m"
         )
     said = [line.strip() for line in str(error).splitlines()]
     told = next((line for line in said if any(sign in line for sign in _SIGNS)), said[0])

@@ -53,7 +53,7 @@ class Stores:
         if not found:
             raise UnreachableError(
                 f"no member of {topic!r} keeps its publications on a disk, so there are no "
-                "offsets that a stream could go on from; start a node with --data"
+                "offsets that a stream could go on from; start a node with a data directory"
             )
         return found[0]
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from math import sqrt
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -33,8 +34,12 @@ DIFFERING_MAX: Final = 8  # Our guess: more names in a table are not read.
 # Our guess: long enough to tell one request an interval from two.
 WINDOW_TICKS: Final = 30
 SAMPLES_MAX: Final = 64
-# What a legitimate ring asks of its supervisor in an interval is below this (decision 0012).
+# The mean of what a legitimate ring asks of its supervisor in an interval is below this
+# (decision 0012). Single intervals exceed it often: two nodes ask 0.75 times on average, and twice
+# in one interval of eight.
 REQUESTS_BOUND: Final = 0.912
+# Guess: a legitimate ring is above the maximum in fewer than one look of a thousand.
+DEVIATIONS_MAX: Final = 4.0
 
 
 class TopicRow(Struct, frozen=True, kw_only=True):
@@ -64,6 +69,7 @@ class SupervisorRow(Struct, frozen=True, kw_only=True):
     members: int = 0
     ticks: int = 0
     requests: float = 0.0  # in an interval, over all topics
+    requests_max: float = 0.0  # of legitimate rings; more is not chance
     suspects: int = 0
     evictions: int = 0
 
@@ -83,6 +89,11 @@ class Pace:
         self._window = window
         self._clock = clock
         self._samples: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
+
+    @property
+    def span(self) -> float:
+        """How long the samples cover."""
+        return self._samples[-1][0] - self._samples[0][0] if self._samples else 0.0
 
     def add(self, value: float, at: float | None = None) -> float:
         """Note a value; how much it has grown for each of the other, lately."""
@@ -234,6 +245,9 @@ class Observer:
             members=sum(each.members for each in own),
             ticks=status.ticks,
             requests=sum(self.requests.get(each.topic, 0.0) for each in own),
+            requests_max=requests_max(
+                pace.span for each in own if (pace := self._paces.get(each.topic)) is not None
+            ),
             suspects=status.suspects,
             evictions=status.evictions,
         )
@@ -255,6 +269,18 @@ class Observer:
             differs=tuple(differing(roots))[:DIFFERING_MAX],
             wrong=sum(1 for _ in violations(inspection.snapshot)),
         )
+
+
+def requests_max(spans: Iterable[float]) -> float:
+    """Return the requests per interval that legitimate rings stay below, except by rare chance.
+
+    Each span is the number of intervals over which the requests of one topic were counted. Nodes
+    ask independently of each other, so the variance of a count is at most its mean. One interval is
+    added to each span: nodes and supervisor do not tick at the same time.
+    """
+    expected = [(REQUESTS_BOUND * (span + 1), span) for span in spans if span > 0]
+    mean = sum(count / span for count, span in expected)
+    return mean + DEVIATIONS_MAX * sqrt(sum(count / span**2 for count, span in expected))
 
 
 def _question(start: int) -> Callable[[int], InspectSupervisor]:

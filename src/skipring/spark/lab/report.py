@@ -116,8 +116,8 @@ def _table(spark: SparkSession, directory: Path, name: str) -> DataFrame:
     folder = directory / name
     if not folder.is_dir():
         raise InputError(
-            f"{directory} has no table {name!r}: it is written by 'skipring lab run MATRIX --out "
-            f"{directory}'"
+            f"{directory} has no table {name!r}: 'skipring lab run' writes it into its output "
+            "directory"
         )
     try:
         return spark.read.parquet(str(folder))

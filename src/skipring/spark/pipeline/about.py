@@ -47,8 +47,7 @@ def read_about(lake: Path) -> About:
         about = json.decode((lake / FILE).read_bytes(), type=About)
     except FileNotFoundError:
         raise InputError(
-            f"{lake} is no lake: it has no {FILE}; a lake is made by 'skipring pipeline run "
-            f"--lake {lake}'"
+            f"{lake} is no lake: it has no {FILE}; 'skipring pipeline run' makes one"
         ) from None
     except DecodeError as error:
         raise InputError(f"{lake / FILE} cannot be read: {error}") from None

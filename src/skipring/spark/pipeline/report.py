@@ -30,6 +30,7 @@ _CLOCKS: Final = (
     "A latency is the time of arrival by the clock of the node, less the time of publication by "
     "the clock of the publisher: clocks that differ show here, even as times below zero."
 )
+_SPREAD_ONLY: Final = "Latencies are those of what was spread; repair is not counted in them."
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -195,14 +196,16 @@ def _publishers(found: Found) -> Section:
     ]  # fmt: skip
     headings = ("topic", "publisher", "publications", "values", "rejected", *_RECEIVED)
     told = Table(headings, tuple(cells), frozenset(headings[2:]))
-    reading = "Who published, the busiest first, and how it came to the others."
+    reading = f"Who published, the busiest first, and how it came to the others. {_SPREAD_ONLY}"
     return Section(
         "publishers", "Publishers", reading if cells else _NOTHING,
         table=told if cells else None, fold_table=False,
     )  # fmt: skip
 
 
-_RECEIVED: Final = ("deliveries", "p50 in ms", "p95 in ms", "p99 in ms", "repaired")
+_RECEIVED: Final = (
+    "deliveries", *(f"spread p{percent} in ms" for percent in summaries.PERCENTS), "repaired",
+)  # fmt: skip
 
 
 def _received(row: Any) -> Cells:  # noqa: ANN401  (a row of pandas')
@@ -216,12 +219,13 @@ def _received(row: Any) -> Cells:  # noqa: ANN401  (a row of pandas')
 
 
 def _latencies(found: Found) -> Section:
-    title, key, rows = "Latency over time", "latency", found.latencies
+    title, key, rows = "Latency over time", "latency", found.latencies.dropna(subset="p50")
     if rows.empty:
         return Section(key, title, _NOTHING)
     names = {"p50": "half within", "p95": "95 % within", "p99": "99 % within"}
     lines = {name: (rows["at"].tolist(), rows[key].tolist()) for key, name in names.items()}
-    reading = f"How long deliveries to other nodes took, in steps of {_time(found.step_s)}."
+    step = _time(found.step_s)
+    reading = f"How long spreading to other nodes took, in steps of {step}. {_SPREAD_ONLY}"
     is_log = bool((rows[list(names)] > 0).all(axis=None))
     figure = figures.times_figure(lines, "ms", is_log=is_log)
     return Section(key, title, reading, figure, notes=(_CLOCKS,))
@@ -268,7 +272,7 @@ def _nodes(found: Found) -> Section:
     headings = ("node", *_RECEIVED)
     cells = tuple((row.node, *_received(row)) for row in rows.itertuples())
     return Section(
-        key, title, "What came to each node from others.",
+        key, title, f"What came to each node from others. {_SPREAD_ONLY}",
         figures.nodes_figure(rows.node.tolist(), counts),
         Table(headings, cells, frozenset(_RECEIVED)), fold_table=False,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from skipring.spark.pipeline.gold import MICROSECONDS, window_start
 POINTS_MAX: Final = 200  # Our guess: more points of time cannot be told apart in a figure.
 SAMPLES: Final = 10  # of rejected rows
 PREVIEW_BYTES: Final = 120
+PERCENTS: Final = (50, 95, 99)  # of the latency in tables and over time
 # Steps of a distribution: percents, and closer together at the end where the slow ones are.
 SHARES: Final = (*(percent / 100 for percent in range(100)), 0.995, 0.999, 1.0)
 
@@ -74,16 +75,13 @@ def rates(published: DataFrame, step_s: int) -> DataFrame:
 
 
 def latencies(delivered: DataFrame, step_s: int) -> DataFrame:
-    """Percentiles of the latency, and how many came in which way, by step of time."""
-    percentiles = F.percentile("latency_ms", [0.5, 0.95, 0.99])
+    """Percentiles of the latency of spreading, and how many came in which way, by step of time."""
     return (
         delivered.where(F.col("window_start").isNotNull())
         .groupBy(window_start(step_s).alias("at"))
-        .agg(percentiles.alias("found"), _spread().alias("spread"), _repaired().alias("repaired"))
-        .select("at", *(F.col("found")[i].alias(f"p{p}") for i, p in enumerate((50, 95, 99))),
-                "spread", "repaired")
+        .agg(*_spread_percentiles(), _spread().alias("spread"), _repaired().alias("repaired"))
         .orderBy("at")
-    )  # fmt: skip
+    )
 
 
 def distribution(delivered: DataFrame) -> DataFrame:
@@ -135,13 +133,23 @@ def samples(rejected: DataFrame) -> DataFrame:
 
 
 def _reception() -> list[Column]:
-    percentiles = F.percentile("latency_ms", [0.5, 0.95, 0.99])
     return [
         F.count("*").alias("deliveries"),
-        *(percentiles[place].alias(f"p{p}") for place, p in enumerate((50, 95, 99))),
+        *_spread_percentiles(),
         _spread().alias("spread"),
         _repaired().alias("repaired"),
     ]
+
+
+def _spread_percentiles() -> list[Column]:
+    """The latency of what was spread, as ``distribution`` has it, at the shares of the tables.
+
+    Repair is left out: to a node that joins late it brings what was published long before. So are
+    publications without a credible time.
+    """
+    is_timed = F.col("window_start").isNotNull()
+    spread_ms = F.when(is_timed & (F.col("origin") == Origin.SPREAD.value), F.col("latency_ms"))
+    return [F.percentile(spread_ms, percent / 100).alias(f"p{percent}") for percent in PERCENTS]
 
 
 def _spread() -> Column:
