@@ -86,7 +86,6 @@ async def serve_supervisor(settings: Settings, place: Place, announce: Announce)
         _on_hangup(_nothing_to_read)
         _show(SupervisorMeasures(server), settings, place, stack)
         announce(f"listening {server.address}")
-        _tell_if_open(settings)
         _LOG.info("supervisor started", address=server.address, secured=_is_secured(settings))
         await stop
         _LOG.info("supervisor stops")
@@ -131,7 +130,6 @@ async def serve_node(
         )
         _show(NodeMeasures(node), settings, place, stack)
         announce(f"listening {node.address}")
-        _tell_if_open(settings)
         _LOG.info("node started", node=called, address=node.address, topics=" ".join(topics))
         if store is not None and store.recovery.damage is not None:
             _LOG.warning("storage recovered", what=str(store.recovery))
@@ -171,11 +169,6 @@ def _name_of(data: Path | None, name: NodeId | None, credentials: Credentials | 
 def _any_name() -> NodeId:
     """A name for a node that keeps nothing."""
     return f"node-{Random().getrandbits(48):012x}"
-
-
-def _tell_if_open(settings: Settings) -> None:
-    if not _is_secured(settings):
-        _LOG.warning("no certificates", reason="only this machine can connect, and anybody on it")
 
 
 def _is_secured(settings: Settings) -> bool:
