@@ -168,7 +168,7 @@ def test_without_a_member_or_a_supervisor_publishing_says_what_to_look_at() -> N
         port = nobody.getsockname()[1]
         result = ran("pub", "news", "hello", "--supervisor", f"127.0.0.1:{port}")
     assert result.returncode == 4
-    assert "is it running" in result.stderr
+    assert "nothing listens at" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_reader_without_a_supervisor_says_so_and_gives_up_if_it_is_to_end() ->
     )
     assert result.returncode == 4
     waiting, error = result.stderr.splitlines()
-    assert waiting == "waiting: there is no connection to the supervisor at 127.0.0.1:1"
+    assert waiting == "waiting: nothing listens at 127.0.0.1:1; start one with: skipring supervisor"
     assert error.startswith("Error: not in the ring of 'news'")
 
 

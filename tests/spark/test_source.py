@@ -51,7 +51,7 @@ def closed_port() -> str:
 TROUBLES = {
     "unknown option 'suscribe'; did you mean": {"suscribe": TOPIC},
     "nobody subscribes to 'nothing'; start a node that does": {"subscribe": "nothing"},
-    "no supervisor answers at": {"supervisor": closed_port()},
+    "nothing listens at": {"supervisor": closed_port()},
     '"failOnDataLoss" is true or false': {"failOnDataLoss": "perhaps"},
 }
 
