@@ -25,6 +25,7 @@ from skipring.runtime.addresses import (
 from skipring.runtime.durability import opened
 from skipring.runtime.limits import allow_files
 from skipring.runtime.links import LINKS_MAX
+from skipring.runtime.listener import why_not_listening
 from skipring.runtime.logs import logger
 from skipring.runtime.loops import new_loop
 from skipring.runtime.measures import NodeMeasures, SupervisorMeasures
@@ -179,9 +180,7 @@ async def _listening(starting: Coroutine[Any, Any, object], listen: Address) -> 
     try:
         await starting
     except OSError as error:
-        raise InputError(
-            f"--listen: cannot listen at {listen}: {error.strerror or error}"
-        ) from None
+        raise InputError(why_not_listening(listen, error)) from None
 
 
 # -- what goes on beside -----------------------------------------------------------------------
