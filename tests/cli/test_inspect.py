@@ -312,7 +312,7 @@ def test_a_watch_goes_on_without_a_supervisor_and_says_so() -> None:
         with on_terminal("ring", TOPIC, "--watch", "--supervisor", running.address) as screen:
             screen.read_until("4 members")
             running.do(running.ring.stop_supervisor)
-            screen.read_until(f"no supervisor answers at {running.address}")
+            screen.read_until(f"nothing listens at {running.address}")
 
             async def publish() -> None:
                 await running.ring.publish("n01", b"without a supervisor")
@@ -476,7 +476,7 @@ def test_without_a_supervisor_the_exit_status_is_4_and_a_sentence_says_what_to_l
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         status, out, err = status_of("doctor", TOPIC, "--supervisor", address)
     assert (status, out) == (4, "")
-    assert f"no supervisor answers at {address}; is it running" in err
+    assert f"nothing listens at {address}; start one with: skipring supervisor" in err
     assert "Traceback" not in err
 
 

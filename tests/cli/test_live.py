@@ -159,7 +159,7 @@ def test_without_a_member_or_a_supervisor_publishing_says_what_to_look_at() -> N
         words = ["--supervisor", f"127.0.0.1:{port}", "--wait", "0"]
         result = ran("pub", "news", "hello", *words)
     assert result.returncode == 4
-    assert f"127.0.0.1:{port}" in result.stderr
+    assert "nothing listens at" in result.stderr
 
 
 @pytest.mark.parametrize(

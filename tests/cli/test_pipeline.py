@@ -55,7 +55,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 def test_a_supervisor_that_does_not_answer_is_told_and_nothing_is_written(tmp_path: Path) -> None:
     result = run(tmp_path / "lake")
     assert isinstance(result.exception, UnreachableError)
-    assert "no supervisor answers at 127.0.0.1:1" in str(result.exception)
+    assert "nothing listens at 127.0.0.1:1" in str(result.exception)
     assert not (tmp_path / "lake").exists()
 
 
@@ -137,5 +137,5 @@ def test_errors_are_one_sentence_with_a_status(tmp_path: Path) -> None:
     command += ["--supervisor", NOBODY, "--lake", str(tmp_path / "lake")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 4
-    assert done.stderr.startswith("Error: no supervisor answers")
+    assert done.stderr.startswith("Error: nothing listens at")
     assert len(done.stderr.splitlines()) == 1

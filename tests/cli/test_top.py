@@ -358,9 +358,9 @@ def test_while_no_supervisor_answers_a_line_says_so_and_the_nodes_go_on() -> Non
         await cluster.publish("n02", b"without a supervisor")
         await until(pilot, lambda: cells(pilot, "topics", "news")[2] == "2")
         await pilot.press("enter")
-        await until(pilot, lambda: "no supervisor answers at" in painted(pilot))
+        await until(pilot, lambda: "nothing listens at" in painted(pilot))
         await cluster.start_supervisor()
-        await until(pilot, lambda: "no supervisor answers at" not in painted(pilot))
+        await until(pilot, lambda: "nothing listens at" not in painted(pilot))
         await pilot.press("escape")
         await until(pilot, lambda: not banner.display)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -35,8 +36,8 @@ class LiveProcesses(Processes):
 
     def __init__(self, directory: Path, *, tick_s: float = 0.5, has_metrics: bool = False) -> None:
         metrics = ("--metrics", ANY_PORT) if has_metrics else ()
-        # Programs of the tests are run too, and find the tests there.
-        environment = {"PYTHONPATH": str(ROOT)}
+        # The processes run the code of this tree, and programs of the tests find the tests.
+        environment = {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
         super().__init__(directory, ("--tick", f"{tick_s}", *metrics), environment=environment)
 
     def __exit__(

@@ -323,7 +323,7 @@ def test_without_a_supervisor_there_is_a_sentence(monkeypatch: pytest.MonkeyPatc
 
     async def scene() -> None:
         async with inspector_of(["127.0.0.1:1"], TOPIC) as inspector:
-            with pytest.raises(UnreachableError, match=r"no supervisor answers at 127\.0\.0\.1:1"):
+            with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:1;"):
                 await inspector.inspect(Contents.NOTHING)
 
     ran(scene)

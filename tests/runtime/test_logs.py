@@ -1,10 +1,11 @@
-"""Logs: one JSON object a line, never too many, and nothing at all in a program of others."""
+"""Logs: one line per event (JSON, or text on a terminal), rate limits, silence in a library."""
 
 from __future__ import annotations
 
 import io
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -120,6 +121,108 @@ def test_a_stream_that_is_closed_hurts_nobody(
     written.close()
     logger("links").error("into the void")
     assert capfd.readouterr() == ("", "")
+
+
+# --- text on a terminal ----------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    configure_logs("info", stream)
+    return stream
+
+
+def test_terminal_shows_time_level_event_and_fields_as_text(terminal: Terminal) -> None:
+    logger("links").warning(
+        "left_ring", topic="news", reason="not recorded", count=3, gone=None, ok=True
+    )
+    line = terminal.getvalue()
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\d warning  left_ring  "
+        r'topic=news reason="not recorded" count=3 gone=null ok=true\n',
+        line,
+    )
+
+
+def test_terminal_shows_an_event_without_fields(terminal: Terminal) -> None:
+    logger("links").info("stopped")
+    assert terminal.getvalue().endswith(" info     stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\nb", r'"a\nb"'),
+        ("a\r\nb", r'"a\r\nb"'),
+        ("a\u2028b", r'"a\u2028b"'),
+        ("a\x85b", r'"a\x85b"'),
+        ("a\x1b[31mb", r'"a\x1b[31mb"'),
+        ("a\u202eb", r'"a\u202eb"'),
+        ("a\udc80b", r'"a\udc80b"'),
+        ('say "no"', r'"say \"no\""'),
+        (r"C:\n", r'"C:\\n"'),
+        ("", '""'),
+        ("a=b", '"a=b"'),
+        ("%s", "%s"),
+        ("Köln", "Köln"),
+    ],
+    ids=ascii,
+)
+def test_text_from_a_peer_stays_on_one_line(text: str, shown: str, terminal: Terminal) -> None:
+    logger("links").warning("refused", detail=text)
+    assert terminal.getvalue().endswith(f"  refused  detail={shown}\n")
+    assert len(terminal.getvalue().splitlines()) == 1
+
+
+def test_text_of_other_libraries_stays_on_one_line(terminal: Terminal) -> None:
+    logging.getLogger("asyncio").error("task\n%s", "x" * 10**6, exc_info=ValueError("broken\x1b"))
+    (line,) = terminal.getvalue().splitlines()
+    assert r" error    task\nxxx" in line
+    assert "logger=asyncio" in line
+    assert line.endswith(r'ValueError: broken\x1b"')
+    assert len(line) < 3000
+
+
+def test_terminal_shows_colours_unless_the_environment_forbids_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable, value, is_coloured in [
+        ("NO_COLOR", "1", False),
+        ("NO_COLOR", "", True),
+        ("TERM", "dumb", False),
+        ("TERM", "xterm", True),
+    ]:
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv(variable, value)
+        stream = Terminal()
+        configure_logs("info", stream)
+        logger("links").error("refused", detail="a\x1bb")
+        assert ("\x1b[" in stream.getvalue()) is is_coloured, (variable, value)
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+        assert plain.endswith(r' error    refused  detail="a\x1bb"' + "\n")
+
+
+def test_form_overrides_what_the_stream_is() -> None:
+    terminal, pipe = Terminal(), io.StringIO()
+    configure_logs("info", terminal, form="json")
+    logger("links").info("stopped")
+    configure_logs("info", pipe, form="text")
+    logger("links").info("stopped")
+    assert json.loads(terminal.getvalue())["event"] == "stopped"
+    assert re.fullmatch(r"[0-9:]{8} info     stopped\n", pipe.getvalue())
+
+
+def test_unknown_form_is_refused() -> None:
+    with pytest.raises(InputError, match="one of auto, text, json, not 'xml'"):
+        configure_logs("info", form="xml")
 
 
 # --- in a program of others ----------------------------------------------------------------

@@ -130,7 +130,10 @@ def test_a_report_needs_results(tmp_path: Path) -> None:
 
 
 def test_two_processes_cannot_fill_one_directory(tmp_path: Path) -> None:
-    with opened(tmp_path, MATRIX), pytest.raises(StoreBusyError, match="used by another process"):
+    with (
+        opened(tmp_path, MATRIX),
+        pytest.raises(StoreBusyError, match="already open in this process"),
+    ):
         opened(tmp_path, MATRIX).__enter__()
     with opened(tmp_path, MATRIX):
         pass

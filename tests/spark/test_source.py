@@ -51,7 +51,7 @@ def closed_port() -> str:
 TROUBLES = {
     "unknown option 'suscribe'; did you mean": {"suscribe": TOPIC},
     "'nothing' has no members": {"subscribe": "nothing"},
-    "no supervisor answers at": {"supervisor": closed_port()},
+    "nothing listens at": {"supervisor": closed_port()},
     '"failOnDataLoss" is true or false': {"failOnDataLoss": "perhaps"},
 }
 

@@ -99,7 +99,7 @@ def test_whoever_shows_a_certificate_reads_and_writes(secured: Secured) -> None:
 def test_whoever_shows_none_is_told_what_may_be_wrong(secured: Secured) -> None:
     given = {"supervisor": secured.supervisor.address, "subscribe": TOPIC}
     reader = BatchReader(ReadOptions.parse(given, is_stream=False))
-    with pytest.raises(UnreachableError, match="does it want a certificate"):
+    with pytest.raises(UnreachableError, match="speaks TLS, and this process has no certificate"):
         reader.partitions()
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skipring.errors import GreetingError
-from skipring.wire.framing import CONTROL, DATA, Frame
-from skipring.wire.greeting import Greeting, Role, check_greeting, encode_greeting
+from skipring.wire.framing import CONTROL, DATA, Frame, frame
+from skipring.wire.greeting import Greeting, Role, check_greeting, encode_greeting, version_in
 from tests.support.machines import unhurried
 from tests.support.strategies import node_names
 from tests.wire.samples import ADDRESS, addresses, the_frame
@@ -53,6 +53,33 @@ def test_a_greeting_comes_back_as_it_was(node: str, address: str, role: Role) ->
 def test_what_a_later_revision_adds_is_ignored() -> None:
     later = body("skipring", 1, "a", ADDRESS, "node", b"signature", {"token": [1, 2]})
     assert check_greeting(later) == GREETING
+
+
+@pytest.mark.parametrize(("written", "greeting"), VERSION_1.values(), ids=VERSION_1)
+def test_greeting_that_opens_a_connection_ends_with_a_blank_line(
+    written: str, greeting: Greeting
+) -> None:
+    opening = encode_greeting(greeting, is_opening=True)
+    assert opening.endswith(b"\r\n\r\n")
+    assert check_greeting(the_frame(opening)) == greeting
+    assert opening[6:].startswith(bytes.fromhex(written)[6:])  # behind the lengths it is the same
+
+
+@pytest.mark.parametrize(
+    ("data", "version"),
+    [
+        (encode_greeting(GREETING), 1),
+        (encode_greeting(GREETING) + b"more", 1),
+        (frame(msgspec.msgpack.encode(["skipring", 7, None]), CONTROL), 7),
+        (encode_greeting(GREETING)[:-1], None),
+        (frame(msgspec.msgpack.encode(["skiprope", 7]), CONTROL), None),
+        (frame(b"\x91" * 1000, CONTROL), None),
+        (b"HTTP/1.1 400 Bad Request\r\n", None),
+        (b"", None),
+    ],
+)
+def test_version_is_read_from_a_greeting_of_any_version(data: bytes, version: int | None) -> None:
+    assert version_in(data) == version
 
 
 def test_a_client_need_not_listen() -> None:

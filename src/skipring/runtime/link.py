@@ -14,6 +14,16 @@ from typing import Any, Final, Protocol, cast
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import WireError
 from skipring.runtime.addresses import join_address
+from skipring.runtime.dial_failure import (
+    CLOSED,
+    FIRST_BYTES_MAX,
+    NOT_TLS,
+    SILENT,
+    Cause,
+    DialFailure,
+    failure_in,
+    failure_of,
+)
 from skipring.runtime.names import may_act_as, peer_name
 from skipring.wire.codec import Envelope, decode
 from skipring.wire.framing import Frame, FrameReader
@@ -25,9 +35,6 @@ GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want
 # What a handshake can fail of; the details are OpenSSL's words and ours, never a stranger's.
 HANDSHAKE_REASONS: Final = frozenset({"bad certificate", "no certificate", "handshake failed"})
 
-# What OpenSSL says of bytes that are no TLS.
-_PLAIN: Final = frozenset({"wrong version number", "http request", "record layer failure"})
-
 
 def trouble(error: Exception) -> tuple[str | None, str]:
     """Why a handshake failed, to be counted and to be read; None if there was none."""
@@ -37,7 +44,7 @@ def trouble(error: Exception) -> tuple[str | None, str]:
         reason = (error.reason or "").replace("_", " ").lower()
         if "did not return a certificate" in reason:
             return "no certificate", "the other side has shown none"
-        if reason in _PLAIN:
+        if reason in NOT_TLS:
             return "handshake failed", "the other side does not speak TLS"
         return "handshake failed", reason or str(error)
     return None, str(error)
@@ -68,9 +75,8 @@ class Switchboard(Protocol):
 
     bytes_received: int
 
-    @property
-    def greeting_frame(self) -> bytes:
-        """What we say first."""
+    def greeting_frame(self, *, is_opening: bool) -> bytes:
+        """Return the first frame to send, as the side that opens a connection or accepts it."""
 
     @property
     def is_secured(self) -> bool:
@@ -109,6 +115,8 @@ class Link(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self.address = "unknown"  # of the other end, for a person
         self._is_refused = False
+        self._first = b""  # what came before the greeting was read
+        self.failure: DialFailure | None = None  # of a link that was lost before its greeting
         self._certificate_name: NodeId | None = None
         self.sender: NodeId | None = None  # known from the greeting on
         self.role = Role.NODE
@@ -135,14 +143,16 @@ class Link(asyncio.Protocol):
             return
         certificate = cast("Mapping[str, Any] | None", transport.get_extra_info("peercert"))
         self._certificate_name = peer_name(certificate) if certificate else None
-        self.write(self._board.greeting_frame)
-        self._deadline = loop.call_later(GREETING_S, self._refuse, "no greeting")
+        self.write(self._board.greeting_frame(is_opening=self.is_dialled))
+        self._deadline = loop.call_later(GREETING_S, self._refuse, "no greeting", "", SILENT)
 
     def data_received(self, data: bytes) -> None:
         """Cut into frames, hand over what they hold, and write what follows from it."""
         board = self._board
         self.is_used = True
         board.bytes_received += len(data)
+        if self.sender is None:
+            self._first += data[: FIRST_BYTES_MAX - len(self._first)]
         board.gather()
         try:
             for frame in self._reader.feed(data):
@@ -150,7 +160,7 @@ class Link(asyncio.Protocol):
                     break
                 self._take(frame)
         except WireError as error:
-            self._refuse(type(error).__name__, str(error))
+            self._refuse(type(error).__name__, str(error), failure_in(self._first))
         finally:
             board.write_gathered()
 
@@ -159,6 +169,8 @@ class Link(asyncio.Protocol):
         reason, detail = trouble(exc) if exc is not None and not self.is_greeted else (None, "")
         if reason is not None:  # only now do we hear that they have not accepted our certificate
             self._board.refuse(reason, self, detail)
+        if self.failure is None:
+            self.failure = failure_of(exc) if exc is not None else CLOSED
         if self._deadline is not None:
             self._deadline.cancel()
         self.settled.set()
@@ -192,9 +204,11 @@ class Link(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         if not self._is_believed(greeting):
-            self._refuse("name not in certificate", f"{self._certificate_name} as {greeting.node}")
+            shown_name = f"{self._certificate_name} as {greeting.node}"
+            failure = DialFailure(Cause.UNTRUSTED, shown_name)
+            self._refuse("name not in certificate", shown_name, failure)
         elif self._owner is not None and not self._owner.is_called(greeting):
-            self._refuse("stranger", greeting.node)  # somebody else lives at that address now
+            self._refuse("stranger", greeting.node, _stranger(greeting))
         elif self._owner is None and greeting.role is Role.SUPERVISOR:
             self._refuse("supervisors do not dial")  # whom we call, we know; whom not, may lie
         else:
@@ -216,6 +230,7 @@ class Link(asyncio.Protocol):
     def _attach(self, greeting: Greeting) -> None:
         self.role = greeting.role
         self.is_greeted = True
+        self._first = b""
         if self._owner is None:
             self._owner = self._board.welcome(greeting)
         self.sender = self._owner.name
@@ -235,8 +250,9 @@ class Link(asyncio.Protocol):
         if self.is_used:
             self.is_used, self.used_s = False, now
 
-    def _refuse(self, reason: str, detail: str = "") -> None:
+    def _refuse(self, reason: str, detail: str = "", failure: DialFailure | None = None) -> None:
         self._is_refused = True
+        self.failure = failure
         self._board.refuse(reason, self, detail)
         self.abort()
 
@@ -249,3 +265,10 @@ class Link(asyncio.Protocol):
         """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _stranger(greeting: Greeting) -> DialFailure:
+    """Return the failure of a dial that another skipring process has answered."""
+    is_supervisor = greeting.role is Role.SUPERVISOR
+    who = "a skipring supervisor" if is_supervisor else f"the skipring node {greeting.node}"
+    return DialFailure(Cause.STRANGER, who)

@@ -56,6 +56,7 @@ class Links:
         dials: bool = True,
     ) -> None:
         self.counts: Counter[str] = Counter()  # of what was dropped, and why
+        self.on_unreachable: Callable[[NodeId], None] = _ignore  # ``why_unreachable`` has changed
         self.on_silent: Callable[[NodeId], None] = _ignore  # who may not have got what we sent
         self.bytes_received = 0
         self.bytes_sent = 0
@@ -104,6 +105,15 @@ class Links:
     def is_linked(self, name: NodeId) -> bool:
         """True if there is a link to somebody, over which both have greeted."""
         return name in self._peers and self._peers[name].link is not None
+
+    def why_unreachable(self, name: NodeId) -> str | None:
+        """Return why the last dial to a node or supervisor has not led to a link, as a sentence.
+
+        None while there is a link, and before a dial has failed. A server that accepts connections
+        and does not answer is reported after SILENT_S, and may still answer after that. Names of
+        supervisors are those of ``supervisor_at``.
+        """
+        return self._peers[name].why_unreachable if name in self._peers else None
 
     def sweep(self) -> None:
         """Close links that nobody needs, and forget whom we could not reach; once a tick."""
@@ -154,10 +164,9 @@ class Links:
 
     # -- for a link --------------------------------------------------------------------------
 
-    @property
-    def greeting_frame(self) -> bytes:
-        """What we say first."""
-        return encode_greeting(self._greeting)
+    def greeting_frame(self, *, is_opening: bool) -> bytes:
+        """Return the first frame to send, as the side that opens a connection or accepts it."""
+        return encode_greeting(self._greeting, is_opening=is_opening)
 
     @property
     def node(self) -> NodeId:

@@ -1,14 +1,16 @@
-"""Logs: what happens in a process, as events with fields.
+"""Logs: events with fields, through the standard library's logger "skipring".
 
-They go to the standard library's logger "skipring", so a program that uses skipring as a library
-decides itself what becomes of them, and sees nothing if it does not. The processes of the command
-line call ``configure_logs``: then each event is one JSON object on one line.
+A program that uses skipring as a library configures that logger itself and sees nothing if it does
+not. The processes of the command line call ``configure_logs``: each event is then one line, a JSON
+object on a pipe or file and text on a terminal.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
@@ -19,14 +21,20 @@ from skipring.wire.values import shown
 
 ROOT: Final = "skipring"
 LEVELS: Final = ("debug", "info", "warning", "error")
+FORMS: Final = ("auto", "text", "json")
 FIELD_CHARACTERS_MAX: Final = 200  # Our guess: enough to recognise what somebody has sent.
 EVENT_CHARACTERS_MAX: Final = 1000  # Our guess: libraries that log have their say too.
 TRACEBACK_CHARACTERS_MAX: Final = 8000  # Our guess: some fifty calls; the last ones matter.
+EXCEPTION_CHARACTERS_MAX: Final = 1000  # Guess: on one line of text the last calls are enough.
 PERIOD_S: Final = 60.0  # Our guess: a person sees that it goes on, and the disk does not fill.
 REASONS_MAX: Final = 64  # Limit of ours: more kinds of lines than we have.
 
 _FIELDS: Final = "skipring_fields"  # the attribute of a log record
 _OTHERS: Final = ("", "")
+
+_WORD: Final = re.compile(r'[^\s"\\=]+')
+_DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+_COLOURS: Final = {"debug": _DIM, "warning": "\x1b[33m", "error": "\x1b[31m"}
 
 logging.getLogger(ROOT).addHandler(logging.NullHandler())  # else warnings would go to stderr
 
@@ -136,15 +144,22 @@ def _in_words(event: str, fields: Mapping[str, object]) -> str:
 # -- the logs of a process ---------------------------------------------------------------------
 
 
-def configure_logs(level: str, stream: TextIO | None = None) -> None:
-    """Write what happens from this level on as lines of JSON, to stderr unless told otherwise.
+def configure_logs(level: str, stream: TextIO | None = None, form: str = "auto") -> None:
+    """Write events from ``level`` on to a stream, stderr by default, one line each.
 
-    What other libraries have to say comes in the same form, from warnings on.
+    The form is ``text``, ``json`` or ``auto``: text on a terminal, JSON elsewhere. Records of other
+    libraries have the same form, from warnings on.
     """
     if level not in LEVELS:
         raise InputError(f"a level of logs is one of {', '.join(LEVELS)}, not {shown(level)}")
+    if form not in FORMS:
+        raise InputError(f"a form of logs is one of {', '.join(FORMS)}, not {shown(form)}")
     handler = _Lines(stream)
-    handler.setFormatter(_json_formatter())
+    is_terminal = handler.stream.isatty()
+    if form == "text" or (form == "auto" and is_terminal):
+        handler.setFormatter(_TextFormatter(is_coloured=is_terminal and _allows_colours()))
+    else:
+        handler.setFormatter(_json_formatter())
     handler.setLevel(level.upper())
     everything = logging.getLogger()
     for old in [each for each in everything.handlers if isinstance(each, _Lines)]:
@@ -153,11 +168,73 @@ def configure_logs(level: str, stream: TextIO | None = None) -> None:
     logging.getLogger(ROOT).setLevel(level.upper())
 
 
+def _allows_colours() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 class _Lines(logging.StreamHandler[TextIO]):
     """Writes lines; whether somebody reads them is no matter of the process."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's own name)
         """Stderr is closed, or full: there is nowhere to say so."""
+
+
+class _TextFormatter(logging.Formatter):
+    """One event as text on one line: local time, level, event, fields.
+
+    >>> record = logging.LogRecord("skipring", logging.INFO, "", 0, "stopped", (), None)
+    >>> _TextFormatter(is_coloured=False).format(record)[8:]
+    ' info     stopped  logger=skipring'
+    """
+
+    def __init__(self, *, is_coloured: bool) -> None:
+        super().__init__(datefmt="%H:%M:%S")
+        self._is_coloured = is_coloured
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without control characters except those of our own colours."""
+        given = {"event": record.getMessage(), "logger": record.name}
+        fields = dict(getattr(record, _FIELDS, given))
+        event = _printable(_cut(str(fields.pop("event")), EVENT_CHARACTERS_MAX))
+        if record.exc_info:
+            trace = self.formatException(record.exc_info)
+            fields["exception"] = trace[-EXCEPTION_CHARACTERS_MAX:]
+        level, paint = record.levelname.lower(), self._painted
+        parts = [
+            f"{paint(self.formatTime(record, self.datefmt), _DIM)} "
+            + paint(f"{level:<7}", _COLOURS.get(level, "")),
+            paint(event, _BOLD),
+        ]
+        if fields:
+            pairs = (f"{paint(name + '=', _DIM)}{_as_text(fields[name])}" for name in fields)
+            parts.append(" ".join(pairs))
+        return "  ".join(parts)
+
+    def _painted(self, text: str, colour: str) -> str:
+        return f"{colour}{text}{_PLAIN}" if self._is_coloured and colour else text
+
+
+def _as_text(value: object) -> str:
+    """Return a value as one word, in quotes where it would not be one."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case str():
+            return value if _WORD.fullmatch(value) and value.isprintable() else _quoted(value)
+        case _:
+            return str(value)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{_printable(escaped)}"'
+
+
+def _printable(text: str) -> str:
+    """Escape line ends, terminal sequences and whatever else a terminal would act on."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _json_formatter() -> logging.Formatter:

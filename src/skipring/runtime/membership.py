@@ -36,7 +36,9 @@ class Membership:
         self._driver = driver
         self._links = links
         self._joined: set[TopicId] = set()
-        self._lost: set[Address] = set()
+        self._away: set[Address] = set()  # supervisors without a link at the last tick
+        self._reported: dict[Address, str] = {}  # of those, what was logged last
+        links.on_unreachable = self._on_unreachable
 
     # -- what supervisors say ----------------------------------------------------------------
 
@@ -91,18 +93,36 @@ class Membership:
         self._driver.perform(topic, [Send(SUPERVISOR, GetConfiguration(self._node))])
 
     def _tell(self, used: set[Address], away: set[Address]) -> None:
-        """Log who is lost and who is back, and where we have got a place."""
-        for address in away - self._lost:
-            _LOG.warning("supervisor not connected", address=address)
-        for address in (self._lost & used) - away:
-            _LOG.info("supervisor connected", address=address)
-        self._lost = away
+        """Log which supervisors are lost and connected again, and which topics we have joined."""
+        for address in sorted(away & self._away):  # a dial that takes less than a tick is usual
+            self._report(address)
+        for address in sorted(self._reported.keys() - away):
+            del self._reported[address]
+            if address in used:
+                _LOG.info("supervisor connected", address=address)
+        self._away = away
         joined = {topic for topic, machine in self._topics.machines() if machine.label is not None}
         for topic in joined - self._joined:
             _LOG.info("joined", topic=topic)
         for topic in self._joined - joined:
             _LOG.info("no member", topic=topic)
         self._joined = joined
+
+    def _on_unreachable(self, name: NodeId) -> None:
+        """Log at once why a dial to a supervisor has failed."""
+        address = name.removeprefix(_SUPERVISORS)
+        if self.is_supervisor(name) and address in self._driver.supervisors:
+            self._report(address)
+
+    def _report(self, address: Address) -> None:
+        """Log that a supervisor is not connected, once for each reason; not while we leave."""
+        wanted = [topic for topic, machine in self._topics.machines() if machine.wants]
+        if address not in map(self._driver.supervisor_of, wanted):
+            return
+        why = self._links.why_unreachable(supervisor_at(address)) or "no connection yet"
+        if self._reported.get(address) != why:
+            self._reported[address] = why
+            _LOG.warning("supervisor not connected", address=address, reason=why)
 
     def set_supervisors(self, supervisors: Sequence[Address]) -> None:
         """Take another list of supervisors; topics that belong to another one now move to it."""

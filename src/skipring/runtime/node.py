@@ -33,7 +33,7 @@ from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import SkipringError, StorageError
-from skipring.runtime.addresses import AddressBook
+from skipring.runtime.addresses import AddressBook, supervisor_at
 from skipring.runtime.catching_up import CatchingUp
 from skipring.runtime.chaos import DAMAGES, SeverableLinks, damage_node, kill_process
 from skipring.runtime.detector import Watch
@@ -75,6 +75,8 @@ from skipring.wire.runtime_messages import (
 from skipring.wire.values import shown
 from skipring.wire.watching import ArrivalPage, ReadArrivals
 
+UNLINKED_S: Final = 0.3  # Guess: a supervisor that lives accepts a connection sooner.
+LINK_POLL_S: Final = 0.05  # Guess: short beside UNLINKED_S.
 LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accuses nobody.
 
 # What is not taken from everybody at all times: what brings something to be stored, and what asks
@@ -159,19 +161,44 @@ class Node:
         self._catching_up.expect(topic)
 
     async def unsubscribe(self, topic: TopicId, timeout_s: float) -> bool:
-        """Leave a topic; True if the supervisor has let us go in time."""
+        """Leave a topic; return True if its supervisor confirms that in time.
+
+        Without a link to the supervisor for UNLINKED_S the node stops waiting: the supervisor has
+        ended or cannot be reached, and evicts the node once it is back.
+        """
         left = self._left.setdefault(topic, asyncio.Event())
         try:
             async with asyncio.timeout(timeout_s):
-                while not left.is_set():  # what we say may be lost: say it once a tick
-                    self._driver.give(topic, UnsubscribeRequested())
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(left.wait(), self._tick_s)
+                return await self._is_released(topic, left)
         except TimeoutError:
             return False
         finally:
             self._left.pop(topic, None)
+
+    async def _is_released(self, topic: TopicId, left: asyncio.Event) -> bool:
+        """Ask to leave once a tick, since a message may be lost, and when a link is lost."""
+        wait_s = min(self._tick_s, LINK_POLL_S)
+        asked_s = unlinked_s = 0.0  # sums of waits: a stalled loop does not shorten them
+        self._driver.give(topic, UnsubscribeRequested())
+        while not left.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(left.wait(), wait_s)
+            asked_s += wait_s
+            if self._is_linked_to_supervisor(topic):
+                unlinked_s = 0.0
+            elif unlinked_s >= UNLINKED_S:
+                return left.is_set()
+            else:
+                asked_s = self._tick_s if not unlinked_s else asked_s  # what was sent may be lost
+                unlinked_s += wait_s
+            if asked_s >= self._tick_s and not left.is_set():
+                asked_s = 0.0
+                self._driver.give(topic, UnsubscribeRequested())
         return True
+
+    def _is_linked_to_supervisor(self, topic: TopicId) -> bool:
+        address = self.supervisor_of(topic)
+        return address is not None and self.links.is_linked(supervisor_at(address))
 
     async def publish(self, topic: TopicId, *requests: PublishRequested) -> list[bytes]:
         """Publish in a topic we are in; return the ids once they are durable here and spread.

@@ -81,7 +81,6 @@ class Outsider:
         name: NodeId = f"client-{rng.getrandbits(48):012x}"
         self.name = name if credentials is None else _name_below(credentials.name, name)
         self._is_volatile = is_volatile  # members that only have a memory will do
-        self._is_secured = credentials is not None
         self._supervisors = tuple(supervisors)
         self.book = AddressBook()
         greeting = Greeting(node=self.name, address="", role=Role.CLIENT)
@@ -164,12 +163,10 @@ class Outsider:
         return answer.members
 
     def no_supervisor_of(self, topic: TopicId) -> str:
-        """That nobody answers, and what to look at."""
+        """Return why the supervisor of a topic does not answer, and what to do."""
         address = self.supervisor_of(topic)
-        doubt = (
-            "does it trust our certificate" if self._is_secured else "does it want a certificate"
-        )
-        return f"no supervisor answers at {address}; is it running, and {doubt}?"
+        why = self._links.why_unreachable(supervisor_at(address))
+        return why or f"no supervisor answers at {address}; is it running?"
 
     async def ask(
         self,

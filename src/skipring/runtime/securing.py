@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine
+import ssl
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skipring.runtime.addresses import join_address
+from skipring.runtime.dial_failure import Cause, failure_in
 from skipring.runtime.link import Link, Owner, Switchboard, trouble
 from skipring.wire.runtime_messages import Address
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
 
 DIAL_S: Final = 5.0  # Our guess: whoever is there answers sooner.
 HANDSHAKE_S: Final = 5.0  # Our guess: as long as we wait for a greeting.
+IDENTIFY_S: Final = 0.5  # Guess: a TLS server on this machine answers sooner.
 ENTERING_MAX: Final = 256  # Limit of ours: strangers that may be showing certificates at once.
 BACKLOG: Final = 1024  # Limit of ours: who may be waiting for us to accept; all of a ring may come.
 ACCEPT_AGAIN_S: Final = 1.0  # Our guess: by then some files may have been closed.
@@ -44,11 +47,14 @@ class Exchange(Switchboard, Protocol):
         """Count what went wrong with somebody, and say so now and then."""
 
 
-async def dial(exchange: Exchange, owner: Owner, address: Address) -> Link:
-    """Connect to somebody; one of TROUBLES if that does not work."""
+async def dial(
+    exchange: Exchange, owner: Owner, address: Address, on_connected: Callable[[], None]
+) -> Link:
+    """Connect to an address; call ``on_connected`` before the handshakes. Raise one of TROUBLES."""
     host, _, port = address.rpartition(":")
     async with asyncio.timeout(DIAL_S):
         made = await connected(host.strip("[]"), int(port))
+    on_connected()
     keep_alive(made)
     loop, link = asyncio.get_running_loop(), Link(exchange, owner)
     if exchange.credentials is None:
@@ -85,6 +91,24 @@ async def connected(host: str, port: int) -> socket.socket:
         else:
             return made
     raise trouble
+
+
+async def speaks_tls(address: Address) -> bool:
+    """Return True if a server answers the first message of a TLS handshake with a TLS record."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent to it but this one message
+    sent = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent).do_handshake()
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    with suppress(*TROUBLES):
+        async with asyncio.timeout(IDENTIFY_S):
+            with await connected(host.strip("[]"), int(port)) as made:
+                await loop.sock_sendall(made, sent.read())
+                return failure_in(await loop.sock_recv(made, 2)).cause is Cause.SECURED
+    return False
 
 
 Opening = Coroutine[Any, Any, tuple[asyncio.BaseTransport, Link]]

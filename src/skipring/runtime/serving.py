@@ -25,6 +25,7 @@ from skipring.runtime.addresses import (
 from skipring.runtime.durability import opened
 from skipring.runtime.limits import allow_files
 from skipring.runtime.links import LINKS_MAX
+from skipring.runtime.listener import why_not_listening
 from skipring.runtime.logs import logger
 from skipring.runtime.loops import new_loop
 from skipring.runtime.measures import NodeMeasures, SupervisorMeasures
@@ -86,7 +87,6 @@ async def serve_supervisor(settings: Settings, place: Place, announce: Announce)
         _on_hangup(_nothing_to_read)
         _show(SupervisorMeasures(server), settings, place, stack)
         announce(f"listening {server.address}")
-        _tell_if_open(settings)
         _LOG.info("supervisor started", address=server.address, secured=_is_secured(settings))
         await stop
         _LOG.info("supervisor stops")
@@ -132,7 +132,6 @@ async def serve_node(
         )
         _show(NodeMeasures(node), settings, place, stack)
         announce(f"listening {node.address}")
-        _tell_if_open(settings)
         _LOG.info("node started", node=called, address=node.address, topics=" ".join(topics))
         if store is not None and store.recovery.damage is not None:
             _LOG.warning("storage recovered", what=str(store.recovery))
@@ -174,11 +173,6 @@ def _any_name() -> NodeId:
     return f"node-{Random().getrandbits(48):012x}"
 
 
-def _tell_if_open(settings: Settings) -> None:
-    if not _is_secured(settings):
-        _LOG.warning("no certificates", reason="only this machine can connect, and anybody on it")
-
-
 def _is_secured(settings: Settings) -> bool:
     return settings.credentials is not None
 
@@ -187,9 +181,7 @@ async def _listening(starting: Coroutine[Any, Any, object], listen: Address) -> 
     try:
         await starting
     except OSError as error:
-        raise InputError(
-            f"--listen: cannot listen at {listen}: {error.strerror or error}"
-        ) from None
+        raise InputError(why_not_listening(listen, error)) from None
 
 
 # -- what goes on beside -----------------------------------------------------------------------

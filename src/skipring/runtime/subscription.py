@@ -369,7 +369,10 @@ class Subscription:
         address, node = self._host.supervisor_of(self.topic), self._host.node
         if self.topic in node.refusals:
             return [f"the supervisor at {address} says: {shown(node.refusals[self.topic])}"]
-        if not node.links.is_linked(supervisor_at(address)):
+        supervisor = supervisor_at(address)
+        if (why := node.links.why_unreachable(supervisor)) is not None:
+            return [why]
+        if not node.links.is_linked(supervisor):
             return [f"there is no connection to the supervisor at {address}"]
         return [f"the supervisor at {address} has not answered yet"]
 

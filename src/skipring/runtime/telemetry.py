@@ -35,7 +35,7 @@ ANSWER_S: Final = 3.0  # Our guess: a loop that has not answered for so long is 
 REQUESTS_MAX: Final = 8  # Limit of ours: a few collectors and people; more at once are dropped.
 SILENCE_S: Final = 2.0  # Our guess: who connects has something to ask.
 REQUEST_S: Final = 10.0  # Our guess: longer than a loop may take to answer; then it is over.
-POLL_S: Final = 0.2  # Our guess: how long closing may wait for the thread that accepts.
+POLL_S: Final = 0.05  # Guess: closing waits so long for the thread that accepts.
 CLOSE_S: Final = 1.0  # Our guess: answers that are under way are not waited for much longer.
 
 T = TypeVar("T")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from skipring.errors import StorageError, StoreBusyError, StoreFullError
+from skipring.storage.holder import process_text
 
 DAMAGED_MAX: Final = 2  # Limit of ours: each may be as large as the store.
 
@@ -20,6 +21,7 @@ _SURROUNDINGS: Final = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
 )
 _FULL: Final = frozenset({ENOSPC, EDQUOT})
+_PROCESS_ID_BYTES_MAX: Final = 20
 _PRIMARY_CODE: Final = 0xFF  # SQLite's extended codes keep the kind of error in the lowest byte
 
 
@@ -55,9 +57,15 @@ def _full(place: Path) -> StoreFullError:
     return StoreFullError(f"{place}: no room left; make room, then it is tried again")
 
 
-def _busy(place: Path) -> StoreBusyError:
+def _busy(place: Path, holder: int | None = None) -> StoreBusyError:
+    """Return the error for a directory in use; ``holder`` is the process that claims to use it."""
+    if holder == os.getpid():
+        return StoreBusyError(
+            f"{place}: already open in this process; close it first, or take another data directory"
+        )
+    user = process_text(holder) if holder is not None else None
     return StoreBusyError(
-        f"{place}: used by another process; stop it, or take another data directory"
+        f"{place}: used by {user or 'another process'}; stop it, or take another data directory"
     )
 
 
@@ -83,7 +91,11 @@ def make_directory(directory: Path) -> None:
 
 
 class Lock:
-    """Keeps other processes out of a data directory; ends with the process, however it ends."""
+    """Keeps other processes out of a data directory; ends with the process, however it ends.
+
+    The lock of the system decides. The process id in the file is only for error messages: after a
+    crash it is that of a process that has ended.
+    """
 
     __slots__ = ("_file",)
 
@@ -92,17 +104,34 @@ class Lock:
         try:
             flock(self._file, LOCK_EX | LOCK_NB)
         except BlockingIOError as error:
+            holder = _process_id(self._file)
             os.close(self._file)
-            raise _busy(path.parent) from error
+            raise _busy(path.parent, holder) from error
         except OSError:
             os.close(self._file)
             raise
+        self._write(f"{os.getpid()}\n".encode())
+
+    def _write(self, text: bytes) -> None:
+        with suppress(OSError):  # a full disk keeps no process from its data
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, text, 0)
 
     def release(self) -> None:
         """Let others in; a second time does nothing."""
         if self._file >= 0:
+            self._write(b"")
             os.close(self._file)
             self._file = -1
+
+
+def _process_id(lock_file: int) -> int | None:
+    """Return the process id in a lock file; None if there is none that can be read."""
+    try:
+        text = os.pread(lock_file, _PROCESS_ID_BYTES_MAX, 0).strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() and int(text) > 0 else None
 
 
 def sync_directory(directory: Path) -> None:

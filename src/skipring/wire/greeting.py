@@ -12,15 +12,19 @@ from typing import Final
 
 from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
+from msgspec.structs import astuple
 
 from skipring.core.peers import NodeId
-from skipring.errors import GreetingError, MessageError
-from skipring.wire.framing import CONTROL, Frame, frame
+from skipring.errors import FramingError, GreetingError, MessageError
+from skipring.wire.framing import CONTROL, Frame, FrameReader, frame
 from skipring.wire.runtime_messages import Address
 from skipring.wire.values import check_address, check_node
 
 MAGIC: Final = "skipring"
 VERSION: Final = 1
+# The last field of a greeting that opens a connection: a server of a protocol of lines, such as
+# HTTP, answers it at once and is recognised. Readers ignore it, as every field behind the known.
+BLANK_LINE: Final = "\r\n\r\n"
 
 
 class Role(StrEnum):
@@ -53,10 +57,11 @@ _GREETING: Final = Decoder(Greeting)
 _ENCODER: Final = Encoder()
 
 
-def encode_greeting(greeting: Greeting) -> bytes:
-    """Write a greeting as a frame."""
+def encode_greeting(greeting: Greeting, *, is_opening: bool = False) -> bytes:
+    """Write a greeting as a frame; one that opens a connection ends with a blank line."""
     _check_values(greeting)
-    return frame(_ENCODER.encode(greeting), CONTROL)
+    fields = (*astuple(greeting), BLANK_LINE) if is_opening else greeting
+    return frame(_ENCODER.encode(fields), CONTROL)
 
 
 def check_greeting(given: Frame) -> Greeting:
@@ -78,6 +83,17 @@ def check_greeting(given: Frame) -> Greeting:
         raise GreetingError(f"a greeting of version {VERSION} that cannot be read") from None
     _check_values(greeting)
     return greeting
+
+
+def version_in(data: bytes) -> int | None:
+    """Return the version in the greeting, of any version, that bytes begin with; None if none."""
+    size = 4 + int.from_bytes(data[:4])  # later bytes may be of another form
+    try:
+        frames = FrameReader().feed(data[:size])
+        opening = _OPENING.decode(frames[0].body) if frames else None
+    except (FramingError, MsgspecError, ValueError, RecursionError):
+        return None
+    return opening.version if opening is not None and opening.magic == MAGIC else None
 
 
 def _check_values(greeting: Greeting) -> None:
