@@ -282,6 +282,31 @@ def test_a_server_that_hangs_up_is_asked_once_whether_it_speaks_tls(
     play(scene)
 
 
+def test_a_supervisor_that_has_greeted_before_is_not_asked_whether_it_speaks_tls() -> None:
+    a, supervisor = Host("a"), Host(SUPERVISOR, Role.SUPERVISOR)
+
+    async def scene() -> None:
+        async with running(a):
+            await supervisor.start()
+            name = supervisor_at(supervisor.address)
+            a.links.send_to_supervisor(supervisor.address, note(1))
+            await until(lambda: a.links.is_linked(name))
+            await supervisor.links.close()
+            await until(lambda: not a.links.is_linked(name))
+            connections: list[object] = []
+
+            def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                connections.append(writer)
+                writer.close()
+
+            async with await asyncio.start_server(hang_up, LOOPBACK, supervisor.port):
+                a.links.send_to_supervisor(supervisor.address, note(2))
+                await until(lambda: a.counts == {"cannot connect": 1})
+            assert len(connections) == 1
+
+    play(scene)
+
+
 WITH_TLS = {
     "nothing": (nothing, "nothing listens at {}; start one with: skipring supervisor"),
     "http": (saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "{} does not speak TLS; "),

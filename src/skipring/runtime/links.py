@@ -68,6 +68,7 @@ class Links:
         self.credentials = credentials
         self.dials = dials  # False for a supervisor: who wants something of it, keeps a link to it
         self.connections: set[Link] = set()
+        self.supervisors: set[Address] = set()  # that have greeted us, of the few we were given
         self.is_closed = False
         self._greeting = greeting
         self._peers: dict[NodeId, Partner] = {}

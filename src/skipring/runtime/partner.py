@@ -144,9 +144,10 @@ class Partner:
     async def _identified(
         self, address: Address, failure: DialFailure | None
     ) -> DialFailure | None:
-        """Find out once whether a supervisor's address that hangs up on us speaks TLS."""
-        is_asked = self._address is not None and not self._links.is_secured
-        if failure is not CLOSED or not is_asked:
+        """Find out once whether a server that hangs up speaks TLS; not of one we have talked to."""
+        links = self._links
+        is_known = self._address is None or self._address in links.supervisors
+        if failure is not CLOSED or is_known or links.is_secured:
             return failure
         if self._failure is not None and self._failure.cause in (Cause.CLOSED, Cause.SECURED):
             return self._failure
@@ -190,6 +191,8 @@ class Partner:
             self._spare.append(old)
         self._failures = 0
         self._failure = None
+        if self._address is not None:
+            self._links.supervisors.add(self._address)
         self.flush()
 
     def _is_rather(self, old: Link, new: Link) -> bool:
