@@ -17,7 +17,7 @@ from skipring.core.peers import NodeId
 from skipring.runtime.addresses import AddressBook, join_address, supervisor_at
 from skipring.runtime.link import HANDSHAKE_REASONS, Link
 from skipring.runtime.logs import Rarely, logger
-from skipring.runtime.partner import Partner
+from skipring.runtime.partner import BACK_OFF_MAX_S, Partner
 from skipring.runtime.securing import Doors
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
@@ -45,7 +45,7 @@ def _ignore(_: NodeId) -> None:
 class Links:
     """All connections of one process."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (each is named, and all but the first four can be left out)
         self,
         greeting: Greeting,
         book: AddressBook,
@@ -54,6 +54,7 @@ class Links:
         *,
         credentials: Credentials | None = None,
         dials: bool = True,
+        back_off_max_s: float = BACK_OFF_MAX_S,
     ) -> None:
         self.counts: Counter[str] = Counter()  # of what was dropped, and why
         self.on_unreachable: Callable[[NodeId], None] = _ignore  # ``why_unreachable`` has changed
@@ -67,6 +68,7 @@ class Links:
         self.rng = rng
         self.credentials = credentials
         self.dials = dials  # False for a supervisor: who wants something of it, keeps a link to it
+        self.back_off_max_s = back_off_max_s
         self.connections: set[Link] = set()
         self.supervisors: set[Address] = set()  # that have greeted us, of the few we were given
         self.is_closed = False

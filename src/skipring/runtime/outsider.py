@@ -43,6 +43,8 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
 SHOWN_MAX: Final = 4
+LOCATE_MIN_S: Final = 1.0  # Guess: a supervisor on a loaded machine answers within.
+BACK_OFF_MAX_S: Final = 1.0  # Guess: a client waits for its supervisor, and few dial at once.
 ANSWER_S: Final = 5.0  # Our guess: whoever has not answered by then will not.
 NAME_CHARACTERS_MAX: Final = 64  # of a node
 MEMBERS: Final = 16  # to choose from: the first may just have crashed, or have no disk
@@ -67,6 +69,24 @@ Wanted = TypeVar("Wanted", bound=Answer)
 _ANSWERS: Final = (*get_args(Answer), Refused)
 
 
+class WaitReport:
+    """Reports of why a client waits, each reason once until something succeeds."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._last = ""
+
+    def __call__(self, reason: str) -> None:
+        """Report a reason unless it is the last one."""
+        if reason != self._last:
+            self._last = reason
+            self._report(reason)
+
+    def reset(self) -> None:
+        """Forget the last reason: the client has succeeded."""
+        self._last = ""
+
+
 class Outsider:
     """Talks to supervisors and members, and is none of them."""
 
@@ -77,6 +97,8 @@ class Outsider:
         rng: Random,
         credentials: Credentials | None = None,
         is_volatile: bool = False,
+        locate_s: float = ANSWER_S,
+        report: Callable[[str], None] | None = None,
     ) -> None:
         name: NodeId = f"client-{rng.getrandbits(48):012x}"
         self.name = name if credentials is None else _name_below(credentials.name, name)
@@ -84,8 +106,18 @@ class Outsider:
         self._supervisors = tuple(supervisors)
         self.book = AddressBook()
         greeting = Greeting(node=self.name, address="", role=Role.CLIENT)
-        self._links = Links(greeting, self.book, self._receive, rng, credentials=credentials)
+        self._links = Links(
+            greeting,
+            self.book,
+            self._receive,
+            rng,
+            credentials=credentials,
+            back_off_max_s=BACK_OFF_MAX_S,
+        )
+        self._locate_s = locate_s  # how long a supervisor may take for an answer
         self._links.on_silent = self._give_up
+        self._report = report  # of supervisors that cannot be reached, while requests wait
+        self._links.on_unreachable = self._on_unreachable
         self._requests = count(1)
         self._located: dict[TopicId, dict[NodeId, Address]] = {}
         # Who was asked, by the number of the request: nobody else can answer it.
@@ -154,7 +186,8 @@ class Outsider:
 
     async def locate(self, topic: TopicId, count: int = MEMBERS) -> dict[NodeId, Address]:
         """Some members of a topic by chance, from now on known; UnreachableError if nobody says."""
-        answer = await self.ask(topic, SUPERVISOR, lambda request: Locate(request, count), Members)
+        question = partial(Locate, count=count)
+        answer = await self.ask(topic, SUPERVISOR, question, Members, self._locate_s)
         if isinstance(answer, Refused):
             raise UnreachableError(f"{topic!r}: {answer.reason}")
         if answer is None:
@@ -230,6 +263,11 @@ class Outsider:
             del self._waiting[request]
         return answer if isinstance(answer, kind | Refused) else None
 
+    def _on_unreachable(self, name: NodeId) -> None:
+        why = self._links.why_unreachable(name)
+        if self._report is not None and why is not None and name.startswith(f"{SUPERVISOR}@"):
+            self._report(why)
+
     def _give_up(self, node: NodeId) -> None:
         """Wait no more for answers of somebody who may not have got the questions."""
         for asked, future in list(self._waiting.values()):
@@ -242,6 +280,11 @@ class Outsider:
             asked, future = self._waiting.get(message.request, (None, None))
             if future is not None and asked == sender and not future.done():
                 future.set_result(message)
+
+
+def locate_s(wait_s: float) -> float:
+    """Return how long a client that waits so long gives a supervisor for one answer."""
+    return min(max(wait_s, LOCATE_MIN_S), ANSWER_S)
 
 
 def nobody_in(topic: TopicId) -> str:

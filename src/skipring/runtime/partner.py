@@ -112,7 +112,7 @@ class Partner:
         links = self._links
         try:
             if self._failures:  # full jitter: those who lost the same peer do not come at once
-                limit = min(BACK_OFF_S * 2**self._failures, BACK_OFF_MAX_S)
+                limit = min(BACK_OFF_S * 2**self._failures, links.back_off_max_s)
                 await asyncio.sleep(links.rng.uniform(0, limit))
             failure = await self._connect(address)
         finally:

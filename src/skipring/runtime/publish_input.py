@@ -19,7 +19,7 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import InputError, MessageError, UnreachableError, VolatileMembersError
 from skipring.runtime.access import Access
-from skipring.runtime.outsider import Outsider
+from skipring.runtime.outsider import Outsider, WaitReport, locate_s
 from skipring.wire.runtime_messages import Published
 from skipring.wire.values import PAYLOAD_BYTES_MAX, check_publication, check_topic
 
@@ -51,23 +51,31 @@ async def publish_all(
     reason; UnreachableError after ``wait_s`` without a member.
     """
     _check(lambda: check_topic(plan.topic))
+    waiting = WaitReport(report if plan.wait_s > 0 else _ignore)
     client = Outsider(
         access.supervisors,
         rng=Random(),
         credentials=access.credentials(),
         is_volatile=plan.is_volatile,
+        locate_s=locate_s(plan.wait_s),
+        report=waiting,
     )
     async with client as outsider:
         seqs = count()
         inbox = _Inbox(payloads)
         while batch := await inbox.take(AT_ONCE):
             made = [_publication(outsider.name, next(seqs), each, plan) for each in batch]
-            for published in await _publish(outsider, plan, made, report):
+            for published in await _publish(outsider, plan, made, waiting):
                 emit(published)
+            waiting.reset()
+
+
+def _ignore(_: str) -> None:
+    """Report nothing: the command does not wait."""
 
 
 async def _publish(
-    outsider: Outsider, plan: PublishPlan, made: Sequence[Publication], report: Report
+    outsider: Outsider, plan: PublishPlan, made: Sequence[Publication], waiting: WaitReport
 ) -> list[Published]:
     """Publish a batch; try again until a member takes it or the wait is over.
 
@@ -75,7 +83,6 @@ async def _publish(
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + plan.wait_s
-    reported = ""
     while True:
         try:
             return await outsider.publish(plan.topic, made)
@@ -84,9 +91,7 @@ async def _publish(
         except UnreachableError as error:
             if clock() >= deadline:
                 raise
-            if str(error) != reported:
-                reported = str(error)
-                report(reported)
+            waiting(str(error))
         await asyncio.sleep(min(RETRY_S, max(deadline - clock(), 0)))
 
 

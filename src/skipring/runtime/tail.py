@@ -20,7 +20,7 @@ from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, Publication, ids_of, name
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
 from skipring.runtime.access import Access
-from skipring.runtime.outsider import Outsider, nobody_in
+from skipring.runtime.outsider import Outsider, WaitReport, locate_s, nobody_in
 from skipring.runtime.surveying import Holder, Stretch, pages, survey_of
 from skipring.wire.runtime_messages import StoredPage
 from skipring.wire.values import LOCATED_MAX, NUMBER_MAX, check_topic
@@ -68,35 +68,40 @@ async def follow_topic(
         raise InputError(str(error)) from None
     credentials = access.credentials()
     since = time_ns() // 1000 if plan.is_new else plan.since
-    async with Outsider(access.supervisors, rng=Random(), credentials=credentials) as client:
+    waiting = WaitReport(report)
+    client = Outsider(
+        access.supervisors,
+        rng=Random(),
+        credentials=credentials,
+        locate_s=locate_s(plan.wait_s),
+        report=waiting,
+    )
+    async with client:
         tail = TopicTail(client, topic, since=since, is_new=plan.is_new)
-        await _follow(tail, plan, emit, report=report, is_stopped=is_stopped)
+        await _follow(tail, plan, emit, waiting, is_stopped)
 
 
 async def _follow(
     tail: TopicTail,
     plan: TailPlan,
     emit: Callable[[Publication], bool],
-    *,
-    report: Callable[[str], None],
+    waiting: WaitReport,
     is_stopped: Callable[[], bool],
 ) -> None:
     clock = asyncio.get_running_loop().time
     deadline = clock() + plan.wait_s
-    reported = ""
     while not is_stopped():
         publications: list[Publication] = []
         try:
             publications = await tail.read()
             if not publications and await _is_at_end(tail, plan.until):
                 return
-            deadline, reported = clock() + plan.wait_s, ""
+            deadline = clock() + plan.wait_s
+            waiting.reset()
         except UnreachableError as error:
             if plan.until is not Until.STOPPED and clock() >= deadline:
                 raise
-            if str(error) != reported:
-                reported = str(error)
-                report(reported)
+            waiting(str(error))
         if any(emit(each) for each in publications):
             return
         if not publications:
