@@ -27,6 +27,12 @@ for variable in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
     os.environ.setdefault(variable, QUICK_JVM)
 
 
+@pytest.fixture
+def is_rewriting() -> bool:
+    """Return True if ``make golden`` runs: stored output is rewritten, not only compared."""
+    return os.environ.get("SKIPRING_GOLDEN") == "rewrite"
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing | None:
     """Share files out in our way where files are shared out."""
     return Sharing(config, log) if config.getoption("dist") == "loadfile" else None
