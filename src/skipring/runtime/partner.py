@@ -29,7 +29,7 @@ BACK_OFF_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
 # A person is told within 1 s that a listener does not answer. Measured: on two cores with eight
 # busy processes a supervisor greets within 20 ms.
-SILENT_S: Final = 0.8
+SILENT_S: Final = 0.7
 CROSSING_S: Final = 1.0  # Our guess: two who dial each other at once do so within it.
 DIALLING_MAX: Final = 256  # Limit of ours: others can name as many nodes as they like.
 SPARE_S: Final = 10.0  # Our guess: a second link to somebody that is not used so long can go.
