@@ -266,8 +266,6 @@ MISTAKES = [
                 async for publication in node.subscribe("news"):
                     print(publication.payload)
         """),
-        is_waiting=True,
-        deadline_s=12.0,  # it does not end
         cause="`subscribe` only describes the subscription; the node joins the topic at the start "
         "of an `async with` block.",
         remedy='Write `async with node.subscribe("news") as news:` around the loop.',
@@ -285,15 +283,17 @@ MISTAKES = [
         "`skipring.blocking.connect().open()` stays open until `close()`.",
     ),
     Mistake(
-        title='`start` is not "earliest" or "latest"',
+        title="`start` is a datetime without a time zone",
         program=in_main("""
+            from datetime import datetime
+
             async with skipring.connect() as node:
-                async with node.subscribe("news", start="earliest") as news:
+                async with node.subscribe("news", start=datetime(2026, 5, 31, 12)) as news:
                     print(await news.read())
         """),
-        cause="These are words of Kafka. The Spark source accepts them; a subscription has others.",
-        remedy='Use `start="all"` (the default) for the history and `start="new"` for later '
-        "publications.",
+        cause="Without a time zone the moment is ambiguous.",
+        remedy="Add one, as in `datetime(2026, 5, 31, 12, tzinfo=UTC)`. A whole history starts at "
+        '`start="all"` or its synonym `"earliest"`, new publications at `"new"` or `"latest"`.',
     ),
     Mistake(
         title="A cursor of another data directory",

@@ -136,7 +136,7 @@ def test_if_one_refuses_nothing_is_done_to_anybody() -> None:
         await join_without_chaos(cluster, "sound")
         members = await saboteur.members()
         with pytest.raises(
-            SkipringError, match=r"^sound was not started with chaos enabled, so nothing was done"
+            SkipringError, match=r"^sound was not started with chaos enabled, so nothing was damaged"
         ):
             await saboteur.inflict(plans.adversarial("A15", TOPIC, members, seed=0))
         assert cluster.violations() == []
@@ -185,7 +185,7 @@ def test_one_that_has_gone_meanwhile_keeps_everybody_from_being_hit(
     async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
         members = await saboteur.members()
         cluster.kill("n02")
-        with pytest.raises(UnreachableError, match="n02 did not answer, so nothing was done"):
+        with pytest.raises(UnreachableError, match="n02 did not answer, so nothing was damaged"):
             await saboteur.inflict(plans.adversarial("A15", TOPIC, members, seed=0))
         await cluster.settle()
 

@@ -39,9 +39,8 @@ def _common(command: Command) -> Command:
 def chaos() -> None:
     """Damage a live topic on purpose, to see it heal.
 
-    Only processes that were started with --chaos let themselves be damaged; if anybody who would be
-    hit was not, nothing is done to anybody. Exit status: 0 done, 1 somebody refuses, 4 nobody
-    answers.
+    Only processes started with --chaos accept it; if one of those concerned was not, nothing is
+    damaged. Exit status: 0 done, 1 a process refuses, 4 no process answers.
     """
 
 

@@ -74,19 +74,19 @@ class Saboteur:
         return members
 
     async def inflict(self, damages: Damages) -> Damages:
-        """Carry out a plan; if anybody who would be hit refuses, nothing is done to anybody."""
+        """Carry out a plan; if one of the processes that it concerns refuses, damage none."""
         answers = await self._consents(damages)
         refused = sorted(node for node, answer in answers.items() if isinstance(answer, Refused))
         if refused:
             one = len(refused) == 1
             raise SkipringError(
-                f"{_named(refused)} {'was' if one else 'were'} {NO_CHAOS}, so nothing was done to "
-                f"anybody; start {'it' if one else 'them'} again with chaos enabled"
+                f"{_named(refused)} {'was' if one else 'were'} {NO_CHAOS}, so nothing was "
+                f"damaged; start {'it' if one else 'them'} again with chaos enabled"
             )
         silent = sorted(node for node, answer in answers.items() if answer is None)
         if silent:
             raise UnreachableError(
-                f"{_named(silent)} did not answer, so nothing was done to anybody; try again"
+                f"{_named(silent)} did not answer, so nothing was damaged; try again"
             )
         await self._hit_all(damages)
         return damages

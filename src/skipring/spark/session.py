@@ -16,11 +16,16 @@ from contextlib import contextmanager
 from subprocess import TimeoutExpired
 from typing import Final
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-from pyspark import SparkContext
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql.utils import is_remote
+try:
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"skipring.spark needs {error.name}; run: pip install 'skipring[spark]'", name=error.name
+    ) from None
 
 from skipring.errors import InputError
 from skipring.spark.masters import is_local, require_usable
