@@ -176,6 +176,15 @@ def test_pages_are_not_looked_for_where_none_begin(
     )
 
 
+def test_file_that_says_it_cannot_be_written_to_keeps_everything(directory: Path) -> None:
+    made(directory, 20)
+    flip(directory / DATABASE, 18)  # the version that writers have to know
+    with PublicationStore.open(directory) as store:
+        assert store.recovery.damage == "attempt to write a readonly database"
+        write(store, 1)
+        assert offsets(store) == list(range(21))
+
+
 def test_a_table_whose_text_is_no_text_any_more_keeps_everything(directory: Path) -> None:
     made(directory, 20)
     path = directory / DATABASE
