@@ -27,7 +27,7 @@ from skipring.storage.database import (
 from skipring.storage.files import COMPLAINTS, beside, sync_directory
 from skipring.storage.packs import Draft, Head, Pack
 from skipring.storage.places import Places
-from skipring.storage.promises import Promise, Promises
+from skipring.storage.promises import Promise, Promises, new_epoch
 
 T = TypeVar("T")
 
@@ -239,7 +239,7 @@ def _account(
         lost += sum(end - start for start, end in gaps) + max(0, promise.end - place.end)
         is_unknown = promises is None or epoch > promise.epoch
         if is_unknown or is_short(place.end, own_promise or said_promise, said_promise):
-            epoch += 1
+            epoch = new_epoch(epoch)
             raised.append(topic)
         replace_promise(db, topic, Promise(epoch, place.end))
     for mark in old.marks:
