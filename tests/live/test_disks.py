@@ -422,3 +422,28 @@ def test_after_a_loss_an_old_cursor_is_refused_also_when_all_is_back(
             truth.check_stored(directory)
 
     asyncio.run(scene())
+
+
+def test_cursor_is_refused_after_a_restored_directory_has_caught_up_in_another_order(
+    tmp_path: Path,
+) -> None:
+    directory, backup = tmp_path / VICTIM, tmp_path / "backup"
+
+    async def scene() -> None:
+        async with keeper_alone() as cluster:
+            async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
+                await fill(cluster, topic, 20)
+            shutil.copytree(directory, backup)
+            cursor, _ = await begun(cluster, directory)
+            shutil.rmtree(directory)
+            shutil.copytree(backup, directory)
+            async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
+                await topic.publish(b"stored before the others come back")
+                await topic.synced(DEADLINE_S)
+                await durable(cluster, node)
+            truth_of(cluster).check_stored(directory)
+            async with victim_of(cluster, directory) as node:
+                with pytest.raises(CursorError, match=r"restored.*start=.all."):
+                    node.subscribe(TOPIC, cursor)
+
+    asyncio.run(scene())
