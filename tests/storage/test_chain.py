@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipring.core.publications import ID_BYTES
-from skipring.storage.chain import BLOCK_IDS, LOST_ID, LogChain
+from skipring.storage.chain import BLOCK_IDS, LogChain
 from skipring.wire.values import CHAIN_BYTES
 
 # By the formula, of the ids 0 to 129.
@@ -87,17 +87,6 @@ def test_values_do_not_depend_on_how_many_ids_come_at_once(
         assert chain.end == min(start, len(log))
     end = len(log)
     assert chain.at(end, lambda start, end: b"".join(log[start:end])) == values(log)[end]
-
-
-@given(st.integers(0, 3 * BLOCK_IDS), logs(BLOCK_IDS))
-def test_lost_offsets_count_as_ids_of_zeros(count: int, log: list[bytes]) -> None:
-    chain = LogChain()
-    chain.extend_lost(count)
-    chain.extend(b"".join(log))
-    whole = [LOST_ID] * count + log
-    assert chain.end == len(whole)
-    found = chain.at(len(whole), lambda start, end: b"".join(whole[start:end]))
-    assert found == values(whole)[-1]
 
 
 def test_memory_is_half_a_byte_for_a_publication() -> None:

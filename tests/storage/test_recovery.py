@@ -487,6 +487,28 @@ def test_chain_changes_behind_a_pack_that_was_lost(directory: Path) -> None:
         ] * 102
 
 
+def test_chain_outlives_a_publication_that_was_lost_if_its_id_is_intact(directory: Path) -> None:
+    made(directory, 100)
+    before = chain_of(directory)
+    damage_publication(directory, b"news 40 news 40 ")
+    with PublicationStore.open(directory) as store:
+        assert (store.recovery.lost, len(offsets(store))) == (1, 99)
+    for _ in range(2):
+        assert chain_of(directory) == before
+        change(directory, "INSERT INTO packs(body) SELECT body FROM packs")  # made anew once more
+
+
+def test_chain_changes_behind_a_publication_that_was_lost_with_its_id(directory: Path) -> None:
+    made(directory, 100)
+    before = chain_of(directory)
+    data = (directory / DATABASE).read_bytes()
+    flip(directory / DATABASE, data.index(publication(40).id) + 3)
+    after = chain_of(directory)
+    assert [one == two for one, two in zip(before, after, strict=True)] == [True] * 41 + [
+        False
+    ] * 60
+
+
 def test_chain_outlives_a_publication_that_was_put_aside(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         write(store, 100)
@@ -495,6 +517,8 @@ def test_chain_outlives_a_publication_that_was_put_aside(directory: Path) -> Non
         store.archive(NEWS).discard(40)
         store.commit()
         assert store.archive(NEWS).chain_at(50) == before[50]
+    assert chain_of(directory) == before
+    damage_publication(directory, b"news 40 news 40 ")  # which is why it was put aside
     assert chain_of(directory) == before
 
 

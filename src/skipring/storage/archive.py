@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from threading import Lock
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from skipring.core.archive import newest_of
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Encoded, Publication
 from skipring.storage.chain import LOST_ID, LogChain
-from skipring.storage.database import Mark
+from skipring.storage.database import Mark, lost_ids
 from skipring.storage.packs import Draft, Pack, Segment
 from skipring.storage.places import Places
 from skipring.storage.promises import losses_of
@@ -48,6 +48,7 @@ class StoredArchive:
         "_end",
         "_fetch",
         "_lock",
+        "_lost_ids",
         "_marks",
         "_on_the_way",
         "_places",
@@ -64,7 +65,7 @@ class StoredArchive:
         *,
         places: Places,
         epoch: int,
-        marks: Iterable[Mark],
+        marks: Sequence[Mark],
         chain: LogChain,
     ) -> None:
         assert chain.end == places.end, "a chain of another log"
@@ -75,6 +76,7 @@ class StoredArchive:
         self._end = places.end
         self._fetch = fetch
         self._places = places
+        self._lost_ids = lost_ids(topic, marks)
         self._put_aside: set[int] = set()
         for mark in marks:
             if places.covers(mark.start):  # else nothing is there
@@ -198,8 +200,9 @@ class StoredArchive:
         return self._chain.at(offset, self._ids)
 
     def _ids(self, start: int, end: int) -> bytes:
-        """The ids between two offsets; zeros for those that cannot be read."""
-        found = bytearray(LOST_ID * (end - start))
+        """The ids between two offsets; zeros for those that are not known any more."""
+        lost = (self._lost_ids.get(offset, LOST_ID) for offset in range(start, end))
+        found = bytearray(b"".join(lost))
         for segment in self._segments(start):
             first, last = max(start, segment.start), min(end, segment.end)
             if first >= last:

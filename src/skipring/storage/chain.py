@@ -15,13 +15,12 @@ from skipring.core.publications import ID_BYTES
 from skipring.wire.values import CHAIN_BYTES
 
 BLOCK_IDS: Final = 64  # Guess: 0.5 bytes of memory for a publication, 63 ids read for a value.
-LOST_ID: Final = bytes(ID_BYTES)  # stands for a publication that cannot be read any more
+LOST_ID: Final = bytes(ID_BYTES)  # stands for the id of a lost publication that is not known
 
 _DIGEST_BYTES: Final = 32
 _BLOCK_BYTES: Final = BLOCK_IDS * ID_BYTES
 _HALF_BYTES: Final = _BLOCK_BYTES // 2
 _START: Final = bytes(_DIGEST_BYTES)
-_LOST_BLOCK: Final = LOST_ID * BLOCK_IDS
 _HASH: Final = blake2b(digest_size=_DIGEST_BYTES, person=b"skipring chain")
 
 
@@ -57,11 +56,6 @@ class LogChain:
                 digest = _hashed(digest, view[begin : begin + _BLOCK_BYTES])
                 self._digests += digest
         del rest[:whole]
-
-    def extend_lost(self, count: int) -> None:
-        """Append so many offsets whose ids are not known."""
-        for begin in range(0, count, BLOCK_IDS):
-            self.extend(_LOST_BLOCK[: ID_BYTES * min(BLOCK_IDS, count - begin)])
 
     def at(self, offset: int, ids_between: Callable[[int, int], bytes]) -> bytes:
         """Return the value at an offset up to the end.

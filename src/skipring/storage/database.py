@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 from msgspec.msgpack import Encoder
 
 from skipring.core.peers import TopicId
+from skipring.core.publications import ID_BYTES
 from skipring.storage.carving import PAGE_BYTES, PAGE_SIZES
-from skipring.storage.chain import LogChain
+from skipring.storage.chain import LOST_ID, LogChain
 from skipring.storage.packs import Pack
 from skipring.storage.places import Places
 from skipring.storage.promises import Promise
@@ -36,6 +37,7 @@ SCHEMA: Final = {
     ),
 }
 
+LOST: Final = "could not be read any more"  # why a mark is there; its body has the ids, or nothing
 _SEAL_BYTES: Final = 8
 _ENCODER: Final = Encoder()
 
@@ -175,7 +177,7 @@ def contents_of(db: sqlite3.Connection) -> Contents:
     _check_offsets(contents)
     for topic, its_places in places.items():
         if chains[topic].end != its_places.end:
-            chains[topic] = _chain_of(db, its_places)
+            chains[topic] = _chain_of(db, its_places, lost_ids(topic, contents.marks))
     if (said := db.execute("PRAGMA quick_check(1)").fetchall()) != [("ok",)]:
         raise DamageError(str(said[0][0]).splitlines()[-1])
     return contents
@@ -232,14 +234,15 @@ def _packs(
     return places, epochs, chains
 
 
-def _chain_of(db: sqlite3.Connection, places: Places) -> LogChain:
+def _chain_of(db: sqlite3.Connection, places: Places, lost: dict[int, bytes]) -> LogChain:
     """Return the chain of a topic whose packs were rebuilt: out of order, or with gaps."""
     chain = LogChain()
     for start, row in places.rows():
         pack = read_pack(db, row)
         if pack is None:
             raise DamageError("a pack is not what was written")
-        chain.extend_lost(start - chain.end)
+        for offset in range(chain.end, start):
+            chain.extend(lost.get(offset, LOST_ID))
         chain.extend(pack.ids)
     return chain
 
@@ -252,6 +255,19 @@ def _check_offsets(contents: Contents) -> None:
             raise DamageError("two packs have the same offsets")
         if any(gap not in known.get(topic, ()) for gap in places.gaps()):
             raise DamageError("a pack is missing")
+
+
+def lost_ids(topic: TopicId, marks: Iterable[Mark]) -> dict[int, bytes]:
+    """Ids that lost publications of a topic had, as far as they are known, by offset.
+
+    They count for the chain alone: a wrong one leads to another chain, as no id does.
+    """
+    return {
+        mark.start + place: mark.body[ID_BYTES * place : ID_BYTES * (place + 1)]
+        for mark in marks
+        if (mark.topic, mark.reason, len(mark.body)) == (topic, LOST, ID_BYTES * mark.length)
+        for place in range(mark.length)
+    }
 
 
 def lost_offsets(marks: Iterable[Mark]) -> dict[TopicId, set[tuple[int, int]]]:
