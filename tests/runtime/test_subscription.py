@@ -372,7 +372,7 @@ def stored(directory: Path, *payloads: bytes) -> None:
 
 
 async def read_until(cluster: Cluster, directory: Path, count: int) -> str:
-    """Read so many publications of a directory; return the text of the cursor behind them."""
+    """Read the first publications of a directory; return the text of the cursor behind them."""
     async with to(cluster, directory) as node, node.subscribe("t") as topic:
         await take(topic, count)
         return str(topic.cursor())

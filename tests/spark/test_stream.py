@@ -371,7 +371,7 @@ def restore(ring: Ring, directory: Path, backup: Path, refill: list[Publication]
 def restored_after(
     ring: Ring, query: Query, tmp_path: Path, backup: Path, read_max: int
 ) -> list[Publication]:
-    """Read so much of 30 new publications, then restore the store without them, and refill it.
+    """Read some of 30 new publications, then restore the store without them, and refill it.
 
     It is refilled in the opposite order. Return the new publications in their first order.
     """

@@ -408,7 +408,7 @@ def test_epoch_is_stored_and_random(tmp_path: Path) -> None:
 
 
 def test_restored_directory_does_not_repeat_the_epochs_it_had(directory: Path) -> None:
-    """The promise files roll back with the directory, so only chance can tell the two apart."""
+    """The promise files roll back with the directory, so only chance makes a difference."""
     backup = directory.with_name("backup")
     shutil.copytree(made(directory, 5), backup)
     epochs = set()
@@ -509,7 +509,7 @@ def test_chain_changes_behind_a_publication_that_was_lost_with_its_id(directory:
     ] * 60
 
 
-def test_chain_outlives_a_publication_that_was_put_aside(directory: Path) -> None:
+def test_chain_outlives_a_publication_in_quarantine(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         write(store, 100)
     before = chain_of(directory)
@@ -518,7 +518,7 @@ def test_chain_outlives_a_publication_that_was_put_aside(directory: Path) -> Non
         store.commit()
         assert store.archive(NEWS).chain_at(50) == before[50]
     assert chain_of(directory) == before
-    damage_publication(directory, b"news 40 news 40 ")  # which is why it was put aside
+    damage_publication(directory, b"news 40 news 40 ")  # the reason for the quarantine
     assert chain_of(directory) == before
 
 

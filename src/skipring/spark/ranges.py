@@ -51,7 +51,7 @@ def range_partitions(
             "which count differently; take both from the same member"
         )
     stores = Stores(reach)
-    holder = stores.find(topic, replace(given[0], offset=0))  # whoever has the store
+    holder = stores.find(topic, replace(given[0], offset=0))  # the member that has the store
     if holder is None:
         raise DataLossError(gone(topic, given[0], READ_WITHOUT))
     for each in given:

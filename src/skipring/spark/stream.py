@@ -48,7 +48,7 @@ class Ahead(Struct, frozen=True, kw_only=True):
     is_elsewhere: bool = False  # not in the log that the position is in
 
     def position(self, taken: int) -> Position:
-        """The position after so many, without its chain value."""
+        """The position after ``taken`` offsets, without its chain value."""
         return _position(self.holder, self.start + taken, self.seen)
 
 
