@@ -136,6 +136,8 @@ class DevCluster:
         finally:
             os.close(lines)
         if not line.startswith(LISTENING):
+            if line.startswith("listen: "):
+                raise InputError(line.removeprefix("listen: "), parameter="listen")
             raise InputError(line or f"{name} did not start within {START_S:g} s")
         child = Child(name=name, pid=pid, address=line.removeprefix(LISTENING), data=data)
         self.children[pid] = child

@@ -181,7 +181,7 @@ async def _listening(starting: Coroutine[Any, Any, object], listen: Address) -> 
     try:
         await starting
     except OSError as error:
-        raise InputError(why_not_listening(listen, error)) from None
+        raise InputError(why_not_listening(listen, error), parameter="listen") from None
 
 
 # -- what goes on beside -----------------------------------------------------------------------
