@@ -258,7 +258,7 @@ def test_several_threads_share_what_there_is_and_all_end() -> None:
 
 
 def test_errors_keep_their_type(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="of the form skipring://"):
+    with pytest.raises(InputError, match="supervisor: expected HOST:PORT"):
         skipring.blocking.connect("nowhere")
     with topic_of(tmp_path) as orders:
         with pytest.raises(InputError, match="a payload is bytes"):
