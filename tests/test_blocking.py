@@ -272,7 +272,7 @@ def test_a_timeout_says_what_is_missing() -> None:
     with (
         skipring.blocking.connect(NOBODY, tick_s=TICK_S) as node,
         node.subscribe("orders") as orders,
-        pytest.raises(TimeoutError, match="supervisor at|nothing listens at"),
+        pytest.raises(TimeoutError, match=r"supervisor at|nothing listens at"),
     ):
         orders.synced(timeout=0.01)
 
