@@ -37,9 +37,9 @@ def test_saved_context_is_listed_shown_used_and_deleted() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["use", "x"], "no context 'x'; there are: none are saved"),
+        (["use", "x"], "no context 'x'; no contexts are saved"),
         (["delete", "x"], "no context 'x'"),
-        (["save", "a/b", "--supervisor", "1"], "a context has a name"),
+        (["save", "a/b", "--supervisor", "1"], "a context name has"),
         (["save", "x", "--supervisor", "here"], "expected HOST:PORT"),
         (["save", "x", "--supervisor", "10.0.0.1:1"], "no certificates"),
         (["save", "x", "--supervisor", "1", "--tls-ca", "ca.pem"], "go together"),

@@ -207,7 +207,7 @@ def test_without_a_supervisor_the_exit_status_is_4_and_one_sentence_says_why() -
                 words, capture_output=True, text=True, timeout=DEADLINE_S, check=False
             )
             assert (done.returncode, done.stdout) == (4, "")
-            assert done.stderr.startswith(f"Error: no supervisor answers at {address}")
+            assert done.stderr.startswith(f"Error: nothing listens at {address}")
             assert done.stderr.count("\n") == 1
 
 

@@ -34,8 +34,8 @@ def test_supervisor_nodes_and_a_reader_end_together(tmp_path: Path, number: sign
         ring.start_supervisor()
         ring.start(*numbered(NODES))
         supervisor = ring.running[SUPERVISOR].address
-        ring.run(READER, "sub", TOPIC, "--supervisor", supervisor, "--tick", "0.5")
-        ring.until(lambda: len(ring.world().subscribers) == NODES + 1)
+        ring.run(READER, "sub", TOPIC, "--supervisor", supervisor)
+        ring.until(lambda: len(ring.world().subscribers) == NODES)
         ring.until_legitimate()
         seconds = end_together(ring, number, SUPERVISOR, *numbered(NODES), READER)
     print(f"all ended after {seconds:.2f} s")  # noqa: T201  (pytest shows it on request)

@@ -18,12 +18,12 @@ READER = "reader"
 
 
 def started(ring: LiveProcesses) -> Snapshot:
-    """A legitimate ring, to which a reader belongs that is an ordinary ``skipring sub``."""
+    """Start a ring and a reader, an ordinary ``skipring sub``; return the healthy ring."""
     ring.start_supervisor()
     ring.start(*numbered(NODES))
     whom = ["--supervisor", ring.running[SUPERVISOR].address]
-    ring.run(READER, "sub", TOPIC, *whom, "--tick", "0.5")
-    ring.until(lambda: len(ring.world().subscribers) == NODES + 1)
+    ring.run(READER, "sub", TOPIC, *whom)
+    ring.until(lambda: len(ring.world().subscribers) == NODES)
     return ring.until_legitimate()
 
 

@@ -214,7 +214,7 @@ def test_supervisor_that_greets_late_is_connected_to(monkeypatch: pytest.MonkeyP
         async with answering(b"") as (address, came), running(a):
             a.links.send_to_supervisor(address, note(1))
             name = supervisor_at(address)
-            await until(lambda: a.links.why_unreachable(name) is not None)
+            await until(lambda: a.links.why_unreachable(name) is not None and len(came) > 0)
             came[0].write(greeting_of(SUPERVISOR, Role.SUPERVISOR))
             await until(lambda: a.links.is_linked(name))
             assert a.links.why_unreachable(name) is None
@@ -260,7 +260,7 @@ def test_plain_process_is_told_that_the_supervisor_speaks_tls(
             await until(lambda: a.links.why_unreachable(name) is not None)
             assert a.links.why_unreachable(name) == (
                 f"{supervisor.address} speaks TLS, and this process has no certificate; "
-                "give ca, cert and key (`skipring certs` makes them)"
+                "set the CA, the certificate and its key (`skipring certs` makes them)"
             )
 
     play(scene, loop)

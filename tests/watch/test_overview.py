@@ -170,7 +170,7 @@ def test_what_was_seen_stays_while_the_supervisor_is_away_and_after_it_forgot() 
 def test_where_nobody_answers_that_is_said() -> None:
     async def scene() -> None:
         async with Observer(["127.0.0.1:9"]) as observer:
-            with pytest.raises(UnreachableError, match=r"no supervisor answers at 127\.0\.0\.1:9"):
+            with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:9"):
                 await observer.overview()
 
     asyncio.run(scene())

@@ -124,7 +124,9 @@ def secured(certificates: Path | None, name: str) -> list[str]:
         return []
     files = {"ca": "ca.pem", "cert": f"{name}.pem", "key": f"{name}.key"}
     return [
-        word for option, file in files.items() for word in (f"--{option}", str(certificates / file))
+        word
+        for option, file in files.items()
+        for word in (f"--tls-{option}", str(certificates / file))
     ]
 
 

@@ -10,13 +10,13 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    r"""Print the completion script of a shell.
+    """Print the completion script of a shell.
 
     \b
     bash:  eval "$(skipring completion bash)"      in ~/.bashrc
     zsh:   eval "$(skipring completion zsh)"       in ~/.zshrc
     fish:  skipring completion fish | source       in ~/.config/fish/config.fish
-    """
+    """  # noqa: D301  (click looks for a backspace character)
     from click.shell_completion import get_completion_class
 
     command = click.get_current_context().find_root().command

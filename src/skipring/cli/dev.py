@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import signal
 import tempfile
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skipring.cli.live_options import INTERRUPTED, LEVELS, SECONDS, SUPERVISOR_LISTEN
+from skipring.cli.live_options import INTERRUPTED, LEVELS, SECONDS, SUPERVISOR_LISTEN, finite
+from skipring.errors import InputError, SkipringError
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,7 +42,13 @@ NODES_MAX: Final = 64
     help="Where the supervisor listens, or SKIPRING_SUPERVISOR.",
 )
 @click.option(
-    "--tick", type=SECONDS, default=0.25, show_default=True, metavar="S", help="Interval."
+    "--tick",
+    type=SECONDS,
+    callback=finite,
+    default=0.25,
+    show_default=True,
+    metavar="S",
+    help="Interval.",
 )
 @click.option("--chaos", is_flag=True, help="Let skipring chaos damage these processes.")
 @click.option("--dashboard/--no-dashboard", default=None, help="[default: if it is installed]")
@@ -60,9 +67,13 @@ def dev(
     """Run a supervisor, three nodes and the dashboard on this machine until Ctrl-C."""
     from skipring.runtime.addresses import parse_address, split_address
     from skipring.runtime.dev_cluster import DevCluster, DevSettings
-    from skipring.runtime.serving import run
+    from skipring.runtime.serving import check_topic_name, run
 
+    if "," in listen:
+        raise InputError("dev runs one supervisor; give one address", parameter="listen")
     split_address(listen, "listen", is_secured=False)
+    for topic in topics:
+        check_topic_name(topic)
     with tempfile.TemporaryDirectory(prefix="skipring-dev-") as temporary:
         settings = DevSettings(
             listen=parse_address(listen, "listen"),
@@ -114,7 +125,7 @@ def _stop_status() -> asyncio.Future[int]:
         if not stop.done():
             stop.set_result(status)
 
-    for number, status in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 0)):
+    for number, status in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 0), (signal.SIGHUP, 0)):
         loop.add_signal_handler(number, on_signal, status)
     return stop
 
@@ -157,7 +168,9 @@ def _print_summary(cluster: DevCluster, url: str | None, *, is_temporary: bool) 
         click.echo(f"  {'dashboard':<{width}}  {url}")
     end = ", deleted at the end" if is_temporary else ""
     click.echo(f"  {'data':<{width}}  {settings.data}{end}")
-    found = Access.resolve().supervisors  # what other commands use in this shell
+    found: tuple[str, ...] = ()
+    with suppress(SkipringError):  # contexts that cannot be read
+        found = Access.resolve().supervisors  # what other commands use in this shell
     where = "" if found == (cluster.supervisor,) else f" --supervisor {cluster.supervisor}"
     topic = shlex.quote(settings.topics[0])
     click.echo(f"\nready; in another terminal:\n  skipring sub {topic}{where}")

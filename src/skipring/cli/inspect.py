@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -13,7 +14,7 @@ from skipring.errors import InputError
 if TYPE_CHECKING:
     from skipring.runtime.access import Access
     from skipring.runtime.diagnosis import Diagnosis, Explanation
-    from skipring.runtime.inspector import Contents, Inspection
+    from skipring.runtime.inspector import Contents, Inspection, Inspector
 
 NO: Final = 1
 
@@ -64,7 +65,7 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
     type=click.IntRange(1),
     default=1,
     metavar="N",
-    help="With --wait: and has N members or more.",
+    help="With --wait: also wait for at least N members.",
 )
 @_json
 def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool) -> int:
@@ -130,34 +131,38 @@ def explain(topic: str, node: str, access: Access, as_json: bool) -> int:
     return 0 if explanation.is_well else NO
 
 
-async def _inspect(topic: str, access: Access, contents: Contents) -> Inspection:
+def _inspector(topic: str, access: Access) -> AbstractAsyncContextManager[Inspector]:
     from skipring.runtime.inspector import inspector_of
+    from skipring.runtime.outsider import WaitReport
 
-    async with inspector_of(access.supervisors, topic, access.credentials()) as inspector:
+    report = WaitReport(lambda reason: click.echo(f"waiting: {reason}", err=True))
+    return inspector_of(access.supervisors, topic, access.credentials(), report)
+
+
+async def _inspect(topic: str, access: Access, contents: Contents) -> Inspection:
+    async with _inspector(topic, access) as inspector:
         return await inspector.inspect(contents)
 
 
 async def _diagnosed(topic: str, access: Access, wait_s: float, members: int) -> Diagnosis:
     from skipring.runtime.diagnosis import wait_healthy
-    from skipring.runtime.inspector import inspector_of
 
-    async with inspector_of(access.supervisors, topic, access.credentials()) as inspector:
+    async with _inspector(topic, access) as inspector:
         return await wait_healthy(inspector, wait_s, members)
 
 
 async def _watch(topic: str, access: Access) -> None:
     from skipring.cli.ring_view import watch_ring
-    from skipring.runtime.inspector import inspector_of
 
-    async with inspector_of(access.supervisors, topic, access.credentials()) as inspector:
+    async with _inspector(topic, access) as inspector:
         await watch_ring(inspector)
 
 
 async def _explained(topic: str, node: str, access: Access) -> Explanation:
     from skipring.runtime.diagnosis import explain as explain_node
-    from skipring.runtime.inspector import Contents, inspector_of
+    from skipring.runtime.inspector import Contents
 
-    async with inspector_of(access.supervisors, topic, access.credentials()) as inspector:
+    async with _inspector(topic, access) as inspector:
         inspection = await inspector.inspect(Contents.DIFFERENCES)
         journal = await inspector.journal(node) if node in inspection.statuses else None
     return explain_node(inspection, node, journal)

@@ -24,8 +24,9 @@ SUPERVISOR_LISTEN: Final = "127.0.0.1:7400"
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
 
 
-def _finite(_: click.Context, __: click.Parameter, value: float) -> float:
-    if not isfinite(value):  # no number is out of range of what is none
+def finite(_: click.Context, __: click.Parameter, value: float) -> float:
+    """Refuse NaN and infinity, which no range excludes."""
+    if not isfinite(value):
         raise click.BadParameter("it is a number of seconds")
     return value
 
@@ -36,7 +37,7 @@ tick_option = click.option(
     default=1.0,
     metavar="S",
     envvar="SKIPRING_TICK",
-    callback=_finite,
+    callback=finite,
     help="Interval.",
 )
 

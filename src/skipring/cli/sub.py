@@ -24,6 +24,8 @@ STDOUT: Final = 1
 WAIT: Final = "10s"
 MICROSECONDS: Final = 1_000_000
 NO_KEY: Final = "-"
+NEW: Final = ("new", "latest")
+STARTS: Final = ("all", "earliest", *NEW)
 
 Show = Callable[["Publication"], str | bytes]
 
@@ -31,15 +33,19 @@ Show = Callable[["Publication"], str | bytes]
 @click.command()
 @click.argument("topic")
 @access_options
-@click.option("--start", type=click.Choice(["all", "new"]), help="[default: all]")
-@click.option("--since", metavar="TIME", help="Only later ones: 10m, 2h, or 2026-05-31T12:00Z.")
+@click.option("--start", type=click.Choice(STARTS), help="[default: all]")
+@click.option(
+    "--since", metavar="TIME", help="Only publications after TIME: 10m ago, or 2026-05-31T12:00Z."
+)
 @click.option("--key", help="Only publications with this key.")
 @click.option("--publisher", metavar="NODE", help="Only publications of this publisher.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="End after N publications.")
 @click.option(
     "--follow/--no-follow", default=True, show_default=True, help="Wait for new publications."
 )
-@click.option("--exit-when-synced", is_flag=True, help="End once all members have the same.")
+@click.option(
+    "--exit-when-synced", is_flag=True, help="End when all members have the same publications."
+)
 @click.option(
     "--wait",
     callback=duration,
@@ -48,7 +54,7 @@ Show = Callable[["Publication"], str | bytes]
     metavar="TIME",
     help="With --no-follow or --exit-when-synced: wait for a member.",
 )
-@click.option("--format", "form", metavar="TEXT", help="Print each as TEXT; see below.")
+@click.option("--format", "form", metavar="TEXT", help="Print each as TEXT; tokens: see above.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON also on a terminal.")
 def sub(
     *,
@@ -65,7 +71,7 @@ def sub(
     form: str | None,
     is_json: bool,
 ) -> None:
-    r"""Print the publications of a topic: the history, then new ones.
+    """Print the publications of a topic: the history, then new ones.
 
     The command reads through a member and does not join the ring. On a terminal it prints time,
     publisher, key and payload; on a pipe, a line of JSON for each.
@@ -74,12 +80,12 @@ def sub(
     --format replaces:
       %s payload   %k key       %p publisher  %n sequence number
       %t topic     %T time (ms) %h headers    %i id
-      %S, %K sizes of payload and key, %% a percent sign, \n \t as in C
-    """
+      %S, %K sizes of payload and key, %% a percent sign, \\n \\t as in C
+    """  # noqa: D301  (click looks for a backspace character)
     from skipring.runtime.serving import run
     from skipring.runtime.tail import TailPlan, Until, follow_topic
 
-    if start == "new" and since is not None:
+    if start in NEW and since is not None:
         raise click.UsageError("give --start new or --since, not both")
     if form is not None and is_json:
         raise click.UsageError("give --format or --json, not both")
@@ -98,7 +104,7 @@ def sub(
         return count == 0
 
     until = Until.IN_SYNC if exit_when_synced else Until.STOPPED if follow else Until.LOG_END
-    plan = TailPlan(until=until, wait_s=wait, is_new=start == "new", since=_since(since))
+    plan = TailPlan(until=until, wait_s=wait, is_new=start in NEW, since=_since(since))
     run(follow_topic(access, topic, plan, emit, report=_report, is_stopped=_is_stdout_closed))
 
 
@@ -173,9 +179,11 @@ def _text_field(name: str, value: bytes) -> dict[str, str]:
 def _as_line(publication: Publication) -> str:
     """Return a line for a terminal; escaped control characters keep a payload on its line."""
     moment = datetime.fromtimestamp(publication.time / MICROSECONDS, UTC).astimezone()
-    key = NO_KEY if publication.key is None else _printable(publication.key)
+    is_today = moment.date() == datetime.now(UTC).astimezone().date()
+    when = f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M:%S}"
+    key = NO_KEY if publication.key is None else _printable(publication.key) or '""'
     payload = _printable(publication.payload or b"")
-    return f"{moment:%H:%M:%S}  {publication.publisher}  {key}  {payload}"
+    return f"{when}  {publication.publisher}  {key}  {payload}"
 
 
 def _printable(value: bytes) -> str:

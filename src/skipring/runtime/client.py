@@ -26,6 +26,7 @@ from skipring.runtime.addresses import (
     supervisor_of,
 )
 from skipring.runtime.durability import opened
+from skipring.runtime.listener import why_not_listening
 from skipring.runtime.names import may_act_as
 from skipring.runtime.node import Node
 from skipring.runtime.reading import Start
@@ -105,8 +106,8 @@ class Connection:
             try:
                 await self._node.start(*self._listen)
             except OSError as error:
-                where = join_address(*self._listen)
-                raise InputError(f"cannot listen at {where}: {error.strerror or error}") from None
+                why = why_not_listening(join_address(*self._listen), error)
+                raise InputError(why, parameter="listen") from None
             resources.push_async_callback(self._leave_all)
             self._resources = resources.pop_all()
         self._is_connected = True

@@ -72,14 +72,17 @@ class Contexts(Struct, kw_only=True, omit_defaults=True):
         """Return the context of a name; InputError lists the names that exist."""
         found = self.contexts.get(name)
         if found is None:
-            names = ", ".join(sorted(self.contexts)) or "none are saved"
-            raise InputError(f"no context {shown(name)}; there are: {names}")
+            names = ", ".join(sorted(self.contexts))
+            known = f"there are: {names}" if names else "no contexts are saved"
+            raise InputError(f"no context {shown(name)}; {known}")
         return found
 
     def add(self, name: str, context: Context) -> None:
         """Store a context under a name, in place of an older one."""
         if not name.isprintable() or not 1 <= len(name) <= NAME_CHARACTERS_MAX or "/" in name:
-            raise InputError(f"a context has a name of 1 to {NAME_CHARACTERS_MAX} characters")
+            raise InputError(
+                f"a context name has 1 to {NAME_CHARACTERS_MAX} printable characters and no /"
+            )
         if name not in self.contexts and len(self.contexts) >= CONTEXTS_MAX:
             raise InputError(f"there are {CONTEXTS_MAX} contexts; delete one first")
         self.contexts[name] = context

@@ -86,7 +86,7 @@ class DevCluster:
 
     @property
     def supervisor(self) -> Address:
-        """The address of the supervisor; InputError if it has ended."""
+        """The address of the supervisor; SkipringError if it has ended."""
         found = [each.address for each in self.children.values() if each.name == SUPERVISOR]
         if not found:
             raise SkipringError("the supervisor has ended")
@@ -103,7 +103,7 @@ class DevCluster:
         return ended
 
     def stop(self) -> None:
-        """End all processes: SIGTERM to all at once, SIGKILL to those that do not follow."""
+        """End all processes: SIGTERM to all at once, SIGKILL to processes that remain."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in self.children:
                 with suppress(ProcessLookupError):
@@ -136,6 +136,8 @@ class DevCluster:
         finally:
             os.close(lines)
         if not line.startswith(LISTENING):
+            if line.startswith("listen: "):
+                raise InputError(line.removeprefix("listen: "), parameter="listen")
             raise InputError(line or f"{name} did not start within {START_S:g} s")
         child = Child(name=name, pid=pid, address=line.removeprefix(LISTENING), data=data)
         self.children[pid] = child

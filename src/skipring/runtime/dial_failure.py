@@ -48,8 +48,8 @@ _SENTENCES: Final = {
     Cause.VERSION: f"{{address}} speaks wire version {{detail}}, this is version {VERSION}",
     Cause.STRANGER: "{address} is not {what}: it is {detail}",
     Cause.SECURED: (
-        "{address} speaks TLS, and this process has no certificate; give ca, cert and key "
-        "(`skipring certs` makes them)"
+        "{address} speaks TLS, and this process has no certificate; set the CA, the certificate "
+        "and its key (`skipring certs` makes them)"
     ),
     Cause.PLAIN: (
         "{address} does not speak TLS; it is not {what}, or it was started without certificates"

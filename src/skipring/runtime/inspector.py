@@ -9,7 +9,7 @@ seen by halves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
 from random import Random
@@ -79,15 +79,22 @@ class Inspection(Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def inspector_of(
-    supervisors: Sequence[Address], topic: TopicId, credentials: Credentials | None = None
+    supervisors: Sequence[Address],
+    topic: TopicId,
+    credentials: Credentials | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> AsyncIterator[Inspector]:
-    """Somebody who looks at a topic; InputError if an address or the topic cannot be."""
+    """Open an inspector of a topic; InputError if an address or the topic cannot be used.
+
+    ``report`` receives the reason while a supervisor does not answer.
+    """
     supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
     try:
         check_topic(topic)
     except MessageError as error:
         raise InputError(str(error)) from None
-    async with Outsider(supervisors, rng=Random(), credentials=credentials) as outsider:
+    client = Outsider(supervisors, rng=Random(), credentials=credentials, report=report)
+    async with client as outsider:
         yield Inspector(outsider, topic)
 
 

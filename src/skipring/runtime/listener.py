@@ -13,9 +13,9 @@ from skipring.wire.runtime_messages import Address
 
 _LISTENS: Final = "0A"  # the state of a socket in /proc/net/tcp
 _REMEDIES: Final = {
-    EACCES: "choose a port above 1023 with listen",
-    EADDRINUSE: "stop it, or choose another port with listen",
-    EADDRNOTAVAIL: "this machine does not have that address; choose another with listen",
+    EACCES: "choose a port above 1023",
+    EADDRINUSE: "stop it, or choose another port",
+    EADDRNOTAVAIL: "this machine does not have that address; choose another",
 }
 
 
@@ -26,7 +26,7 @@ def why_not_listening(address: Address, error: OSError) -> str:
         pid = listening_process(int(address.rpartition(":")[2]))
         holder = process_text(pid) if pid is not None else None
         reason = f"{holder or 'another process'} listens there"
-    remedy = _REMEDIES.get(error.errno or 0, "choose another address with listen")
+    remedy = _REMEDIES.get(error.errno or 0, "choose another address")
     return f"cannot listen at {address}: {reason}; {remedy}"
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
 SHOWN_MAX: Final = 4
+REPORT_S: Final = 0.05  # Guess: a failed dial has ended the requests by then.
 LOCATE_MIN_S: Final = 1.0  # Guess: a supervisor on a loaded machine answers within.
 BACK_OFF_MAX_S: Final = 1.0  # Guess: a client waits for its supervisor, and few dial at once.
 ANSWER_S: Final = 5.0  # Our guess: whoever has not answered by then will not.
@@ -197,7 +198,10 @@ class Outsider:
 
     def no_supervisor_of(self, topic: TopicId) -> str:
         """Return why the supervisor of a topic does not answer, and what to do."""
-        address = self.supervisor_of(topic)
+        return self.no_supervisor_at(self.supervisor_of(topic))
+
+    def no_supervisor_at(self, address: Address) -> str:
+        """Return why the supervisor at an address does not answer, and what to do."""
         why = self._links.why_unreachable(supervisor_at(address))
         return why or f"no supervisor answers at {address}; is it running?"
 
@@ -264,8 +268,14 @@ class Outsider:
         return answer if isinstance(answer, kind | Refused) else None
 
     def _on_unreachable(self, name: NodeId) -> None:
+        if self._report is not None and name.startswith(f"{SUPERVISOR}@"):
+            asyncio.get_running_loop().call_later(REPORT_S, self._report_if_waiting, name)
+
+    def _report_if_waiting(self, name: NodeId) -> None:
+        """Report an unreachable supervisor while a request to it waits; others have failed."""
         why = self._links.why_unreachable(name)
-        if self._report is not None and why is not None and name.startswith(f"{SUPERVISOR}@"):
+        is_waited_for = any(asked == name for asked, _ in self._waiting.values())
+        if self._report is not None and why is not None and is_waited_for:
             self._report(why)
 
     def _give_up(self, node: NodeId) -> None:

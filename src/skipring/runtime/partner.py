@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # they make us
 QUEUE_BYTES_MAX: Final = 16 << 20
 BACK_OFF_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
-# A person is told within 1 s that a listener does not answer. Measured: on two cores with eight
+# The command reports within 1 s that a listener does not answer. Measured: on two cores with eight
 # busy processes a supervisor greets within 20 ms.
 SILENT_S: Final = 0.7
 CROSSING_S: Final = 1.0  # Our guess: two who dial each other at once do so within it.

@@ -23,7 +23,7 @@ from skipring.runtime.outsider import Outsider, WaitReport, locate_s
 from skipring.wire.runtime_messages import Published
 from skipring.wire.values import PAYLOAD_BYTES_MAX, check_publication, check_topic
 
-AT_ONCE: Final = 64  # Guess: so many publications share one commit of the member.
+AT_ONCE: Final = 64  # Guess: publications that share one commit of the member.
 BYTES_AT_ONCE: Final = 1 << 20  # Guess: a quarter of what a connection queues for a peer.
 CHUNK_BYTES: Final = 1 << 16
 RETRY_S: Final = 0.1  # Guess: a ring that starts has a member within a few of these.

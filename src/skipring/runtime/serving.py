@@ -114,7 +114,7 @@ async def serve_node(
             parameter="listen",
         )
     for topic in topics:
-        _check_topic(topic)
+        check_topic_name(topic)
     stop = _stop_signal()
     async with AsyncExitStack() as stack:
         store = trace = None
@@ -146,7 +146,8 @@ async def serve_node(
 # -- names and addresses -----------------------------------------------------------------------
 
 
-def _check_topic(topic: TopicId) -> None:
+def check_topic_name(topic: TopicId) -> None:
+    """Raise InputError for a text that cannot name a topic."""
     try:
         check_topic(topic)
     except MessageError as error:
@@ -181,7 +182,7 @@ async def _listening(starting: Coroutine[Any, Any, object], listen: Address) -> 
     try:
         await starting
     except OSError as error:
-        raise InputError(why_not_listening(listen, error)) from None
+        raise InputError(why_not_listening(listen, error), parameter="listen") from None
 
 
 # -- what goes on beside -----------------------------------------------------------------------

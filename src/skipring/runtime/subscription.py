@@ -358,6 +358,8 @@ class Subscription:
         self._check_open()
         missing = await self._confirmations.all_equal(timeout)
         if missing is not None:
+            if self._neighbours() is None:
+                missing = "; ".join(self._joining_reasons())
             raise TimeoutError(f"{shown(self.topic)} is not synced after {timeout:g} s: {missing}")
 
     def health(self) -> Health:

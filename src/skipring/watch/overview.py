@@ -144,7 +144,7 @@ class Observer:
         topics = await self._topics()
         if not self.inspections and not any(self.statuses.values()):
             raise UnreachableError(
-                f"no supervisor answers at {', '.join(self._supervisors)}; is one running?"
+                "; ".join(map(self.outsider.no_supervisor_at, self._supervisors))
             )
         largest = sorted(topics, key=lambda each: (-each.members, each.topic))[:TOPICS_MAX]
         # Those seen before are looked at too: a supervisor may have forgotten them.

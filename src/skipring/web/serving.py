@@ -14,6 +14,7 @@ import uvicorn
 from skipring.core.peers import TopicId
 from skipring.errors import InputError
 from skipring.runtime.addresses import is_loopback, join_address
+from skipring.runtime.listener import why_not_listening
 from skipring.watch.overview import Observer
 from skipring.web.access import Gate
 from skipring.web.app import App, Settings, check_given
@@ -119,8 +120,6 @@ def _listening(host: str, port: int) -> socket.socket:
         listener.listen()  # from here on whoever has the address gets an answer
     except OSError as error:
         listener.close()
-        raise InputError(
-            f"cannot listen at {join_address(host, port)}: {error.strerror}; "
-            "choose another port, or 0"
-        ) from None
+        why = why_not_listening(join_address(host, port), error)
+        raise InputError(why, parameter="listen") from None
     return listener
