@@ -66,8 +66,8 @@ class Owner(Protocol):
     def on_lost(self, link: Link) -> None:
         """A link is gone."""
 
-    def flush(self) -> None:
-        """Write what waits."""
+    def flush(self, over: Link | None = None) -> None:
+        """Write what waits, over the given link or the one in use."""
 
 
 class Switchboard(Protocol):
@@ -94,8 +94,8 @@ class Switchboard(Protocol):
     def gather(self) -> None:
         """Keep what is said from now on for ``write_gathered``."""
 
-    def write_gathered(self) -> None:
-        """Write what was said since ``gather``, to each in one piece."""
+    def write_gathered(self, link: Link) -> None:
+        """Write what was said since ``gather``, to each in one piece; answers over this link."""
 
     def refuse(self, reason: str, link: Link, detail: str = "") -> None:
         """A connection is dropped; count it and say so."""
@@ -162,7 +162,7 @@ class Link(asyncio.Protocol):
         except WireError as error:
             self._refuse(type(error).__name__, str(error), failure_in(self._first))
         finally:
-            board.write_gathered()
+            board.write_gathered(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; the next frame dials again."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -76,6 +77,7 @@ class Links:
         self._peers: dict[NodeId, Partner] = {}
         self._grudges: dict[NodeId, Partner] = {}
         self._accepted = 0
+        self._client_numbers = count(1)
         self.dialling = 0  # how many we dial at this moment
         self._doors = Doors(self)
         self._emptied: asyncio.Future[None] | None = None
@@ -189,8 +191,10 @@ class Links:
 
     def welcome(self, greeting: Greeting) -> Partner:
         """Somebody who has dialled us has greeted: its queue."""
-        if greeting.role is Role.CLIENT:  # no node can have such a name, nor get its answers
-            return self.peer(f"{CLIENTS}{greeting.node}")
+        if greeting.role is Role.CLIENT:
+            # No node can have such a name. Each connection has its own: two clients may be called
+            # the same, and an answer is for the one that has asked.
+            return self.peer(f"{CLIENTS}{greeting.node}#{next(self._client_numbers)}")
         known = self.book.find(greeting.node)
         if self.is_linked(greeting.node) and known not in (None, greeting.address):
             # Restarted just now, or two that should have names of their own.
@@ -211,11 +215,11 @@ class Links:
         """Keep what is said from now on for ``write_gathered``."""
         self._gathering = []
 
-    def write_gathered(self) -> None:
-        """Write what was said since ``gather``, to each in one piece."""
+    def write_gathered(self, link: Link) -> None:
+        """Write what was said since ``gather``, to each in one piece; answers over this link."""
         gathered, self._gathering = self._gathering, None
         for peer in gathered or ():
-            peer.flush()
+            peer.flush(link)
 
     def schedule(self, peer: Partner) -> None:
         """Something waits for a node: it is written once we have reacted to what has come.

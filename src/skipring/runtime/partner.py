@@ -75,13 +75,14 @@ class Partner:
         """How much waits."""
         return self._size
 
-    def flush(self) -> None:
-        """Write what waits, or dial."""
+    def flush(self, over: Link | None = None) -> None:
+        """Write what waits, or dial; over the link of a request, if it is one of this peer."""
         self._is_scheduled = False
-        if self.link is not None:
+        link = over if over is not None and over in self._spare else self.link
+        if link is not None:
             waiting, links = self._waiting, self._links
-            if waiting and self.link.can_write:
-                self.link.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+            if waiting and link.can_write:
+                link.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
                 links.bytes_sent += self._size
                 links.frames_sent += len(waiting)
                 waiting.clear()
