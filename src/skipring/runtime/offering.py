@@ -31,7 +31,7 @@ from skipring.wire.runtime_messages import (
     Survey,
     Surveyed,
 )
-from skipring.wire.values import STORED_MAX
+from skipring.wire.values import RECORD_BYTES_MAX, STORED_BYTES_MAX, STORED_MAX
 
 # Our guess: large pages are read fastest; with one more, the largest there is, they still fit.
 PAGE_BYTES: Final = 384 * 1024
@@ -103,6 +103,8 @@ def _whole_page(archive: Archive, question: ReadStored, end: int) -> StoredPage 
         return None
     start = question.start
     parts = archive.stretches(start, end, PAGE_ROWS_MAX, PAGE_BYTES)
+    if sum(len(part.data) for part in parts) + len(ARRAY_HEAD) + 4 > STORED_BYTES_MAX:
+        return None  # a row among them is longer than any that is accepted
     reached = start + sum(part.length for part in parts)
     ids, data = [part.ids for part in parts], [part.data for part in parts]
     return _page(question, range(start, reached), ids, data, (reached, end)) if parts else None
@@ -127,7 +129,7 @@ def _chosen_page(archive: Archive, question: ReadStored, end: int) -> StoredPage
         is_checked=is_checked,
     )
     for segment in segments:
-        found, room = segment.rows, rows_max - len(rows.ids)
+        found, room = _servable(segment.rows), rows_max - len(rows.ids)
         size_before, size = size, size + sum(map(len, found.data))
         if size >= bytes_max:
             sizes = list(accumulate(map(len, found.data), initial=size_before))
@@ -141,6 +143,13 @@ def _chosen_page(archive: Archive, question: ReadStored, end: int) -> StoredPage
         if scanned >= SCANNED_BYTES_MAX:
             return _page(question, *rows, (segment.end, end))
     return _page(question, *rows, (end, end))
+
+
+def _servable(rows: Rows) -> Rows:
+    """Leave out rows that no reader accepts; the scrub quarantines them (T12)."""
+    if max(map(len, rows.data), default=0) <= RECORD_BYTES_MAX:
+        return rows
+    return rows.chosen(len(data) <= RECORD_BYTES_MAX for data in rows.data)
 
 
 def _page(
