@@ -20,6 +20,7 @@ from skipring.runtime.link import HANDSHAKE_REASONS, Link
 from skipring.runtime.logs import Rarely, logger
 from skipring.runtime.partner import BACK_OFF_MAX_S, Partner
 from skipring.runtime.securing import Doors
+from skipring.runtime.work_budget import WorkBudget
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role, encode_greeting
@@ -28,7 +29,6 @@ from skipring.wire.runtime_messages import Address, WireMessage
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
-BEHIND_BYTES: Final = 1 << 20  # Our guess: as much as one answer of a repair brings.
 LINKS_MAX: Final = 4096  # Limit of ours: connections that others have opened.
 CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
 CLIENTS: Final = "client/"  # how the names of all clients begin
@@ -73,6 +73,7 @@ class Links:
         self.connections: set[Link] = set()
         self.supervisors: set[Address] = set()  # that have greeted us, of the few we were given
         self.is_closed = False
+        self.budget = WorkBudget()
         self._greeting = greeting
         self._peers: dict[NodeId, Partner] = {}
         self._grudges: dict[NodeId, Partner] = {}
@@ -105,7 +106,7 @@ class Links:
 
     def is_behind(self, name: NodeId) -> bool:
         """True if somebody has yet to read much of what we sent."""
-        return name in self._peers and self._peers[name].waiting_bytes > BEHIND_BYTES
+        return name in self._peers and self._peers[name].is_behind
 
     def is_linked(self, name: NodeId) -> bool:
         """True if there is a link to somebody, over which both have greeted."""
@@ -239,6 +240,10 @@ class Links:
         self._accepted -= not link.is_dialled
         if self._emptied is not None and not self.connections and not self._emptied.done():
             self._emptied.set_result(None)
+
+    def count_busy(self) -> None:
+        """Count a request that has waited too long."""
+        self.counts["busy"] += 1
 
     def refuse(self, reason: str, link: Link, detail: str = "") -> None:
         """A connection is dropped; count it and say so."""
