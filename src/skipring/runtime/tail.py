@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 from enum import Enum, auto
 from random import Random
-from time import time_ns
 from typing import Final
 
 from msgspec import Struct
@@ -21,6 +20,7 @@ from skipring.errors import InputError, MessageError, SkipringError, Unreachable
 from skipring.runtime.access import Access
 from skipring.runtime.outsider import Outsider, WaitReport, locate_s, nobody_in
 from skipring.runtime.surveying import Holder, Stretch, pages, survey_of
+from skipring.runtime.wall_clock import time_us
 from skipring.storage.rows import decoded_page
 from skipring.wire.runtime_messages import StoredPage
 from skipring.wire.values import LOCATED_MAX, NUMBER_MAX, check_topic
@@ -65,7 +65,7 @@ async def follow_topic(
     except MessageError as error:
         raise InputError(str(error)) from None
     credentials = access.credentials()
-    since = time_ns() // 1000 if plan.is_new else plan.since
+    since = time_us() if plan.is_new else plan.since
     waiting = WaitReport(report)
     client = Outsider(
         access.supervisors,
