@@ -79,8 +79,8 @@ class Owner(Protocol):
     def is_behind(self) -> bool:
         """True if it has yet to read much of what it was sent."""
 
-    def queue(self, frame: bytes) -> None:
-        """Send a frame."""
+    def refuse_request(self, frame: bytes) -> None:
+        """Send the refusal of a request that has waited too long."""
 
     def flush(self, over: Link | None = None) -> None:
         """Write what waits, over the given link or the one in use."""
@@ -113,9 +113,6 @@ class Switchboard(Protocol):
 
     def write_gathered(self, link: Link) -> None:
         """Write what was said since ``gather``, to each in one piece; answers over this link."""
-
-    def count_busy(self) -> None:
-        """Count a request that has waited too long."""
 
     def refuse(self, reason: str, link: Link, detail: str = "") -> None:
         """A connection is dropped; count it and say so."""
@@ -276,7 +273,9 @@ class Link(asyncio.Protocol):
         self.can_write = True
         if self._owner is not None:
             self._owner.flush()
-        if self._waiting:
+        if self._waiting:  # for the peer itself: that time does not count
+            now_s = self._board.budget.clock()
+            self._waiting = deque((now_s, frame) for _, frame in self._waiting)
             self._board.budget.add(self)
 
     # -- what comes --------------------------------------------------------------------------
@@ -296,9 +295,8 @@ class Link(asyncio.Protocol):
 
     def _refuse_request(self, topic: TopicId, message: Request) -> None:
         """Answer a request without work: by now its sender has given up, or sends too many."""
-        self._board.count_busy()
         if self._owner is not None:
-            self._owner.queue(encode(topic, Refused(message.request, BUSY)))
+            self._owner.refuse_request(encode(topic, Refused(message.request, BUSY)))
 
     def _on_greeting(self, greeting: Greeting) -> None:
         if self._deadline is not None:
@@ -352,18 +350,19 @@ class Link(asyncio.Protocol):
 
     def _refuse(self, reason: str, detail: str = "", failure: DialFailure | None = None) -> None:
         self._is_refused = True
-        self._waiting.clear()
         self.failure = failure
         self._board.refuse(reason, self, detail)
         self.abort()
 
     def close(self) -> None:
         """Close the connection once what was written is out."""
+        self._waiting.clear()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Close the connection at once."""
+        self._waiting.clear()
         if self._transport is not None:
             self._transport.abort()
 

@@ -241,10 +241,6 @@ class Links:
         if self._emptied is not None and not self.connections and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def count_busy(self) -> None:
-        """Count a request that has waited too long."""
-        self.counts["busy"] += 1
-
     def refuse(self, reason: str, link: Link, detail: str = "") -> None:
         """A connection is dropped; count it and say so."""
         self.complain("connection refused", reason, link.address, detail)

@@ -71,6 +71,11 @@ class Partner:
             self._is_scheduled = True
             self._links.schedule(self)
 
+    def refuse_request(self, frame: bytes) -> None:
+        """Send the refusal of a request that has waited too long."""
+        self._links.counts["busy"] += 1
+        self.queue(frame)
+
     @property
     def waiting_bytes(self) -> int:
         """How much waits."""
