@@ -180,13 +180,16 @@ class Link(asyncio.Protocol):
             self._refuse_bytes(error)
             return
         is_direct = not (self._waiting or budget.is_contended)
-        done = self._handle(frames, budget.end_of_turn()) if is_direct and frames else 0
+        done = self._handle(frames) if is_direct and frames else 0
         if done < len(frames):
             self._keep_waiting(frames[done:], len(data))
 
-    def _handle(self, frames: list[Frame], end_s: float) -> int:
-        """Handle frames until a time; return how many."""
-        clock, done = self._board.budget.clock, 0
+    def _handle(self, frames: list[Frame]) -> int:
+        """Handle frames until the turn of the loop is spent; return how many."""
+        budget, done = self._board.budget, 0
+        clock = budget.clock
+        began_s = clock()
+        end_s = began_s + budget.left_s
         self._board.gather()
         try:
             while done < len(frames) and clock() < end_s and self._can_serve:
@@ -199,6 +202,7 @@ class Link(asyncio.Protocol):
             return len(frames)
         finally:
             self._board.write_gathered(self)
+            budget.spend(clock() - began_s)
         return done
 
     @property

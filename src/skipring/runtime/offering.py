@@ -135,8 +135,12 @@ def _chosen_page(archive: Archive, question: ReadStored, end: int, is_spent: Spe
         is_checked=is_checked,
     )
     for segment in segments:
-        found, room = _servable(segment.rows), rows_max - len(rows.ids)
-        size_before, size = size, size + sum(map(len, found.data))
+        found, room = segment.rows, rows_max - len(rows.ids)
+        found_bytes = sum(map(len, found.data))
+        if found_bytes > RECORD_BYTES_MAX:
+            found = _servable(found)
+            found_bytes = sum(map(len, found.data))
+        size_before, size = size, size + found_bytes
         if size >= bytes_max:
             sizes = list(accumulate(map(len, found.data), initial=size_before))
             room = min(room, bisect_left(sizes, bytes_max, lo=1))
@@ -153,8 +157,6 @@ def _chosen_page(archive: Archive, question: ReadStored, end: int, is_spent: Spe
 
 def _servable(rows: Rows) -> Rows:
     """Leave out rows that no reader accepts; the scrub quarantines them (T12)."""
-    if max(map(len, rows.data), default=0) <= RECORD_BYTES_MAX:
-        return rows
     return rows.chosen(len(data) <= RECORD_BYTES_MAX for data in rows.data)
 
 

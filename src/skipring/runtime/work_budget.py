@@ -37,7 +37,8 @@ class WorkBudget:
 
     def __init__(self, clock: Clock = perf_counter) -> None:
         self.clock = clock
-        self._end_s: float | None = None  # of this turn; None before its first frame
+        self._spent_s = 0.0  # in this turn, and less than SLICE_S of turns before it
+        self._is_scheduled = False  # the next turn is
         self._waiting: OrderedDict[Waiting, None] = OrderedDict()
 
     @property
@@ -45,30 +46,40 @@ class WorkBudget:
         """Return True if connections wait: another one has to wait behind them."""
         return bool(self._waiting)
 
-    def end_of_turn(self) -> float:
-        """Return the time until which frames are handled in this turn of the loop."""
-        if self._end_s is None:
-            self._end_s = self.clock() + TURN_S
+    @property
+    def left_s(self) -> float:
+        """How long frames are handled in this turn of the loop; below 0: no longer."""
+        return TURN_S - self._spent_s
+
+    def spend(self, seconds: float) -> None:
+        """Count time in which frames were handled."""
+        self._spent_s += seconds
+        if self._spent_s > SLICE_S:  # for less the loop is not made to turn once more
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._next_turn)
-        return self._end_s
 
     def add(self, connection: Waiting) -> None:
         """Let a connection wait for its share; a no-op if it waits already."""
         self._waiting.setdefault(connection)
-        self.end_of_turn()  # opens one, if none is open: the next one follows
+        self._schedule()
 
     def _next_turn(self) -> None:
         """Handle frames of connections that wait, one connection after the other."""
-        self._end_s = None
-        if not self._waiting:
-            return
-        end_s = self.end_of_turn()
-        while self._waiting:
+        self._is_scheduled = False
+        self._spent_s = 0.0
+        began_s = self.clock()
+        end_s = began_s + TURN_S
+        while self._waiting and self.clock() < end_s:
             connection, _ = self._waiting.popitem(last=False)
             if connection.handle_some(min(self.clock() + SLICE_S, end_s)):
                 self._waiting.setdefault(connection)
-            if self.clock() >= end_s:
-                return
+        self.spend(self.clock() - began_s)
+        if self._waiting:
+            self._schedule()
 
 
 def never_spent() -> bool:
