@@ -51,6 +51,7 @@ class Host:
         self.name = name
         self.book = AddressBook()
         self.got: list[tuple[str, WireMessage]] = []
+        self.on_message: Callable[[str], None] = lambda _: None
         greeting = Greeting(node=name, address="", role=role)
         self.links = Links(
             greeting,
@@ -64,6 +65,7 @@ class Host:
 
     def _receive(self, sender: str, envelope: Envelope[WireMessage], _: Frame) -> None:
         self.got.append((sender, envelope.message))
+        self.on_message(sender)
 
     async def start(self, port: int = 0) -> None:
         self.address = await self.links.listen(LOOPBACK, port)
@@ -135,7 +137,8 @@ class Caller:
 
     async def read(self) -> bytes:
         """Something that the other side has said."""
-        return await self._reader.read(1 << 16)
+        async with asyncio.timeout(DEADLINE_S):
+            return await self._reader.read(1 << 16)
 
     async def is_hung_up_on(self) -> bool:
         """True once the other side has closed."""

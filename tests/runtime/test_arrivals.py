@@ -18,7 +18,7 @@ def publication(seq: int, publisher: str = "a", time: int = 3_000) -> Publicatio
 
 
 def watched() -> Arrivals:
-    arrivals = Arrivals(clock_ns=lambda: NOW_US * 1000)
+    arrivals = Arrivals(clock_us=lambda: NOW_US)
     arrivals.answer(TOPIC, ReadArrivals(1, 0))
     return arrivals
 

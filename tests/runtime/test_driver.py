@@ -16,12 +16,14 @@ from skipring.core.messages import (
     PublishNew,
     SetConfiguration,
     Subscribe,
+    Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR
 from skipring.core.publications import Publication
 from skipring.runtime import driver as driver_module
 from skipring.runtime.addresses import AddressBook, supervisor_of
 from skipring.runtime.driver import Driver
+from skipring.wire.claimed_sender import names_another
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.runtime_messages import RUNTIME_TYPES, Locate, ReportSilent, WireMessage
 from tests.support.machines import label, peer
@@ -249,9 +251,14 @@ def test_without_supervisors_what_is_for_them_is_dropped_and_counted(host: Host)
 
 def test_messages_of_the_core_reach_the_machine_with_their_sender(host: Host) -> None:
     messages = [message for message in SAMPLES if type(message) in MESSAGE_TYPES]
-    for message in messages:
-        host.driver.receive("x", Envelope(message, TOPIC))
-    assert host.events == [(TOPIC, Received(message, "x")) for message in messages]
+    messages[messages.index(Unsubscribe(None))] = Unsubscribe("a")
+    senders = ["a" if names_another(message, "b") else "b" for message in messages]
+    for message, sender in zip(messages, senders, strict=True):
+        host.driver.receive(sender, Envelope(message, TOPIC))
+    assert host.events == [
+        (TOPIC, Received(message, sender))
+        for message, sender in zip(messages, senders, strict=True)
+    ]
     assert {type(message) for message in messages} == set(MESSAGE_TYPES)
 
 

@@ -47,9 +47,9 @@ class Stage:
     """The journal of one node in one topic, and the clock it looks at."""
 
     def __init__(self) -> None:
-        self.now_ns = 5_000_000_000
+        self.now_us = 5_000_000
         self.topics = SubscriberTopics("n00", rng=Random(0), config=ProtocolConfig())
-        self.journals = Journals(self.topics, lambda: self.now_ns)
+        self.journals = Journals(self.topics, lambda: self.now_us)
         self.journals.handle(TOPIC, SubscribeRequested())
 
     def load(self, state: SubscriberState) -> None:
@@ -91,7 +91,7 @@ def test_a_journal_begins_with_what_the_application_wanted() -> None:
 def test_a_configuration_is_noted_with_who_sent_it_and_when() -> None:
     stage = Stage()
     stage.journals.tick()
-    stage.now_ns += 2_000_000_000
+    stage.now_us += 2_000_000
     message = SetConfiguration(peer("1", "n01"), Label(0), peer("1", "n01"))
     found = stage.give(Received(message, SUPERVISOR))
     assert fields(found) == {

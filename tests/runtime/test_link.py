@@ -353,7 +353,7 @@ def test_a_client_is_not_taken_for_the_node_of_its_name() -> None:
         async with hosts("a", "b") as (a, b), call(a) as client:
             a.knows(b)
             client.write(greeting_of("b", Role.CLIENT) + encode(TOPIC, Locate(1, 1)))
-            await until(lambda: a.got == [("client/b", Locate(1, 1))])
+            await until(lambda: a.got == [("client/b#1", Locate(1, 1))])
             a.links.send("b", note(1))
             await until(lambda: b.numbers("a") == [1])
             assert a.book.find("b") == b.address, "and not what the client has said"
@@ -369,11 +369,42 @@ def test_a_client_gets_its_answers() -> None:
             try:
                 client.knows(a)
                 client.links.send("a", encode(TOPIC, Locate(1, 1)))
-                await until(lambda: a.got == [("client/c", Locate(1, 1))])
-                a.links.send("client/c", encode(TOPIC, Members(1, {})))
+                await until(lambda: a.got == [("client/c#1", Locate(1, 1))])
+                a.links.send("client/c#1", encode(TOPIC, Members(1, {})))
                 await until(lambda: client.got == [("a", Members(1, {}))])
             finally:
                 await client.links.close()
+
+    play(scene)
+
+
+def test_two_clients_of_one_name_get_their_own_answers() -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as first, call(a) as second:
+            for number, client in enumerate((first, second), start=1):
+                client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, Locate(number, 1)))
+                await until(lambda: len(a.got) == number)  # noqa: B023
+                assert await client.read()  # the greeting
+            for sender, question in a.got:
+                assert isinstance(question, Locate)
+                a.links.send(sender, encode(TOPIC, Members(question.request, {})))
+            assert await first.read() == encode(TOPIC, Members(1, {}))
+            assert await second.read() == encode(TOPIC, Members(2, {}))
+
+    play(scene)
+
+
+def test_node_is_answered_over_the_connection_of_its_request() -> None:
+    answer = encode(TOPIC, Members(1, {}))
+
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as older, call(a) as newer:
+            a.on_message = lambda sender: a.links.send(sender, answer)
+            for caller in (older, newer):
+                caller.write(HELLO)
+                assert await caller.read()  # the greeting
+            older.write(encode(TOPIC, Locate(1, 1)))
+            assert await older.read() == answer
 
     play(scene)
 
@@ -384,7 +415,7 @@ def test_a_client_may_not_take_part_in_the_ring(loop: LoopFactory) -> None:
             client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, Locate(1, 1)) + note(1))
             assert await client.is_hung_up_on()
             assert a.counts == {"not for clients": 1}
-            assert a.got == [("client/c", Locate(1, 1))]
+            assert a.got == [("client/c#1", Locate(1, 1))]
 
     play(scene, loop)
 

@@ -18,6 +18,7 @@ from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.subscriber import Subscriber
 from skipring.runtime import offering
 from skipring.runtime.offering import ANOTHER_STORE, offer, stored_page, surveyed
+from skipring.runtime.work_budget import never_spent
 from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
 from skipring.wire.codec import decode, encode
@@ -145,7 +146,7 @@ def test_a_page_of_all_is_what_is_found_one_by_one(
             for end in (start + 1, start + 500, 2000, 2500):
                 question = ReadStored(1, "", 0, start, end, 0, 0, contents=True)
                 page = offering._whole_page(archive, question, end)
-                expected = offering._chosen_page(archive, question, end)
+                expected = offering._chosen_page(archive, question, end, never_spent)
                 if page is not None and page.next == 2000 != expected.next:
                     continue  # what is only in memory is looked at one by one
                 assert page == expected

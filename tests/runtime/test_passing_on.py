@@ -104,11 +104,6 @@ def came(message: PublishNew | PublishMany) -> Frame:
     return the_frame(encode(TOPIC, message))
 
 
-def later(tag: int, body: object, hops: int) -> Frame:
-    """A frame of a later revision, whose publications have more fields than we know."""
-    return Frame(DATA, msgspec.msgpack.encode([[tag, body, hops], TOPIC, {}]))
-
-
 # -- as it came ------------------------------------------------------------------------------
 
 
@@ -124,17 +119,6 @@ def test_a_pack_is_passed_on_as_it_came_one_hop_further(
 ) -> None:
     pack = (made(0), made(1), made(7))
     assert host.receive(came(PublishMany(pack, 0))) == [encode(TOPIC, PublishMany(pack, 1))]
-    assert written == []
-
-
-def test_what_a_later_revision_has_added_goes_on(host: Host, written: list[WireMessage]) -> None:
-    def fields(seq: int) -> list[object]:
-        return ["z", seq, b"news", 5, None, {}, b"", "more", {"and": [seq]}]
-
-    [one] = host.receive(later(14, fields(0), 2))
-    assert the_frame(one) == later(14, fields(0), 3)
-    [several] = host.receive(later(17, [fields(1), fields(2)], 2))
-    assert the_frame(several) == later(17, [fields(1), fields(2)], 3)
     assert written == []
 
 

@@ -119,7 +119,7 @@ def test_a_certificate_is_good_for_the_names_below_its_own(papers: Papers) -> No
             a.links.send("b.1", note(1))
             await until(lambda: below.numbers("a") == [1])
             client.write(greeting_of("b.client-1", Role.CLIENT))
-            await until(lambda: a.links.is_linked("client/b.client-1"))
+            await until(lambda: a.links.is_linked("client/b.client-1#1"))
 
     play(scene)
 

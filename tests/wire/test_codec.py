@@ -169,15 +169,10 @@ def test_publications_are_passed_on_as_if_they_were_written_anew(
         assert written in (None, encode(TOPIC, expected))
 
 
-def test_what_a_later_revision_adds_to_a_publication_is_passed_on() -> None:
-    fields = ["a", 7, b"hello", 0, None, {}, b"", b"signature"]
-    given_frame = Frame(DATA, msgspec.msgpack.encode([[14, fields, 3], TOPIC, {}]))
-    assert decode(given_frame).message == PublishNew(
-        Publication(publisher="a", seq=7, payload=b"hello"), 3
-    )
-    passed = passed_on(given_frame, TOPIC, 4)
-    assert passed is not None
-    assert the_frame(passed).body == msgspec.msgpack.encode([[14, fields, 4], TOPIC, {}])
+def test_publication_with_an_unknown_field_is_refused() -> None:
+    fields = ["a", 7, b"hello", 0, None, {}, b"", b"more"]
+    with pytest.raises(MessageError):
+        decode(Frame(DATA, msgspec.msgpack.encode([[14, fields, 3], TOPIC, {}])))
 
 
 @pytest.mark.parametrize(

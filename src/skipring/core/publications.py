@@ -27,7 +27,9 @@ _ID: Final = blake2b(digest_size=ID_BYTES, person=b"skipring id")
 Count = Annotated[int, Meta(ge=0)]
 
 
-class Publication(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class Publication(
+    Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True
+):
     """What somebody has published; without a payload only its id is known.
 
     The ``id`` is a cache: it follows from the topic and all other fields (T10).

@@ -330,6 +330,18 @@ class Subscriber:
         """True if a Flush would do something."""
         return self._circulation.has_to_flush
 
+    def index_some(self) -> bool:
+        """Index and hash a slice of what is kept; return True if nothing is left to be done."""
+        holdings = self._circulation.holdings
+        if holdings.is_behind:
+            holdings.work_off(self._config.hashed_ids)
+        return not holdings.is_behind
+
+    @property
+    def slices_to_index(self) -> int:
+        """How many slices index and hash all that is kept, at most."""
+        return 2 * (self.count // self._config.hashed_ids + 1)
+
     def settle(self) -> list[Effect]:
         """Store and index what was delivered already."""
         out = Outbox()

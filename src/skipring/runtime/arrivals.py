@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from time import time_ns
 from typing import Final, cast
 
 from skipring.core.effects import Deliver, Origin
 from skipring.core.messages import HOPS_MAX, Message, Publications, PublishMany, PublishNew
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
+from skipring.runtime.wall_clock import time_us
 from skipring.wire.runtime_messages import WireMessage, is_runtime
 from skipring.wire.values import ARRIVALS_MAX
 from skipring.wire.watching import Arrival, ArrivalPage, ReadArrivals
@@ -31,8 +31,8 @@ _PLACES: Final = {origin: place for place, origin in enumerate(Origin)}
 class Arrivals:
     """The last arrivals in each topic that is watched."""
 
-    def __init__(self, clock_ns: Callable[[], int] = time_ns) -> None:
-        self._clock_ns = clock_ns
+    def __init__(self, clock_us: Callable[[], int] = time_us) -> None:
+        self._clock_us = clock_us
         self._watched: dict[TopicId, _Log] = {}
         self._fresh: int | None = (
             None  # of the message that is being handled; None if there is none
@@ -94,7 +94,7 @@ class Arrivals:
         first = came[0]
         self._watched[topic].add(
             Arrival(
-                time=self._clock_ns() // 1000,
+                time=self._clock_us(),
                 sender=sender,
                 hops=hops,
                 origin=_PLACES[origin],

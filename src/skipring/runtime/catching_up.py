@@ -12,17 +12,17 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Callable
-from itertools import count
+from itertools import compress, count
 from typing import Final
 
-from msgspec import MsgspecError, Raw, Struct
-from msgspec.msgpack import Decoder
+from msgspec import Struct
 
 from skipring.core.events import HistoryRead
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Encoded, Publication
 from skipring.core.subscriber import Subscriber
 from skipring.errors import MessageError
+from skipring.storage.rows import UNREADABLE, decoded_page, rows_of_page
 from skipring.wire.runtime_messages import (
     ReadStored,
     Refused,
@@ -31,7 +31,7 @@ from skipring.wire.runtime_messages import (
     Survey,
     Surveyed,
 )
-from skipring.wire.values import OFFSET_MAX, check_publications
+from skipring.wire.values import OFFSET_MAX, RECORD_BYTES_MAX, check_publications
 
 SOURCES_MAX: Final = 4  # Our guess: more do not fill a link faster.
 HISTORY_MIN: Final = 2048  # Our guess: fewer publications come by comparing tries as quickly.
@@ -42,9 +42,6 @@ PAGES_MAX: Final = 1 << 16  # Limit of ours, for one neighbour: some gigabytes.
 
 Say = Callable[[TopicId, NodeId, RuntimeMessage], None]
 Give = Callable[[TopicId, HistoryRead], None]
-
-_PUBLICATIONS: Final = Decoder(tuple[Publication, ...])
-_ROWS: Final = Decoder(tuple[Raw, ...])
 
 
 class _Source(Struct):
@@ -149,7 +146,7 @@ class CatchingUp:
     def _on_page(self, node: NodeId, topic: TopicId, history: _History, page: StoredPage) -> None:
         source = history.sources[node]
         assert source.survey is not None
-        part = _part(page)
+        part = part_of(page)
         source.pages += 1
         is_onward = page.next is None or source.start < page.next <= source.survey.end
         if part is None or not is_onward or source.pages > PAGES_MAX:
@@ -222,7 +219,7 @@ def _choose(history: _History, held: int) -> None:
     history.is_reading = True
 
 
-def _decoded(page: bytes) -> tuple[Publication, ...]:
+def _decoded(page: bytes) -> list[Publication]:
     """The publications of a page; garbage is not looked for meanwhile.
 
     Measured: what is made here is thousands of objects that are all needed, and to look through
@@ -231,22 +228,50 @@ def _decoded(page: bytes) -> tuple[Publication, ...]:
     is_collected = gc.isenabled()
     gc.disable()
     try:
-        return _PUBLICATIONS.decode(page)
+        return decoded_page(page)
     finally:
         if is_collected:
             gc.enable()
 
 
-def _part(page: StoredPage) -> HistoryRead | None:
-    """What a page holds, each publication with the id it is stored under; None if it is no page."""
+def part_of(page: StoredPage) -> HistoryRead | None:
+    """Return the publications of a page, each with the id it is stored under; None: no page.
+
+    A row that no member accepts is left out.
+    """
     try:
         publications = _decoded(page.publications)
+        # The same bytes once more: only so is it certain where each begins and ends.
+        sizes = list(map(len, rows_of_page(page.publications)))
+        rows = memoryview(page.publications)[len(page.publications) - sum(sizes) :]
+        part = HistoryRead(tuple(publications), page.ids, Encoded(rows, sizes))
+        if len(page.ids) != ID_BYTES * len(publications):
+            return None
+        if not _is_acceptable(part.publications, sizes):
+            part = _readable(part, sizes)
+            check_publications(part.publications)
+    except MessageError:
+        return None
+    return part
+
+
+def _is_acceptable(publications: tuple[Publication, ...], sizes: list[int]) -> bool:
+    """Return True if a member accepts all rows of a page, as nearly always."""
+    try:
         check_publications(publications)
-    except (MsgspecError, MessageError, ValueError, RecursionError):
-        return None
-    if len(page.ids) != ID_BYTES * len(publications):
-        return None
-    # The same bytes once more: only so is it certain where each begins and ends.
-    sizes = list(map(len, _ROWS.decode(page.publications)))
-    rows = memoryview(page.publications)[len(page.publications) - sum(sizes) :]
-    return HistoryRead(publications, page.ids, Encoded(rows, sizes))
+    except MessageError:
+        return False
+    return max(sizes, default=0) <= RECORD_BYTES_MAX
+
+
+def _readable(part: HistoryRead, sizes: list[int]) -> HistoryRead:
+    """Leave out rows that cannot be read or are too long."""
+    assert part.encoded is not None, "a page has rows"
+    pairs = zip(part.publications, sizes, strict=True)
+    chosen = [each is not UNREADABLE and size <= RECORD_BYTES_MAX for each, size in pairs]
+    ids = (part.ids[at : at + ID_BYTES] for at in range(0, len(part.ids), ID_BYTES))
+    return HistoryRead(
+        tuple(compress(part.publications, chosen)),
+        b"".join(compress(ids, chosen)),
+        part.encoded.chosen(chosen),
+    )

@@ -49,17 +49,18 @@ class Errands:
         return len(self._tasks)
 
     def begin(self, sender: NodeId, topic: TopicId, message: Publish) -> None:
-        """Somebody wants something to be published."""
+        """Publish for a client; refuse at once what cannot be taken."""
+        why = self._why_not(topic, message)
+        if why is not None:
+            self._driver.say(topic, sender, Refused(message.request, why))
+            return
         task = asyncio.get_running_loop().create_task(self._run(sender, topic, message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, sender: NodeId, topic: TopicId, message: Publish) -> None:
         given = message.publication
-        why = self._why_not(topic, message)
-        if why is not None or given.payload is None:
-            self._driver.say(topic, sender, Refused(message.request, why or "no payload"))
-            return
+        assert given.payload is not None, "it was refused"
         event = PublishRequested(
             payload=given.payload,
             time=given.time,
@@ -81,8 +82,10 @@ class Errands:
         """Why we do not publish for somebody, or None."""
         if topic not in self._topics:
             return "not a member of the topic"
+        if message.publication.payload is None:
+            return "no payload"
         if not self._has_disk and not message.volatile:
             return NO_DISK
-        if self._durability.is_overfull or len(self._tasks) > PUBLISHING_MAX:
+        if self._durability.is_overfull or len(self._tasks) >= PUBLISHING_MAX:
             return "too much waits to be stored; try again"
         return None

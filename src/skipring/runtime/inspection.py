@@ -22,6 +22,7 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 from skipring.errors import MessageError
 from skipring.runtime.journal import Journals
+from skipring.runtime.work_budget import Spent, never_spent
 from skipring.storage.archive import StoredArchive
 from skipring.wire.fields import check_entry
 from skipring.wire.runtime_messages import (
@@ -122,7 +123,11 @@ def _believable_cursor(roster: Roster) -> int:
 
 
 def answer(
-    topic: TopicId, machine: Subscriber | None, journals: Journals, question: Question
+    topic: TopicId,
+    machine: Subscriber | None,
+    journals: Journals,
+    question: Question,
+    is_spent: Spent = never_spent,
 ) -> NodeStatus | PublicationPage | JournalPage | Refused:
     """What a node says to one who looks at it; one that is not in the topic refuses."""
     if machine is None:
@@ -131,7 +136,7 @@ def answer(
         case InspectNode(request=request):
             return node_status(machine, request)
         case ListPublications():
-            return publication_page(machine.archive, question)
+            return publication_page(machine.archive, question, is_spent)
         case ReadJournal(request=request):
             return JournalPage(request, journals.ticks, journals.entries(topic))
 
@@ -163,8 +168,13 @@ def _clamped(state: SilenceState) -> SilenceState:
     return SilenceState(ticks, threshold, state.pending)
 
 
-def publication_page(archive: Archive, question: ListPublications) -> PublicationPage:
-    """What is stored from an offset on: so many offsets are looked at, and so many bytes sent."""
+def publication_page(
+    archive: Archive, question: ListPublications, is_spent: Spent = never_spent
+) -> PublicationPage:
+    """What is stored from an offset on: so many offsets are looked at, and so many bytes sent.
+
+    A scan ends early once its time is spent; the page then says where to continue.
+    """
     end = min(question.end, archive.end)
     stop = min(question.start + LISTED_MAX, end)
     chosen: list[Publication] = []
@@ -175,7 +185,7 @@ def publication_page(archive: Archive, question: ListPublications) -> Publicatio
             chosen.append(shown)
         size += shown.size_bytes
         read += stored.size_bytes
-        if size > PUBLICATIONS_BYTES_MAX or read > READ_BYTES_MAX:
+        if size > PUBLICATIONS_BYTES_MAX or read > READ_BYTES_MAX or is_spent():
             stop = offset + 1
             break
     return PublicationPage(question.request, stop if stop < end else None, tuple(chosen))

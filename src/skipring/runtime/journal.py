@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from time import time_ns
 from typing import Final
 
 from msgspec import Struct
@@ -33,6 +32,7 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, NodeId, Peer, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
+from skipring.runtime.wall_clock import time_us
 from skipring.wire.runtime_messages import JournalEntry
 
 KEPT: Final = 64  # Our guess: a join, a crash nearby and a repair are about thirty changes.
@@ -85,9 +85,9 @@ class _Found(Struct, frozen=True, gc=False):
 class Journals:
     """The machines of a node, and a journal for each: what the driver hands events to."""
 
-    def __init__(self, topics: SubscriberTopics, clock_ns: Callable[[], int] = time_ns) -> None:
+    def __init__(self, topics: SubscriberTopics, clock_us: Callable[[], int] = time_us) -> None:
         self._topics = topics
-        self._clock_ns = clock_ns
+        self._clock_us = clock_us
         self._entries: dict[TopicId, deque[JournalEntry]] = {}
         self.ticks = 0
 
@@ -132,7 +132,7 @@ class Journals:
             kept.append(
                 JournalEntry(
                     tick=self.ticks,
-                    time=self._clock_ns() // 1000,
+                    time=self._clock_us(),
                     cause=cause,
                     sender=sender,
                     field=found.field,

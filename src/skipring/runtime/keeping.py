@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from time import time_ns
 from typing import Final
 
 from skipring.core.archive import Archive, MemoryArchive
@@ -15,6 +14,7 @@ from skipring.core.effects import Deliver, Discard, Effect, Origin, Store
 from skipring.core.peers import TopicId
 from skipring.runtime.arrivals import Arrivals
 from skipring.runtime.durability import Durability, Tracing
+from skipring.runtime.wall_clock import time_us
 from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
 from skipring.storage.trace import DeliveryTrace
@@ -102,8 +102,7 @@ class Keeping:
     def _hand_over(self, topic: TopicId, delivery: Deliver) -> None:
         count, origin = len(delivery.publications), delivery.origin
         self.deliveries[topic, origin] += count
-        now = time_ns() // 1000
-        self.trace.note(topic, delivery.offset, now, delivery.hops, origin, count)
+        self.trace.note(topic, delivery.offset, time_us(), delivery.hops, origin, count)
         if self.arrivals.is_watched:
             self.arrivals.on_delivered(topic, delivery)
         self._deliver(topic, delivery)

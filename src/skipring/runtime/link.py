@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, Protocol, cast
 
-from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import WireError
 from skipring.runtime.addresses import join_address
 from skipring.runtime.dial_failure import (
@@ -25,10 +26,18 @@ from skipring.runtime.dial_failure import (
     failure_of,
 )
 from skipring.runtime.names import may_act_as, peer_name
-from skipring.wire.codec import Envelope, decode
+from skipring.runtime.work_budget import REQUEST_WAIT_S, WAITING_BYTES_MAX, WorkBudget
+from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import Frame, FrameReader
 from skipring.wire.greeting import Greeting, Role, check_greeting
-from skipring.wire.runtime_messages import WireMessage, is_runtime
+from skipring.wire.runtime_messages import (
+    BUSY,
+    Refused,
+    Request,
+    WireMessage,
+    is_request,
+    is_runtime,
+)
 
 GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want to talk.
 
@@ -66,14 +75,22 @@ class Owner(Protocol):
     def on_lost(self, link: Link) -> None:
         """A link is gone."""
 
-    def flush(self) -> None:
-        """Write what waits."""
+    @property
+    def is_behind(self) -> bool:
+        """True if it has yet to read much of what it was sent."""
+
+    def refuse_request(self, frame: bytes) -> None:
+        """Send the refusal of a request that has waited too long."""
+
+    def flush(self, over: Link | None = None) -> None:
+        """Write what waits, over the given link or the one in use."""
 
 
 class Switchboard(Protocol):
     """All links of a process, as one of them sees it."""
 
     bytes_received: int
+    budget: WorkBudget
 
     def greeting_frame(self, *, is_opening: bool) -> bytes:
         """Return the first frame to send, as the side that opens a connection or accepts it."""
@@ -94,8 +111,8 @@ class Switchboard(Protocol):
     def gather(self) -> None:
         """Keep what is said from now on for ``write_gathered``."""
 
-    def write_gathered(self) -> None:
-        """Write what was said since ``gather``, to each in one piece."""
+    def write_gathered(self, link: Link) -> None:
+        """Write what was said since ``gather``, to each in one piece; answers over this link."""
 
     def refuse(self, reason: str, link: Link, detail: str = "") -> None:
         """A connection is dropped; count it and say so."""
@@ -111,6 +128,10 @@ class Link(asyncio.Protocol):
         self._board = board
         self._owner = dialled_for
         self._reader = FrameReader()
+        # Frames that have come and were not handled yet, each with the time at which it came.
+        self._waiting: deque[tuple[float, Frame]] = deque()
+        self._waiting_bytes = 0
+        self._is_paused = False  # it is not read until the frames that wait are handled
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.address = "unknown"  # of the other end, for a person
@@ -147,22 +168,90 @@ class Link(asyncio.Protocol):
         self._deadline = loop.call_later(GREETING_S, self._refuse, "no greeting", "", SILENT)
 
     def data_received(self, data: bytes) -> None:
-        """Cut into frames, hand over what they hold, and write what follows from it."""
-        board = self._board
+        """Cut into frames; handle them now, or in a later turn of the loop."""
+        board, budget = self._board, self._board.budget
         self.is_used = True
         board.bytes_received += len(data)
         if self.sender is None:
             self._first += data[: FIRST_BYTES_MAX - len(self._first)]
-        board.gather()
         try:
-            for frame in self._reader.feed(data):
-                if self._is_refused:
-                    break
-                self._take(frame)
+            frames = self._reader.feed(data)
         except WireError as error:
-            self._refuse(type(error).__name__, str(error), failure_in(self._first))
+            self._refuse_bytes(error)
+            return
+        is_direct = not (self._waiting or budget.is_contended)
+        done = self._handle(frames) if is_direct and frames else 0
+        if done < len(frames):
+            self._keep_waiting(frames[done:], len(data))
+
+    def _handle(self, frames: list[Frame]) -> int:
+        """Handle frames until the turn of the loop is spent; return how many."""
+        budget, done = self._board.budget, 0
+        clock = budget.clock
+        began_s = clock()
+        end_s = began_s + budget.left_s
+        self._board.gather()
+        try:
+            while done < len(frames) and clock() < end_s and self._can_serve:
+                self._take(frames[done])
+                done += 1
+                if self._is_refused:
+                    return len(frames)
+        except WireError as error:
+            self._refuse_bytes(error)
+            return len(frames)
         finally:
-            board.write_gathered()
+            self._board.write_gathered(self)
+            budget.spend(clock() - began_s)
+        return done
+
+    @property
+    def _can_serve(self) -> bool:
+        """Return False while a client has yet to read answers; a node's messages never wait so."""
+        return self.role is not Role.CLIENT or self._owner is None or not self._owner.is_behind
+
+    def _keep_waiting(self, frames: list[Frame], size_bytes: int) -> None:
+        budget = self._board.budget
+        came_s = budget.clock()
+        self._waiting.extend((came_s, frame) for frame in frames)
+        self._waiting_bytes += size_bytes
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            self._pause_reading()
+        budget.add(self)
+
+    def _pause_reading(self) -> None:
+        transport = self._transport
+        if not self._is_paused and transport is not None and not transport.is_closing():
+            transport.pause_reading()
+            self._is_paused = True
+
+    def handle_some(self, end_s: float) -> bool:
+        """Handle one frame, and more until a time; return True if some can still be handled."""
+        clock, waiting = self._board.budget.clock, self._waiting
+        self._board.gather()
+        try:
+            while waiting and self._can_serve:
+                came_s, frame = waiting.popleft()
+                self._take(frame, waited_s=clock() - came_s)
+                if clock() >= end_s:
+                    break
+        except WireError as error:
+            self._refuse_bytes(error)
+        finally:
+            self._board.write_gathered(self)
+        if not waiting:
+            self._read_on()
+        return bool(waiting) and self._can_serve
+
+    def _read_on(self) -> None:
+        transport = self._transport
+        if self._is_paused and transport is not None and not transport.is_closing():
+            transport.resume_reading()
+        self._is_paused = False
+        self._waiting_bytes = 0
+
+    def _refuse_bytes(self, error: WireError) -> None:
+        self._refuse(type(error).__name__, str(error), failure_in(self._first))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; the next frame dials again."""
@@ -173,6 +262,7 @@ class Link(asyncio.Protocol):
             self.failure = failure_of(exc) if exc is not None else CLOSED
         if self._deadline is not None:
             self._deadline.cancel()
+        self._waiting.clear()
         self.settled.set()
         self._board.on_lost(self)
         if self._owner is not None:
@@ -187,18 +277,30 @@ class Link(asyncio.Protocol):
         self.can_write = True
         if self._owner is not None:
             self._owner.flush()
+        if self._waiting:  # for the peer itself: that time does not count
+            now_s = self._board.budget.clock()
+            self._waiting = deque((now_s, frame) for _, frame in self._waiting)
+            self._board.budget.add(self)
 
     # -- what comes --------------------------------------------------------------------------
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: Frame, waited_s: float = 0.0) -> None:
         if self.sender is None:
             self._on_greeting(check_greeting(frame))
             return
         envelope = decode(frame)
+        if waited_s > REQUEST_WAIT_S and is_request(envelope.message):
+            self._refuse_request(envelope.topic, envelope.message)
+            return
         if self.role is Role.CLIENT and not is_runtime(envelope.message):
             self._refuse("not for clients", type(envelope.message).__name__)
             return
         self._board.receive(self.sender, envelope, frame)
+
+    def _refuse_request(self, topic: TopicId, message: Request) -> None:
+        """Answer a request without work: by now its sender has given up, or sends too many."""
+        if self._owner is not None:
+            self._owner.refuse_request(encode(topic, Refused(message.request, BUSY)))
 
     def _on_greeting(self, greeting: Greeting) -> None:
         if self._deadline is not None:
@@ -258,11 +360,13 @@ class Link(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection once what was written is out."""
+        self._waiting.clear()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Close the connection at once."""
+        self._waiting.clear()
         if self._transport is not None:
             self._transport.abort()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from skipring.runtime.link import HANDSHAKE_REASONS, Link
 from skipring.runtime.logs import Rarely, logger
 from skipring.runtime.partner import BACK_OFF_MAX_S, Partner
 from skipring.runtime.securing import Doors
+from skipring.runtime.work_budget import WorkBudget
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role, encode_greeting
@@ -27,7 +29,6 @@ from skipring.wire.runtime_messages import Address, WireMessage
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
-BEHIND_BYTES: Final = 1 << 20  # Our guess: as much as one answer of a repair brings.
 LINKS_MAX: Final = 4096  # Limit of ours: connections that others have opened.
 CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
 CLIENTS: Final = "client/"  # how the names of all clients begin
@@ -72,10 +73,12 @@ class Links:
         self.connections: set[Link] = set()
         self.supervisors: set[Address] = set()  # that have greeted us, of the few we were given
         self.is_closed = False
+        self.budget = WorkBudget()
         self._greeting = greeting
         self._peers: dict[NodeId, Partner] = {}
         self._grudges: dict[NodeId, Partner] = {}
         self._accepted = 0
+        self._client_numbers = count(1)
         self.dialling = 0  # how many we dial at this moment
         self._doors = Doors(self)
         self._emptied: asyncio.Future[None] | None = None
@@ -103,7 +106,7 @@ class Links:
 
     def is_behind(self, name: NodeId) -> bool:
         """True if somebody has yet to read much of what we sent."""
-        return name in self._peers and self._peers[name].waiting_bytes > BEHIND_BYTES
+        return name in self._peers and self._peers[name].is_behind
 
     def is_linked(self, name: NodeId) -> bool:
         """True if there is a link to somebody, over which both have greeted."""
@@ -189,8 +192,10 @@ class Links:
 
     def welcome(self, greeting: Greeting) -> Partner:
         """Somebody who has dialled us has greeted: its queue."""
-        if greeting.role is Role.CLIENT:  # no node can have such a name, nor get its answers
-            return self.peer(f"{CLIENTS}{greeting.node}")
+        if greeting.role is Role.CLIENT:
+            # No node can have such a name. Each connection has its own: two clients may be called
+            # the same, and an answer is for the one that has asked.
+            return self.peer(f"{CLIENTS}{greeting.node}#{next(self._client_numbers)}")
         known = self.book.find(greeting.node)
         if self.is_linked(greeting.node) and known not in (None, greeting.address):
             # Restarted just now, or two that should have names of their own.
@@ -211,11 +216,11 @@ class Links:
         """Keep what is said from now on for ``write_gathered``."""
         self._gathering = []
 
-    def write_gathered(self) -> None:
-        """Write what was said since ``gather``, to each in one piece."""
+    def write_gathered(self, link: Link) -> None:
+        """Write what was said since ``gather``, to each in one piece; answers over this link."""
         gathered, self._gathering = self._gathering, None
         for peer in gathered or ():
-            peer.flush()
+            peer.flush(link)
 
     def schedule(self, peer: Partner) -> None:
         """Something waits for a node: it is written once we have reacted to what has come.

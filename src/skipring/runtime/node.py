@@ -48,13 +48,17 @@ from skipring.runtime.membership import Membership
 from skipring.runtime.offering import offer, offer_deliveries
 from skipring.runtime.outgoing import Outgoing
 from skipring.runtime.settings import Settings
+from skipring.runtime.status_server import StatusServer
 from skipring.runtime.ticker import Ticker
+from skipring.runtime.work_budget import time_limit
 from skipring.storage.publications import PublicationStore
 from skipring.storage.trace import DeliveryTrace
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
+    BUSY,
+    REQUEST_TYPES,
     Address,
     InspectNode,
     ListPublications,
@@ -71,9 +75,10 @@ from skipring.wire.runtime_messages import (
     Survey,
     Surveyed,
     WireMessage,
+    is_request,
 )
 from skipring.wire.values import shown
-from skipring.wire.watching import ArrivalPage, ReadArrivals
+from skipring.wire.watching import ReadArrivals
 
 UNLINKED_S: Final = 0.3  # Guess: a supervisor that lives accepts a connection sooner.
 LINK_POLL_S: Final = 0.05  # Guess: short beside UNLINKED_S.
@@ -82,7 +87,7 @@ LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accu
 # What is not taken from everybody at all times: what brings something to be stored, and what asks
 # for much.
 _BRINGING: Final = frozenset({PublishNew, PublishMany, Publications})
-_ASKING: Final = frozenset({CheckTrie, CheckAndPublish, Survey, ReadStored, ReadDeliveries})
+_ASKING: Final = frozenset({CheckTrie, CheckAndPublish, *REQUEST_TYPES})
 
 Confirmer = Callable[[TopicId, Confirmed], None]
 
@@ -136,6 +141,7 @@ class Node:
         self.membership = Membership(name, self._topics, self._driver, self.links)
         self.ticker = Ticker(self._tick, settings.tick_s, rng)
         self._flusher = Ticker(self._flush, settings.flush_s, rng)
+        self._status_server = StatusServer(self._topics, self._status, self._driver.say)
         self.address: Address = ""
         self._left: dict[TopicId, asyncio.Event] = {}
         self.errands = Errands(
@@ -231,6 +237,7 @@ class Node:
         """Stop at once, as a crash would, but leave the store in order."""
         for ticker in (self.ticker, self._flusher):
             ticker.stop()
+        self._status_server.close()
         await self.links.close()
         self._driver.perform_all(self._topics.settle())
         with suppress(StorageError):  # what is not durable comes again from others
@@ -247,6 +254,8 @@ class Node:
             sender = SUPERVISOR
         elif (why := self._why_dropped(sender, message)) is not None:
             self.links.counts[why] += 1
+            if is_request(message):
+                self._driver.say(topic, sender, Refused(message.request, BUSY))
             return
         if topic in self._topics:
             self._watch.hear(topic, sender)
@@ -279,18 +288,16 @@ class Node:
                 self._driver.say(topic, SUPERVISOR, ProbeReply(nonce))
             case Publish():
                 self.errands.begin(sender, topic, message)
-            case InspectNode() | ListPublications() | ReadJournal():
-                seen = answer(topic, self._topics.machine(topic), self._journals, message)
-                self._driver.say(topic, sender, seen)
-            case Survey() | ReadStored():
-                machine = self._topics.machine(topic)
-                self._driver.say(topic, sender, offer(self._keeping.store_id, machine, message))
-            case ReadDeliveries():
-                trace, machine = self._keeping.trace, self._topics.machine(topic)
-                page = offer_deliveries(trace, topic, machine, message)
-                self._driver.say(topic, sender, page)
-            case ReadArrivals():
-                self._driver.say(topic, sender, self._watched(topic, message))
+            case InspectNode() | Survey():
+                self._status_server.handle(sender, topic, message)
+            case (
+                ListPublications()
+                | ReadJournal()
+                | ReadStored()
+                | ReadDeliveries()
+                | ReadArrivals()
+            ):
+                self._driver.say(topic, sender, self._page(topic, message))
             case Refused(reason=reason) if sender == SUPERVISOR:
                 self.membership.on_refused(topic, reason)
             case Surveyed() | StoredPage() | Refused():
@@ -300,10 +307,31 @@ class Node:
             case _:
                 pass  # an answer to nobody
 
-    def _watched(self, topic: TopicId, question: ReadArrivals) -> ArrivalPage | Refused:
-        if topic not in self._topics:
-            return Refused(question.request, NOT_A_MEMBER)
-        return self._keeping.arrivals.answer(topic, question)
+    def _status(
+        self, topic: TopicId, machine: Subscriber | None, question: InspectNode | Survey
+    ) -> RuntimeMessage:
+        if isinstance(question, InspectNode):
+            return answer(topic, machine, self._journals, question)
+        return offer(self._keeping.store_id, machine, question)
+
+    def _page(
+        self,
+        topic: TopicId,
+        question: ListPublications | ReadJournal | ReadStored | ReadDeliveries | ReadArrivals,
+    ) -> RuntimeMessage:
+        """Answer with a page; a scan that takes longer than a turn continues with the next one."""
+        machine, is_spent = self._topics.machine(topic), time_limit()
+        match question:
+            case ReadStored():
+                return offer(self._keeping.store_id, machine, question, is_spent)
+            case ReadDeliveries():
+                return offer_deliveries(self._keeping.trace, topic, machine, question, is_spent)
+            case ReadArrivals():
+                if machine is None:
+                    return Refused(question.request, NOT_A_MEMBER)
+                return self._keeping.arrivals.answer(topic, question)
+            case _:
+                return answer(topic, machine, self._journals, question, is_spent)
 
     def _on_history(self, topic: TopicId, part: HistoryRead) -> None:
         """A part of a history has come; all of it, if there is nothing in it."""

@@ -19,6 +19,7 @@ from skipring.core.publications import Publication
 from skipring.core.subscriber import Subscriber
 from skipring.core.trie import PublicationTrie
 from skipring.runtime.inspection import NOT_A_MEMBER
+from skipring.runtime.work_budget import Spent, never_spent
 from skipring.storage.archive import Stored, StoredArchive
 from skipring.storage.rows import Rows, encoded
 from skipring.storage.trace import Deliveries, DeliveryTrace
@@ -31,7 +32,7 @@ from skipring.wire.runtime_messages import (
     Survey,
     Surveyed,
 )
-from skipring.wire.values import STORED_MAX
+from skipring.wire.values import RECORD_BYTES_MAX, STORED_BYTES_MAX, STORED_MAX
 
 # Our guess: large pages are read fastest; with one more, the largest there is, they still fit.
 PAGE_BYTES: Final = 384 * 1024
@@ -49,7 +50,7 @@ Piece = bytes | memoryview  # of one publication or many
 
 
 def offer(
-    store: str, machine: Subscriber | None, question: Question
+    store: str, machine: Subscriber | None, question: Question, is_spent: Spent = never_spent
 ) -> Surveyed | StoredPage | Refused:
     """What a node says to one who reads from it; one that is not in the topic refuses."""
     if machine is None:
@@ -60,12 +61,12 @@ def offer(
         case ReadStored():
             if (question.store, question.epoch) != _place(store, machine.archive):
                 return Refused(question.request, ANOTHER_STORE)
-            return stored_page(machine.archive, question)
+            return stored_page(machine.archive, question, is_spent)
 
 
 def surveyed(store: str, machine: Subscriber, question: Survey) -> Surveyed:
     """How far a topic is stored, and the digests of what is."""
-    archive, trie = machine.archive, machine.trie
+    archive = machine.archive
     name, epoch = _place(store, archive)
     durable_end, chain = 0, b""
     if isinstance(archive, StoredArchive):
@@ -79,7 +80,7 @@ def surveyed(store: str, machine: Subscriber, question: Survey) -> Surveyed:
         durable_end=durable_end,
         end=archive.end,
         count=machine.count,
-        digests=() if question.bits is None else tuple(_digests(trie, question.bits)),
+        digests=() if question.bits is None else tuple(_digests(machine.trie, question.bits)),
         chain=chain,
     )
 
@@ -93,10 +94,15 @@ def _digests(trie: PublicationTrie, bits: int) -> Iterator[bytes]:
     return (trie.digest(Prefix(bits, value)) for value in range(1 << bits))
 
 
-def stored_page(archive: Archive, question: ReadStored) -> StoredPage:
-    """What is stored between two offsets under a prefix: as much as a page holds."""
+def stored_page(
+    archive: Archive, question: ReadStored, is_spent: Spent = never_spent
+) -> StoredPage:
+    """What is stored between two offsets under a prefix: as much as a page holds.
+
+    A scan ends early once its time is spent; the page then says where to continue.
+    """
     end = min(question.end, archive.end)
-    return _whole_page(archive, question, end) or _chosen_page(archive, question, end)
+    return _whole_page(archive, question, end) or _chosen_page(archive, question, end, is_spent)
 
 
 def _whole_page(archive: Archive, question: ReadStored, end: int) -> StoredPage | None:
@@ -109,12 +115,14 @@ def _whole_page(archive: Archive, question: ReadStored, end: int) -> StoredPage 
         return None
     start = question.start
     parts = archive.stretches(start, end, PAGE_ROWS_MAX, PAGE_BYTES)
+    if sum(len(part.data) for part in parts) + len(ARRAY_HEAD) + 4 > STORED_BYTES_MAX:
+        return None  # a row among them is longer than any that is accepted
     reached = start + sum(part.length for part in parts)
     ids, data = [part.ids for part in parts], [part.data for part in parts]
     return _page(question, range(start, reached), ids, data, (reached, end)) if parts else None
 
 
-def _chosen_page(archive: Archive, question: ReadStored, end: int) -> StoredPage:
+def _chosen_page(archive: Archive, question: ReadStored, end: int, is_spent: Spent) -> StoredPage:
     """What is to be looked at one by one."""
     rows_max, bytes_max = (
         (PAGE_ROWS_MAX, PAGE_BYTES) if question.contents else (STORED_MAX, math.inf)
@@ -134,7 +142,11 @@ def _chosen_page(archive: Archive, question: ReadStored, end: int) -> StoredPage
     )
     for segment in segments:
         found, room = segment.rows, rows_max - len(rows.ids)
-        size_before, size = size, size + sum(map(len, found.data))
+        found_bytes = sum(map(len, found.data))
+        if found_bytes > RECORD_BYTES_MAX:
+            found = _servable(found)
+            found_bytes = sum(map(len, found.data))
+        size_before, size = size, size + found_bytes
         if size >= bytes_max:
             sizes = list(accumulate(map(len, found.data), initial=size_before))
             room = min(room, bisect_left(sizes, bytes_max, lo=1))
@@ -144,9 +156,14 @@ def _chosen_page(archive: Archive, question: ReadStored, end: int) -> StoredPage
         if room <= len(found.ids):
             return _page(question, *rows, (rows.offsets[-1] + 1, end))
         scanned += segment.size_bytes
-        if scanned >= SCANNED_BYTES_MAX:
+        if scanned >= SCANNED_BYTES_MAX or is_spent():
             return _page(question, *rows, (segment.end, end))
     return _page(question, *rows, (end, end))
+
+
+def _servable(rows: Rows) -> Rows:
+    """Leave out rows that no reader accepts; the scrub quarantines them (T12)."""
+    return rows.chosen(len(data) <= RECORD_BYTES_MAX for data in rows.data)
 
 
 def _page(
@@ -221,16 +238,24 @@ def _rows_in_memory(start: int, found: list[Publication | None], firsts: range) 
 
 
 def offer_deliveries(
-    trace: DeliveryTrace, topic: TopicId, machine: Subscriber | None, question: ReadDeliveries
+    trace: DeliveryTrace,
+    topic: TopicId,
+    machine: Subscriber | None,
+    question: ReadDeliveries,
+    is_spent: Spent = never_spent,
 ) -> DeliveryPage | Refused:
     """How publications came to a node; one that is not in the topic refuses."""
     if machine is None:
         return Refused(question.request, NOT_A_MEMBER)
-    return delivery_page(trace, topic, machine.archive, question)
+    return delivery_page(trace, topic, machine.archive, question, is_spent)
 
 
 def delivery_page(
-    trace: DeliveryTrace, topic: TopicId, archive: Archive, question: ReadDeliveries
+    trace: DeliveryTrace,
+    topic: TopicId,
+    archive: Archive,
+    question: ReadDeliveries,
+    is_spent: Spent = never_spent,
 ) -> DeliveryPage:
     """Deliveries between two offsets of which something is known: as many as a page holds.
 
@@ -245,7 +270,7 @@ def delivery_page(
             for offset, key in zip(segment.rows.offsets, segment.rows.ids, strict=True):
                 page.take(known, offset, key)
             scanned += segment.size_bytes
-            if scanned >= SCANNED_BYTES_MAX:
+            if scanned >= SCANNED_BYTES_MAX or is_spent():
                 return page.told(question, min(segment.end, known.end), end)
         looked += len(known.times)
         if looked >= DELIVERIES_MAX:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # they make us
 
 # Measured: with 4 MiB a burst of 250 publications of 16 KiB had to be repaired.
 QUEUE_BYTES_MAX: Final = 16 << 20
+BEHIND_BYTES: Final = 1 << 20  # Our guess: as much as one answer of a repair brings.
 BACK_OFF_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
 # The command reports within 1 s that a listener does not answer. Measured: on two cores with eight
@@ -70,18 +71,29 @@ class Partner:
             self._is_scheduled = True
             self._links.schedule(self)
 
+    def refuse_request(self, frame: bytes) -> None:
+        """Send the refusal of a request that has waited too long."""
+        self._links.counts["busy"] += 1
+        self.queue(frame)
+
     @property
     def waiting_bytes(self) -> int:
         """How much waits."""
         return self._size
 
-    def flush(self) -> None:
-        """Write what waits, or dial."""
+    @property
+    def is_behind(self) -> bool:
+        """True if it has yet to read much of what it was sent."""
+        return self._size > BEHIND_BYTES
+
+    def flush(self, over: Link | None = None) -> None:
+        """Write what waits, or dial; over the link of a request, if it is one of this peer."""
         self._is_scheduled = False
-        if self.link is not None:
+        link = over if over is not None and over in self._spare else self.link
+        if link is not None:
             waiting, links = self._waiting, self._links
-            if waiting and self.link.can_write:
-                self.link.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+            if waiting and link.can_write:
+                link.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
                 links.bytes_sent += self._size
                 links.frames_sent += len(waiting)
                 waiting.clear()

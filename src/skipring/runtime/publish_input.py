@@ -10,7 +10,6 @@ from itertools import count
 from queue import Empty, Queue
 from random import Random
 from threading import Thread
-from time import time_ns
 from typing import Final
 
 from msgspec import Struct
@@ -20,6 +19,7 @@ from skipring.core.publications import Publication
 from skipring.errors import InputError, MessageError, UnreachableError, VolatileMembersError
 from skipring.runtime.access import Access
 from skipring.runtime.outsider import Outsider, WaitReport, locate_s
+from skipring.runtime.wall_clock import publication_time_us
 from skipring.wire.runtime_messages import Published
 from skipring.wire.values import PAYLOAD_BYTES_MAX, check_publication, check_topic
 
@@ -100,7 +100,7 @@ def _publication(publisher: NodeId, seq: int, payload: bytes, plan: PublishPlan)
         publisher=publisher,
         seq=seq,
         payload=payload,
-        time=time_ns() // 1000,
+        time=publication_time_us(),
         key=plan.key,
         headers=dict(plan.headers),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from random import Random
@@ -30,6 +29,7 @@ from skipring.runtime.reading import (
     checked_start,
 )
 from skipring.runtime.ticker import Ticker
+from skipring.runtime.wall_clock import publication_time_us, time_us
 from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
 from skipring.wire.runtime_messages import Address
@@ -140,7 +140,7 @@ class Subscription:
     async def __aenter__(self) -> Self:
         store = self._host.store
         self.check_start()  # publications may have been lost since ``subscribe``
-        now = _now()
+        now = time_us()
         self._archive = self._host.open(self)
         self._store_id = None if store is None else store.id
         self.reader = Reader(self.topic, self._archive, self._start, now)
@@ -202,7 +202,7 @@ class Subscription:
                 f"not {type(records).__name__}"
             )
         made: list[bytes] = []
-        now = _now()
+        now = publication_time_us()
         requests = [
             PublishRequested(payload=record, time=now)
             if type(record) is bytes and len(record) <= PAYLOAD_BYTES_MAX
@@ -227,7 +227,7 @@ class Subscription:
         """What to publish, checked: the node itself believes us."""
         request = PublishRequested(
             payload=_as_bytes(payload, "a payload"),
-            time=_now(),
+            time=publication_time_us(),
             key=None if key is None else _as_bytes(key, "a key"),
             headers=_as_headers(headers or {}),
         )
@@ -455,11 +455,6 @@ def check_limit(limit: int) -> None:
     """Raise InputError if ``read_many`` could return nothing within a limit."""
     if limit < 1:
         raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
-
-
-def _now() -> int:
-    """Microseconds since the epoch."""
-    return time.time_ns() // 1000
 
 
 def _as_bytes(value: object, what: str) -> bytes:

@@ -10,11 +10,9 @@ import asyncio
 from collections.abc import Callable
 from enum import Enum, auto
 from random import Random
-from time import time_ns
 from typing import Final
 
-from msgspec import DecodeError, Struct, ValidationError
-from msgspec.msgpack import Decoder
+from msgspec import Struct
 
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, Publication, ids_of, name
@@ -22,13 +20,13 @@ from skipring.errors import InputError, MessageError, SkipringError, Unreachable
 from skipring.runtime.access import Access
 from skipring.runtime.outsider import Outsider, WaitReport, locate_s, nobody_in
 from skipring.runtime.surveying import Holder, Stretch, pages, survey_of
+from skipring.runtime.wall_clock import time_us
+from skipring.storage.rows import decoded_page
 from skipring.wire.runtime_messages import StoredPage
 from skipring.wire.values import LOCATED_MAX, NUMBER_MAX, check_topic
 
 POLL_S: Final = 0.1  # Guess: soon for a person; a poll is one small request to one member.
 SEEN_BYTES: Final = 16  # of an id: enough that two of 2^40 publications do not collide
-
-_PUBLICATIONS: Final = Decoder(tuple[Publication, ...])
 
 
 class Until(Enum):
@@ -67,7 +65,7 @@ async def follow_topic(
     except MessageError as error:
         raise InputError(str(error)) from None
     credentials = access.credentials()
-    since = time_ns() // 1000 if plan.is_new else plan.since
+    since = time_us() if plan.is_new else plan.since
     waiting = WaitReport(report)
     client = Outsider(
         access.supervisors,
@@ -224,8 +222,8 @@ class TopicTail:
     def _fresh(self, page: StoredPage) -> list[Publication]:
         """Return the publications of a page that are genuine, wanted and not yet returned."""
         try:
-            publications = _PUBLICATIONS.decode(page.publications)
-        except (DecodeError, ValidationError):
+            publications = decoded_page(page.publications)
+        except MessageError:
             return []  # a damaged page; anti-entropy repairs the member, and others have them too
         ids = ids_of(publications, self.topic)
         name(publications, ids)

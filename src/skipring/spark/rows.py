@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import pyarrow as pa
-from msgspec import MsgspecError
-from msgspec.msgpack import Decoder
 
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, Publication, ids_of
 from skipring.errors import MessageError
 from skipring.spark.offsets import Entry
 from skipring.spark.schemas import PUBLICATION, publication_schema
+from skipring.storage.rows import decoded_page
 from skipring.wire.runtime_messages import StoredPage
-
-_PUBLICATIONS: Final = Decoder(list[Publication])
 
 
 class Rows:
@@ -42,10 +38,7 @@ class Rows:
     @classmethod
     def of(cls, topic: TopicId, page: StoredPage) -> Rows:
         """What is in a page; MessageError if it is not what a member should send."""
-        try:
-            publications = _PUBLICATIONS.decode(page.publications)
-        except (MsgspecError, ValueError) as error:
-            raise MessageError(f"a page of {topic!r} cannot be read: {error}") from None
+        publications = decoded_page(page.publications)
         count = len(publications)
         if (len(page.offsets), len(page.ids)) != (count, ID_BYTES * count):
             raise MessageError(f"a page of {topic!r} has other offsets or ids than publications")

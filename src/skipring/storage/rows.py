@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from itertools import compress
 from typing import Final, NamedTuple
 
-from msgspec import DecodeError, Struct, ValidationError
+from msgspec import DecodeError, MsgspecError, Raw, Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import replace
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
+from skipring.errors import MessageError
+from skipring.wire.values import RECORD_BYTES_MAX
 
 
 class _Numbered(Struct, frozen=True, array_like=True, gc=False):
@@ -24,6 +26,10 @@ class _Numbered(Struct, frozen=True, array_like=True, gc=False):
 _ENCODER: Final = Encoder()
 _PUBLICATIONS: Final = Decoder(Publication)
 _NUMBERS: Final = Decoder(_Numbered)
+_PAGE: Final = Decoder(list[Publication])
+_RAW_PAGE: Final = Decoder(list[Raw])
+# Stands for a row that no member accepts. Without a payload it has no id, so no reader keeps it.
+UNREADABLE: Final = Publication(publisher="", seq=0)
 
 
 def encoded(publication: Publication) -> bytes:
@@ -39,18 +45,47 @@ def encoded_all(publications: Iterable[Publication]) -> list[bytes]:
 
 
 def restored(data: bytes, key: bytes, topic: TopicId) -> Publication | None:
-    """The publication stored under an id; None if the id does not follow from its fields.
+    """Return the publication stored under an id; None if its fields do not give the id.
 
-    An opaque one has nothing that its id could follow from.
+    None also for a row that no member accepts: too long, or with unknown fields. An opaque one has
+    nothing that its id could follow from.
     """
-    try:
-        publication = _PUBLICATIONS.decode(data)
-    except (DecodeError, ValidationError, ValueError):
+    publication = _row(data)
+    if publication is UNREADABLE:
         return None
     if publication.payload is None:
         return replace(publication, id=key)
     publication = publication.settled(topic)
     return publication if publication.id == key else None
+
+
+def _row(data: bytes | Raw) -> Publication:
+    """Decode one row; UNREADABLE if no member accepts it."""
+    if len(data) > RECORD_BYTES_MAX:
+        return UNREADABLE
+    try:
+        return _PUBLICATIONS.decode(data)
+    except (DecodeError, ValidationError, ValueError):
+        return UNREADABLE
+
+
+def decoded_page(data: bytes) -> list[Publication]:
+    """Decode the publications of a page, with UNREADABLE for each row that no member accepts.
+
+    MessageError if the page is no array.
+    """
+    try:
+        return _PAGE.decode(data)
+    except (MsgspecError, ValueError, RecursionError):
+        return [_row(row) for row in rows_of_page(data)]
+
+
+def rows_of_page(data: bytes) -> list[Raw]:
+    """Cut a page into its rows; MessageError if it is no array."""
+    try:
+        return _RAW_PAGE.decode(data)
+    except (MsgspecError, ValueError, RecursionError) as error:
+        raise MessageError(f"a page that cannot be read: {error}") from None
 
 
 def number_in(data: bytes) -> tuple[NodeId, int]:

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
-from time import time_ns
 from typing import Final, TypeVar
 
 import msgspec
@@ -28,6 +27,7 @@ from skipring.runtime.diagnosis import LAYERS, REPAIRS, explain, is_about
 from skipring.runtime.inspector import Inspector
 from skipring.runtime.logs import logger
 from skipring.runtime.saboteur import Saboteur
+from skipring.runtime.wall_clock import publication_time_us
 from skipring.watch.overview import Observer
 from skipring.watch.scene import content_violations
 from skipring.web.access import Gate, Guarded, refused
@@ -192,7 +192,7 @@ class App:
             seq=next(self._seqs),
             payload=given.text.encode(errors="replace"),
             key=given.key.encode(errors="replace") if given.key else None,
-            time=time_ns() // 1000,
+            time=publication_time_us(),
         )
         _check(lambda: check_publication(made))
         (published,) = await outsider.publish(topic, [made])

@@ -7,9 +7,10 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, cast
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from skipring.core.peers import TopicId
 from skipring.errors import InputError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
 
 LOOPBACK: Final = "127.0.0.1"
 ENDING_S: Final = 2  # Our guess: as long as pages are let finish what they read.
+REQUEST_S: Final = 10.0  # Guess: a browser on this machine sends a request within milliseconds.
 
 
 class Dashboard:
@@ -71,6 +73,7 @@ class Dashboard:
         app = App(self._settings, self._observer, self._feed).behind(self._gate)
         config = uvicorn.Config(
             app,
+            http=_Http,
             log_config=None,
             log_level="critical",
             access_log=False,
@@ -101,6 +104,38 @@ class Dashboard:
     async def ended(self) -> None:
         """Wait for the server to end by itself, which it does only if it cannot go on."""
         await asyncio.shield(self._serving)
+
+
+class _Http(H11Protocol):
+    """A connection that is closed if a request on it is incomplete for REQUEST_S."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Start the deadline with an incomplete request; more bytes of it do not prolong it."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        is_complete = cycle is not None and not (cycle.more_body or cycle.response_complete)
+        if is_complete or self.transport.is_closing():
+            self._unwatch()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def _unwatch(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class _Server(uvicorn.Server):

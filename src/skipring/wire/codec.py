@@ -129,9 +129,9 @@ def encode(
 
 
 def passed_on(given: Frame, topic: TopicId, hops: int) -> bytes | None:
-    """A frame with publications as it came, but for its hops; None if it has to be written anew.
+    """Return a frame with publications as it came, but for its hops, without encoding them again.
 
-    So nothing is encoded again, and what a later revision has added to a publication goes on.
+    None if it has to be written anew.
     """
     body, end = given.body, _end_of(topic)
     at = len(body) - len(end) - 1  # of the hops: one byte, as nearly always

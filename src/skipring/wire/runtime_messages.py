@@ -9,7 +9,7 @@ A request has a number, chosen by whoever asks and repeated in the answer.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias, TypeGuard
+from typing import Final, TypeAlias, TypeGuard, get_args
 
 from msgspec import Struct
 
@@ -21,6 +21,7 @@ from skipring.core.state import SilenceState
 from skipring.wire.damages import (
     AskConsent,
     Crash,
+    Damage,
     Done,
     Forge,
     Isolate,
@@ -380,6 +381,47 @@ _RUNTIME: Final = frozenset(RUNTIME_TYPES)
 def is_runtime(message: WireMessage) -> TypeGuard[RuntimeMessage]:
     """True if a message is not of the protocol but of the processes around it."""
     return type(message) in _RUNTIME  # sooner known than by going through thirty types
+
+
+# Why a request is refused without work; the asker may ask again.
+BUSY: Final = "busy: too many requests wait at this node; ask again later"
+
+Answer: TypeAlias = (
+    Members
+    | Published
+    | Refused
+    | DatabasePage
+    | NodeStatus
+    | PublicationPage
+    | JournalPage
+    | Surveyed
+    | StoredPage
+    | DeliveryPage
+    | SupervisorStatus
+    | ArrivalPage
+    | Done
+)
+Request: TypeAlias = (
+    Locate
+    | Publish
+    | InspectDatabase
+    | InspectNode
+    | ListPublications
+    | ReadJournal
+    | Survey
+    | ReadStored
+    | ReadDeliveries
+    | InspectSupervisor
+    | ReadArrivals
+    | Damage
+)
+REQUEST_TYPES: Final = frozenset(get_args(Request))
+ANSWER_TYPES: Final = frozenset(get_args(Answer))
+
+
+def is_request(message: WireMessage) -> TypeGuard[Request]:
+    """Return True if a message is answered by its receiver, under the number that it has."""
+    return type(message) in REQUEST_TYPES
 
 
 WIRE_TYPES: Final[tuple[type[WireMessage], ...]] = (*MESSAGE_TYPES, *RUNTIME_TYPES)

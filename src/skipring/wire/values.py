@@ -40,6 +40,9 @@ ARRIVALS_MAX: Final = 512  # in one page
 SURVEY_BITS_MAX: Final = 8  # so a survey has 256 digests at most
 STORED_MAX: Final = 16_384  # publications, ids or deliveries in one page
 STORED_BYTES_MAX: Final = 960 * 1024  # of contents in one page
+# Of one stored publication. The largest that is accepted takes less: payload, key and headers as
+# above, with a name, two numbers and the sizes of 133 fields.
+RECORD_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + 16 * 1024
 STORE_CHARACTERS_MAX: Final = 64
 CHAIN_BYTES: Final = 8  # of a log's running digest: 2^32 logs of one store until two are alike
 JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in an entry

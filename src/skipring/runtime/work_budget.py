@@ -1,0 +1,93 @@
+"""Share of the event loop that the connections of a process get (decision 0045).
+
+Frames are handled when they come, until the work of one turn of the loop exceeds TURN_S. From then
+on connections wait in a queue: each turn of the loop handles frames of one after the other for
+TURN_S, and gives the loop back. So a burst on one connection delays neither timers nor others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final, Protocol
+
+# A tick is 1 s and a flush 0.1 s: both stay on time. Measured: the largest page takes 20 ms.
+TURN_S: Final = 0.02
+SLICE_S: Final = 0.005  # Guess: for one connection, before the next one has its turn.
+# Guess: a client gives up after 2.5 s; an answer that comes later is work for nothing.
+REQUEST_WAIT_S: Final = 2.0
+# Guess: the frames that a connection may have waiting before it is not read any more.
+WAITING_BYTES_MAX: Final = 64 * 1024
+
+Clock = Callable[[], float]
+Spent = Callable[[], bool]
+
+
+class Waiting(Protocol):
+    """A connection with frames that wait."""
+
+    def handle_some(self, end_s: float) -> bool:
+        """Handle one frame, and more until a time; return True if some can still be handled."""
+
+
+class WorkBudget:
+    """Turns of one event loop, and the connections that wait for their share."""
+
+    def __init__(self, clock: Clock = perf_counter) -> None:
+        self.clock = clock
+        self._spent_s = 0.0  # in this turn, and less than SLICE_S of turns before it
+        self._is_scheduled = False  # the next turn is
+        self._waiting: OrderedDict[Waiting, None] = OrderedDict()
+
+    @property
+    def is_contended(self) -> bool:
+        """Return True if connections wait: another one has to wait behind them."""
+        return bool(self._waiting)
+
+    @property
+    def left_s(self) -> float:
+        """How long frames are handled in this turn of the loop; below 0: no longer."""
+        return TURN_S - self._spent_s
+
+    def spend(self, seconds: float) -> None:
+        """Count time in which frames were handled."""
+        self._spent_s += seconds
+        if self._spent_s > SLICE_S:  # for less the loop is not made to turn once more
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def add(self, connection: Waiting) -> None:
+        """Let a connection wait for its share; a no-op if it waits already."""
+        self._waiting.setdefault(connection)
+        self._schedule()
+
+    def _next_turn(self) -> None:
+        """Handle frames of connections that wait, one connection after the other."""
+        self._is_scheduled = False
+        self._spent_s = 0.0
+        began_s = self.clock()
+        end_s = began_s + TURN_S
+        while self._waiting and self.clock() < end_s:
+            connection, _ = self._waiting.popitem(last=False)
+            if connection.handle_some(min(self.clock() + SLICE_S, end_s)):
+                self._waiting.setdefault(connection)
+        self.spend(self.clock() - began_s)
+        if self._waiting:
+            self._schedule()
+
+
+def never_spent() -> bool:
+    """Return False: a scan ends at its other limits only."""
+    return False
+
+
+def time_limit(clock: Clock = perf_counter) -> Spent:
+    """Return a function that returns True once TURN_S have passed: a scan then stops."""
+    end_s = clock() + TURN_S
+    return lambda: clock() >= end_s

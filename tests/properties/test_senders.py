@@ -1,0 +1,38 @@
+"""Machines name themselves as the sender, from every initial state: the border drops none of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from skipring.core.config import Mode
+from skipring.core.effects import Effect, Send
+from skipring.core.peers import NodeId
+from skipring.sim.engine import World
+from skipring.sim.run import Simulation
+from skipring.sim.scenario import make_scenario
+from skipring.wire.claimed_sender import CLAIMS, names_another
+from skipring.world.adversaries import ADVERSARIES
+
+PAPER = {"mode": Mode.PAPER, "n": 8, "adversary": "A01", "max_rounds": 20}
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [PAPER, *({"n": 8, "adversary": name, "max_rounds": 200} for name in ADVERSARIES)],
+    ids=["paper", *ADVERSARIES],
+)
+def test_machine_never_names_another_sender(
+    scenario: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    perform, sent = World._perform, list[Send]()
+
+    def checked(world: World, sender: NodeId, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                assert not names_another(effect.message, sender), (sender, effect)
+                sent.append(effect)
+        perform(world, sender, effects)
+
+    monkeypatch.setattr(World, "_perform", checked)
+    Simulation(make_scenario(scenario)).run()
+    assert any(type(effect.message) in CLAIMS for effect in sent)

@@ -1,0 +1,68 @@
+"""Every message that names its sender is in the table of claims."""
+
+import pytest
+from msgspec.structs import fields
+
+from skipring.core.messages import (
+    CheckAndPublish,
+    CheckLabel,
+    CheckTrie,
+    Digest,
+    GetConfiguration,
+    IHave,
+    Introduce,
+    IntroduceShortcut,
+    RemoveConnections,
+    Subscribe,
+    TrieEqual,
+    Unsubscribe,
+    Want,
+)
+from skipring.core.peers import NodeId, Peer
+from skipring.wire.claimed_sender import CLAIMS, names_another
+from skipring.wire.runtime_messages import WIRE_TYPES, ReportSilent, WireMessage
+from tests.wire.samples import SAMPLES
+
+# They name one node that is not the sender: each is a decision, written down in 0045.
+SUBJECTS = {IntroduceShortcut, ReportSilent}
+
+
+def of_one_node(kind: type[WireMessage]) -> list[str]:
+    """The fields of a message that hold one node."""
+    kinds = (NodeId, NodeId | None, Peer)
+    texts = {"reason", "store"}
+    return [
+        field.name
+        for field in fields(kind)
+        if (field.type in kinds and field.name not in texts) or field.name == "sender"
+    ]
+
+
+@pytest.mark.parametrize("kind", WIRE_TYPES)
+def test_message_that_names_one_node_is_bound_to_its_sender_or_listed(
+    kind: type[WireMessage],
+) -> None:
+    assert bool(of_one_node(kind)) == (kind in CLAIMS or kind in SUBJECTS)
+
+
+def test_messages_with_a_sender_are_covered_by_the_name_of_the_field() -> None:
+    named = {kind for kind in WIRE_TYPES if any(f.name == "sender" for f in fields(kind))}
+    assert named == {CheckLabel, CheckTrie, CheckAndPublish, TrieEqual, IHave, Want}
+    assert set(CLAIMS) == named | {
+        Subscribe,
+        Unsubscribe,
+        GetConfiguration,
+        Introduce,
+        RemoveConnections,
+        Digest,
+    }
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [each for each in SAMPLES if type(each) in CLAIMS and each != Unsubscribe(None)],
+    ids=lambda sample: type(sample).__name__,
+)
+def test_message_is_accepted_from_the_sender_that_it_names(sample: WireMessage) -> None:
+    accepted = [peer for peer in ("a", "b", "c") if not names_another(sample, peer)]
+    assert len(accepted) == 1
