@@ -83,7 +83,7 @@ def test_T10_entries_are_the_ids_as_they_were_stored_right_or_wrong() -> None:
 
 
 def test_the_newest_number_of_each_publisher_is_known() -> None:
-    assert MemoryArchive([A1, B5, A0]).newest() == {"a": 1, "b": 5}
+    assert MemoryArchive([A1, B5, A0]).newest() == {("a", 0): 1, ("b", 0): 5}
 
 
 def test_a_list_given_to_an_archive_is_not_changed_by_it() -> None:

@@ -38,7 +38,7 @@ class Kept:
 
     def __init__(self, rows: Iterable[Publication] | MemoryArchive = ()) -> None:
         self.archive = rows if isinstance(rows, MemoryArchive) else MemoryArchive(rows)
-        self.holdings = Holdings(TOPIC, self.archive)
+        self.holdings = Holdings(TOPIC, self.archive, node="ann")
         self.holdings.recover({})
 
     def carry_out(self, out: Outbox) -> list[Effect]:
@@ -253,20 +253,20 @@ def test_T2_without_publications_there_is_an_empty_trie(archive: MemoryArchive |
     assert list(holdings.archive.publications()) == []
 
 
-def test_numbers_go_on_after_what_is_stored() -> None:
+def test_numbers_of_incarnation_0_continue_after_stored_ones() -> None:
     holdings = Kept([settled(0), settled(4), publication(9, "bob").settled(TOPIC)]).holdings
-    assert [holdings.next_seq("ann") for _ in range(3)] == [5, 6, 7]
+    assert [holdings.next_seq(0) for _ in range(3)] == [5, 6, 7]
     holdings.recover({})
-    assert holdings.next_seq("ann") == 5
+    assert holdings.next_seq(0) == 8  # no number is issued twice
 
 
-def test_numbers_begin_with_zero() -> None:
-    holdings = Holdings(TOPIC, None)
-    assert [holdings.next_seq("ann") for _ in range(2)] == [0, 1]
+def test_numbers_of_incarnation_0_start_at_zero() -> None:
+    holdings = Holdings(TOPIC, None, node="ann")
+    assert [holdings.next_seq(0) for _ in range(2)] == [0, 1]
 
 
-def test_numbers_go_on_after_own_publications_that_others_had_kept() -> None:
+def test_numbers_of_incarnation_0_continue_after_own_publications_from_others() -> None:
     kept = Kept()
-    assert kept.holdings.next_seq("ann") == 0
+    assert kept.holdings.next_seq(0) == 0
     kept.take(publication(1))
-    assert kept.holdings.next_seq("ann") > 1
+    assert kept.holdings.next_seq(0) > 1

@@ -312,7 +312,7 @@ def test_after_a_restart_what_lies_in_packs_and_drafts_is_known_and_what_follows
     with PublicationStore.open(tmp_path) as store:
         archive = store.archive(TOPIC)
         archive.write(6, *genuine(made(4, "y"), made(1)))  # a draft
-        assert archive.newest() == {"z": 8, "y": 4, "x": 1}
+        assert archive.newest() == {("z", 0): 8, ("y", 0): 4, ("x", 0): 1}
         host = Host(archive=archive)
         for known in (made(2), made(4, "y"), made(1, "x"), made(SEQ_BELIEVED_MAX, "y")):
             assert host.hear(PublishNew(known)) == []
@@ -326,7 +326,7 @@ def test_numbers_on_the_way_to_the_disk_count(tmp_path: Path) -> None:
         archive.write(0, *genuine(made(7)))
         assert archive.prepare() is not None
         archive.write(1, *genuine(made(3, "y")))
-        assert archive.newest() == {"z": 7, "y": 3}
+        assert archive.newest() == {("z", 0): 7, ("y", 0): 3}
         archive.give_back()
 
 

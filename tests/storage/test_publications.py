@@ -96,7 +96,7 @@ def test_what_comes_encoded_is_stored_as_it_came_whatever_holds_it(directory: Pa
         archive.write(12, *rows[12:])
         for _ in ("in memory", "on the disk"):
             assert list(archive.publications()) == rows
-            assert archive.newest() == {"node0": 18, "node1": 19, "node2": 17}
+            assert archive.newest() == {("node0", 0): 18, ("node1", 0): 19, ("node2", 0): 17}
             stored = [data for each in archive.stored(0, 20, range(256)) for data in each.rows.data]
             assert b"".join(stored) == b"".join(map(encoded, rows))
             store.commit()
@@ -240,9 +240,9 @@ def test_numbers_that_nobody_believes_and_rows_put_aside(directory: Path) -> Non
             row = Publication(publisher="a", seq=seq, payload=b"").settled(NEWS)
             archive.write(offset, row)
         store.commit()
-        assert archive.newest() == {"a": 9}
+        assert archive.newest() == {("a", 0): 9}
         archive.discard(1)
-        assert archive.newest() == {"a": 9}
+        assert archive.newest() == {("a", 0): 9}
 
 
 # -- packs --------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from skipring.core.holdings import Holdings
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.sequences import SequenceId
 from skipring.core.trie import PublicationTrie
 
 BATCHED: Final = "skipring"
@@ -138,7 +139,7 @@ class _Ids(Struct, frozen=True):
     def publications(self) -> Iterator[Publication]:
         return iter(())
 
-    def newest(self) -> dict[NodeId, int]:
+    def newest(self) -> dict[SequenceId, int]:
         return {}  # nobody publishes here
 
 

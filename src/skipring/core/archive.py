@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from skipring.core.peers import NodeId
-from skipring.core.publications import SEQ_BELIEVED_MAX, Encoded, Publication
+from skipring.core.publications import Encoded, Publication
+from skipring.core.sequences import SequenceId, newest_of
 
 
 class Archive(Protocol):
@@ -28,17 +28,8 @@ class Archive(Protocol):
     def publications(self) -> Iterator[Publication]:
         """All publications that can be read, in the order in which they came."""
 
-    def newest(self) -> dict[NodeId, int]:
-        """The largest number that each publisher's stored publications have, as far as believed."""
-
-
-def newest_of(numbers: Iterable[tuple[NodeId, int]]) -> dict[NodeId, int]:
-    """The largest number of each publisher, of those that a publisher can have come to."""
-    newest: dict[NodeId, int] = {}
-    for publisher, seq in numbers:
-        if newest.get(publisher, -1) < seq < SEQ_BELIEVED_MAX:
-            newest[publisher] = seq
-    return newest
+    def newest(self) -> dict[SequenceId, int]:
+        """Return the largest number of each sequence of the stored publications."""
 
 
 class MemoryArchive:
@@ -70,7 +61,7 @@ class MemoryArchive:
             if publication is not None:
                 yield publication
 
-    def newest(self) -> dict[NodeId, int]:
+    def newest(self) -> dict[SequenceId, int]:
         """The largest number that each publisher's stored publications have, as far as believed."""
         return newest_of((each.publisher, each.seq) for each in self.publications())
 

@@ -21,6 +21,7 @@ from skipring.core.publications import (
     name,
     settled,
 )
+from skipring.core.sequences import COUNTER_BITS, OwnSequence, SequenceId
 from skipring.core.trie import PublicationTrie
 
 READ_AHEAD_MIN: Final = 16
@@ -42,20 +43,24 @@ class Holdings:
         "_end",
         "_kept",
         "_newest",
+        "_own",
         "_spent",
         "_trie",
         "_unindexed",
         "topic",
     )
 
-    def __init__(self, topic: TopicId, archive: Archive | None) -> None:
+    def __init__(
+        self, topic: TopicId, archive: Archive | None, *, node: NodeId = "", incarnation: int = 0
+    ) -> None:
         self.topic = topic
         self._archive = archive
         self._trie = _NO_PUBLICATIONS
         # What belongs into the trie, with its offsets: many at once cost less, and nobody waits.
         self._unindexed: dict[bytes, int] | None = None
         self._end = 0
-        self._newest: dict[NodeId, int] | None = None  # the last number of each publisher
+        self._newest: dict[SequenceId, int] | None = None  # the last number of each sequence
+        self._own = OwnSequence(node, incarnation)
         # Indexed by this event already, and in the archive only when its effects are carried out.
         self._kept: tuple[int, tuple[Publication, ...]] = _NOTHING_KEPT
         self._spent: dict[NodeId, int] | None = None  # chunks sent since the last tick (T14)
@@ -127,14 +132,17 @@ class Holdings:
         """Take over an index that somebody else has made of what is in the archive."""
         self._trie, self._unindexed = trie, None
 
-    def next_seq(self, publisher: NodeId) -> int:
-        """The number of the publisher's next publication."""
-        newest = self._numbers()
-        newest[publisher] = newest.get(publisher, -1) + 1
-        return newest[publisher]
+    def next_seq(self, time_us: int) -> int:
+        """Issue the number of this node's next publication (decision 46)."""
+        return self._own.next(self._numbers(), time_us)
 
-    def _numbers(self) -> dict[NodeId, int]:
-        """The last number of each publisher, looked up when it is first needed."""
+    @property
+    def incarnations_ahead(self) -> int:
+        """How many incarnations of this node's name are ahead of the clock, and ignored."""
+        return self._own.ahead
+
+    def _numbers(self) -> dict[SequenceId, int]:
+        """The last number of each sequence, looked up when it is first needed."""
         if self._newest is None:
             self._newest = self.archive.newest()
         return self._newest
@@ -264,31 +272,35 @@ class Holdings:
 
     def _note_numbers(self, new: tuple[Publication, ...]) -> None:
         """One of ours may come back that was lost here: its number is not used again."""
-        newest, publisher, last = self._newest, None, -1
+        newest, own = self._newest, self._own
         if newest is None:
             return
+        sequence: SequenceId = ("", -1)
+        last = -1
         for each in new:
-            if each.publisher != publisher:
-                publisher = each.publisher
-                last = newest.get(publisher, -1)
-            if last < each.seq < SEQ_BELIEVED_MAX:
-                last = newest[publisher] = each.seq
+            seq = each.seq
+            if each.publisher != sequence[0] or seq >> COUNTER_BITS != sequence[1]:
+                sequence = each.publisher, seq >> COUNTER_BITS
+                last = newest.get(sequence, -1)
+            if last < seq < SEQ_BELIEVED_MAX:
+                last = newest[sequence] = seq
+                own.see(sequence[0], seq)
 
     # -- what is indexed later ----------------------------------------------------------------
 
     def unseen_bytes(self, publications: tuple[Publication, ...]) -> int:
-        """The size of publications none of which can be known: their publisher's numbers only rise.
+        """Return the size of publications that are certainly new: numbers of a sequence only rise.
 
-        So nobody has to work out an id to tell. 0 where it is not certain: then ids decide
-        (``take``).
+        No id is computed for it. 0 if it is not certain: then ids decide (``take``).
         """
-        newest, publisher = self._numbers(), publications[0].publisher
-        last, size = newest.get(publisher, -1), 0
+        publisher, first = publications[0].publisher, publications[0].seq
+        last, size = self._numbers().get((publisher, first >> COUNTER_BITS), -1), 0
+        end = min(((first >> COUNTER_BITS) + 1) << COUNTER_BITS, SEQ_BELIEVED_MAX)
         for each in publications:  # for every publication that comes: one look at each
             payload = each.payload
             if payload is None or each.publisher != publisher or each.time < 0:
                 return 0
-            if not last < each.seq < SEQ_BELIEVED_MAX:
+            if not last < each.seq < end:
                 return 0
             last = each.seq
             size += each.size_bytes if each.key or each.headers else OVERHEAD_BYTES + len(payload)
@@ -311,7 +323,8 @@ class Holdings:
     def note_unstored(self, publications: tuple[Publication, ...]) -> None:
         """Unseen publications of one publisher were delivered: they are known from now on."""
         last = publications[-1]
-        self._numbers()[last.publisher] = last.seq
+        self._numbers()[last.publisher, last.seq >> COUNTER_BITS] = last.seq
+        self._own.see(last.publisher, last.seq)
 
     def keep(self, publications: tuple[Publication, ...], out: Outbox, *, size_bytes: int) -> None:
         """Store and index publications that were handed over, in the same order."""

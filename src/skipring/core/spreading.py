@@ -189,10 +189,9 @@ class Spreading:
             yield publications[start:]
 
     def _publication(self, event: PublishRequested) -> Publication:
-        publisher = event.publisher if event.publisher is not None else self._ring.node
         return Publication(
-            publisher=publisher,
-            seq=event.seq if event.seq is not None else self._holdings.next_seq(publisher),
+            publisher=event.publisher if event.publisher is not None else self._ring.node,
+            seq=event.seq if event.seq is not None else self._holdings.next_seq(event.time),
             payload=event.payload,
             time=event.time,
             key=event.key,

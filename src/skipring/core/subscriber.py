@@ -64,7 +64,7 @@ class Subscriber:
         "wants",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (each is named, and most can be left out)
         self,
         node: NodeId,
         *,
@@ -73,6 +73,7 @@ class Subscriber:
         config: ProtocolConfig,
         archive: Archive | None = None,
         wants: bool = True,
+        incarnation: int = 0,
     ) -> None:
         self.node = node
         self.wants = wants  # S2: what the application wants is input, not protocol state
@@ -82,7 +83,7 @@ class Subscriber:
         self._shortcuts = Shortcuts(self._ring)
         self._silence = Silence(config)
         self._digest = TreeDigest(config)
-        holdings = Holdings(topic, archive)
+        holdings = Holdings(topic, archive, node=node, incarnation=incarnation)
         self._circulation = Circulation(self._ring, self._shortcuts, holdings, config)
 
     def handle(self, event: Event) -> list[Effect]:
@@ -310,6 +311,11 @@ class Subscriber:
     def count(self) -> int:
         """How many publications are kept; less is done for it than for the trie's length."""
         return self._circulation.holdings.count
+
+    @property
+    def incarnations_ahead(self) -> int:
+        """How many incarnations of this node's name are ahead of the clock, and ignored."""
+        return self._circulation.holdings.incarnations_ahead
 
     def offset_of(self, key: bytes) -> int | None:
         """Where the publication with an id is kept, or None; nothing is indexed for it."""

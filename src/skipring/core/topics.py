@@ -33,8 +33,10 @@ class SubscriberTopics:
         rng: Random,
         config: ProtocolConfig,
         open_archive: Callable[[TopicId], Archive] = lambda _: MemoryArchive(),
+        incarnation: int = 0,
     ) -> None:
         self._node = node
+        self._incarnation = incarnation
         self._rng = rng
         self._config = config
         self._open_archive = open_archive
@@ -65,8 +67,11 @@ class SubscriberTopics:
             config=self._config,
             archive=self._open_archive(topic) if joins else None,
             wants=False,
+            incarnation=self._incarnation,
         )
         if joins:
+            if self._incarnation:  # a topic that is left and joined again counts anew
+                self._incarnation += 1
             machine.recover()
             self._machines[topic] = machine
         return machine

@@ -14,6 +14,8 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from skipring.core.peers import NodeId
 from skipring.runtime.addresses import AddressBook, join_address, supervisor_at
 from skipring.runtime.link import HANDSHAKE_REASONS, Link
@@ -92,8 +94,7 @@ class Links:
         """
         bound = await self._doors.open(host, port)
         address = join_address(*bound)
-        name, role = self._greeting.node, self._greeting.role
-        self._greeting = Greeting(node=name, address=advertised or address, role=role)
+        self._greeting = replace(self._greeting, address=advertised or address)
         return address
 
     def send(self, to: NodeId, frame: bytes) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
+from time import time_ns
 from typing import Final, Self
 
 from skipring.core.effects import Confirmed, Deliver, Effect, Left, Origin, Send
@@ -29,6 +31,7 @@ from skipring.core.messages import (
     SetConfiguration,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.core.sequences import RANDOM_BITS, incarnation_at
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
@@ -44,6 +47,7 @@ from skipring.runtime.inspection import NOT_A_MEMBER, answer
 from skipring.runtime.journal import Journals
 from skipring.runtime.keeping import Deliverer, Keeping
 from skipring.runtime.links import Links
+from skipring.runtime.logs import Rarely, logger
 from skipring.runtime.membership import Membership
 from skipring.runtime.offering import offer, offer_deliveries
 from skipring.runtime.outgoing import Outgoing
@@ -89,6 +93,8 @@ LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accu
 _BRINGING: Final = frozenset({PublishNew, PublishMany, Publications})
 _ASKING: Final = frozenset({CheckTrie, CheckAndPublish, *REQUEST_TYPES})
 
+_LOG: Final = logger("node")
+
 Confirmer = Callable[[TopicId, Confirmed], None]
 
 
@@ -106,11 +112,16 @@ class Node:
         trace: DeliveryTrace | None = None,
     ) -> None:
         self.name = name
+        incarnation = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
         self._advertised = settings.advertised
         self._keeping = Keeping(deliver, self._on_effect, store, trace)
         self.on_confirmed: Confirmer | None = None  # who wants to hear of confirmations
         self._topics = SubscriberTopics(
-            name, rng=rng, config=settings.config, open_archive=self._keeping.open_archive
+            name,
+            rng=rng,
+            config=settings.config,
+            open_archive=self._keeping.open_archive,
+            incarnation=incarnation,
         )
         book = AddressBook()
         self._journals = Journals(self._topics)
@@ -122,10 +133,11 @@ class Node:
             keep=self._keeping.carry_out,
             answer=self._on_runtime_message,
         )
+        self._rarely = Rarely(_LOG)
         self._watch = Watch()
         self._tick_s = settings.tick_s
         self._last_tick: float | None = None
-        greeting = Greeting(node=name, address="", role=Role.NODE)
+        greeting = Greeting(node=name, address="", role=Role.NODE, incarnation=incarnation)
         self.is_chaotic = settings.is_chaotic
         self.on_crash: Callable[[], None] = kill_process  # who is told to end at once
         make_links = SeverableLinks if settings.is_chaotic else Links
@@ -227,7 +239,18 @@ class Node:
             self._outgoing.drop(number)
             raise
         self._outgoing.release(self.durability.durable)
+        self._report_incarnations(topic)
         return [publication.id for publications in made for publication in publications]
+
+    def _report_incarnations(self, topic: TopicId) -> None:
+        machine = self._topics.machine(topic)
+        if machine is not None and machine.incarnations_ahead:
+            self._rarely.warn(
+                "incarnations_ahead",
+                reason="numbers of this node's name are ahead of the clock and are ignored",
+                topic=topic,
+                count=machine.incarnations_ahead,
+            )
 
     def confirm(self, topic: TopicId) -> None:
         """Ask the ring neighbours in a topic whether they have all that we have (T19)."""

@@ -7,9 +7,9 @@ from itertools import chain
 from threading import Lock
 from typing import Final, NamedTuple
 
-from skipring.core.archive import newest_of
-from skipring.core.peers import NodeId, TopicId
+from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, Encoded, Publication
+from skipring.core.sequences import SequenceId, newest_of
 from skipring.storage.chain import LOST_ID, LogChain
 from skipring.storage.database import Mark, lost_ids
 from skipring.storage.packs import Draft, Pack, Segment
@@ -111,10 +111,10 @@ class StoredArchive:
         """All publications that can be read, in the order in which they came."""
         return (publication for _, publication in self.read_range(0, self.end))
 
-    def newest(self) -> dict[NodeId, int]:
-        """The largest number that each publisher's stored publications have, as far as believed.
+    def newest(self) -> dict[SequenceId, int]:
+        """Return the largest number of each sequence of the stored publications.
 
-        Those that were put aside count, if they can be read: their numbers have been used.
+        Quarantined ones count if they can be read: their numbers have been used.
         """
         return newest_of(number for segment in self._segments(0) for number in segment.numbers())
 

@@ -8,9 +8,9 @@ the other fields (a signature, a token) is ignored.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import MsgspecError, Struct
+from msgspec import Meta, MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import astuple
 
@@ -43,6 +43,7 @@ class Greeting(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     node: NodeId
     address: Address
     role: Role
+    incarnation: Annotated[int, Meta(ge=0, lt=1 << 40)] = 0  # of a node's process (decision 46)
 
 
 class _Opening(Struct, frozen=True, array_like=True, gc=False):

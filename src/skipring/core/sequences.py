@@ -1,0 +1,83 @@
+"""SequenceId numbers of publications: incarnations of publishers, and the next own number.
+
+A number is ``incarnation << 22 | counter``. A process takes a new incarnation at every start, so a
+process that has lost its disk, was restored from a backup or was cloned never gives one number to
+two publications (decision 46). The numbers of one incarnation are a *sequence*; they only rise.
+Incarnation 0 counts on from the stored numbers, as simulated worlds do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from skipring.core.peers import NodeId
+from skipring.core.publications import SEQ_BELIEVED_MAX
+
+COUNTER_BITS: Final = 22
+COUNTERS: Final = 1 << COUNTER_BITS
+RANDOM_BITS: Final = 14  # two starts within 16 s collide with probability 1/16,384
+TIME_BITS: Final = 26  # 34 years in units of 16 s
+START_US: Final = 1_704_067_200_000_000  # 2024-01-01, microseconds since the epoch
+UNIT_US: Final = 16_000_000
+TOLERANCE_US: Final = 60_000_000  # Guess: clocks of a cluster differ by less.
+
+SequenceId = tuple[NodeId, int]  # publisher and incarnation
+
+
+def incarnation_at(time_us: int, chance: int = (1 << RANDOM_BITS) - 1) -> int:
+    """Return the incarnation of a process that starts at a time, with 14 random bits."""
+    units = max(time_us - START_US, 0) // UNIT_US
+    return min(units, (1 << TIME_BITS) - 1) << RANDOM_BITS | chance
+
+
+def newest_of(numbers: Iterable[tuple[NodeId, int]]) -> dict[SequenceId, int]:
+    """Return the largest number of each sequence; numbers from 2^62 on count for nothing."""
+    newest: dict[SequenceId, int] = {}
+    for publisher, seq in numbers:
+        sequence = publisher, seq >> COUNTER_BITS
+        if newest.get(sequence, -1) < seq < SEQ_BELIEVED_MAX:
+            newest[sequence] = seq
+    return newest
+
+
+class OwnSequence:
+    """Issuer of one node's numbers in a topic; it never issues a number twice."""
+
+    __slots__ = ("_is_challenged", "_issued", "_node", "ahead", "incarnation")
+
+    def __init__(self, node: NodeId, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.ahead = 0  # incarnations of the own name that are ahead of the clock
+        self._node = node
+        self._issued = -1  # the last number of this incarnation
+        self._is_challenged = True  # stored numbers are to be compared before the first is issued
+
+    def see(self, publisher: NodeId, seq: int) -> None:
+        """Note the number of a publication; one of the own name may be another process's."""
+        if publisher == self._node and seq > self._issued:
+            self._is_challenged = True
+
+    def next(self, newest: dict[SequenceId, int], time_us: int) -> int:
+        """Issue the next number, given the newest of each sequence and the clock."""
+        if self._is_challenged or self._issued + 1 >= (self.incarnation + 1) << COUNTER_BITS:
+            self._renew(newest, time_us)
+        self._issued = max(self._issued + 1, self.incarnation << COUNTER_BITS)
+        newest[self._node, self.incarnation] = self._issued
+        return self._issued
+
+    def _renew(self, newest: dict[SequenceId, int], time_us: int) -> None:
+        """Take an incarnation above all others of the own name that the clock allows."""
+        limit = incarnation_at(time_us + TOLERANCE_US)
+        own = {i: last for (node, i), last in newest.items() if node == self._node}
+        self.ahead = sum(i > limit for i in own)
+        self._is_challenged = False
+        if self.incarnation == 0:
+            self._issued = max(self._issued, own.get(0, -1))
+            return
+        others = [i for i, last in own.items() if i <= limit and last > self._issued]
+        highest = max(others, default=-1)
+        is_full = self._issued + 1 >= (self.incarnation + 1) << COUNTER_BITS
+        if highest >= self.incarnation or is_full:
+            self.incarnation = max(highest, self.incarnation) + 1
+            self._issued = -1

@@ -1,0 +1,53 @@
+"""Numbers of a live node: each run takes an incarnation of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import skipring
+from skipring.core.sequences import COUNTER_BITS
+from skipring.testing import Cluster
+
+DEADLINE_S = 60.0
+
+
+async def numbers_of_a_run(cluster: Cluster, data_dir: Path | None) -> list[int]:
+    async with (
+        skipring.connect(cluster.url, name="ann", tick_s=0.05, data_dir=data_dir) as node,
+        node.subscribe(cluster.topic, start="new") as news,
+    ):
+        await news.publish_many([b"same", b"same"])
+        return [(await anext(news)).seq for _ in range(2)]
+
+
+@pytest.mark.parametrize("has_disk", [True, False], ids=["disk", "memory"])
+def test_restarted_publisher_issues_no_number_twice(tmp_path: Path, has_disk: bool) -> None:
+    async def scene() -> list[list[int]]:
+        async with asyncio.timeout(DEADLINE_S), Cluster(n=1) as cluster:
+            directory = tmp_path if has_disk else None
+            return [await numbers_of_a_run(cluster, directory) for _ in range(3)]
+
+    runs = asyncio.run(scene())
+    assert len({seq for numbers in runs for seq in numbers}) == 6
+    assert all(one + 1 == other for one, other in runs)
+    assert len({numbers[0] >> COUNTER_BITS for numbers in runs}) == 3
+
+
+def test_topic_that_is_joined_again_continues_with_other_numbers() -> None:
+    async def scene() -> set[int]:
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            Cluster(n=1) as cluster,
+            skipring.connect(cluster.url, name="ann", tick_s=0.05) as node,
+        ):
+            seen = set()
+            for _ in range(2):
+                async with node.subscribe("other", start="new") as other:
+                    await other.publish(b"same")
+                    seen.add((await anext(other)).seq)
+            return seen
+
+    assert len(asyncio.run(scene())) == 2
