@@ -82,10 +82,10 @@ def test_one_that_cannot_be_reached_is_tried_ever_more_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(partner_module, "BACK_OFF_S", 1e-6)
-    monkeypatch.setattr(partner_module, "BACK_OFF_MAX_S", 4e-6)
 
     async def scene() -> None:
         async with hosts("a") as (a,):
+            a.links.back_off_max_s = 4e-6
             limits: list[float] = []
 
             def uniform(low: float, high: float) -> float:
