@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from random import Random
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from skipring.core.claims import Claim, Summary
 from skipring.core.config import Rule, Rules
 from skipring.core.effects import Left
 from skipring.core.events import (
@@ -46,8 +48,10 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import SUPERVISOR, Link, Peer
+from skipring.core.prefixes import ALL, Prefix
+from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SubscriberState
-from skipring.core.subscriber import asks_supervisor
+from skipring.core.subscriber import Subscriber, asks_supervisor
 from skipring.core.topology import legitimate_state
 from tests.support.machines import (
     FAST,
@@ -295,6 +299,51 @@ def test_R9_the_wrap_edge_is_watched_as_well() -> None:
         tick(machine)
     assert machine.state().silence["z"] == SilenceState(0, 8, pending=True)
     assert machine.state().silence["a"].pending is False
+
+
+# -- derived values ----------------------------------------------------------------------------
+
+
+def wrong_chains(machine: Subscriber) -> None:
+    chains = machine._shortcuts._chains
+    assert chains is not None
+    surplus = (*chains.slots, label("0001"))
+    machine._shortcuts._chains = replace(chains, slots=surplus, parent=None, left_end=None)
+
+
+def wrong_weight(machine: Subscriber) -> None:
+    machine._digest._weight += 1
+
+
+def wrong_tree_edges(machine: Subscriber) -> None:
+    spreading = machine._circulation.spreading
+    spreading._edges, spreading._levels, spreading._view = ["x", None], 60, 7
+
+
+def wrong_claims(machine: Subscriber) -> None:
+    root = machine.trie.root
+    machine._circulation._repair._claims = (Claim.make(ALL, [Summary(Prefix(3, 5), root)]),)
+
+
+@pytest.mark.parametrize("corrupt", [wrong_chains, wrong_weight, wrong_tree_edges, wrong_claims])
+@pytest.mark.parametrize("ticks", [-(10**30), 0, 1, 15, 10**30])
+def test_wrong_derived_values_are_gone_after_16_ticks(
+    corrupt: Callable[[Subscriber], None], ticks: int
+) -> None:
+    news = [Publication(publisher="p", seq=seq, payload=b"x").settled("news") for seq in (0, 1)]
+    machines = [subscriber(replace(QUARTER, publications=tuple(news))) for _ in range(2)]
+    for machine in machines:
+        tick(machine)
+    right, wrong = machines
+    corrupt(wrong)
+    wrong._audit_ticks = ticks
+    for _ in range(16 + 6):  # for 6 more a node whose view seems new floods
+        tick(right)
+        tick(wrong)
+    assert wrong.state() == right.state()
+    hello = PublishRequested(payload=b"hello")
+    assert give(wrong, hello) == give(right, hello)
+    assert tick(wrong) == tick(right)
 
 
 # -- R11: waking others ------------------------------------------------------------------------

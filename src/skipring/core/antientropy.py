@@ -150,6 +150,10 @@ class AntiEntropy:
         """Index and hash a slice of what has come."""
         self._holdings.work_off(self._config.hashed_ids)
 
+    def drop_derived(self) -> None:
+        """Let the claim about the root be made again: memory may be corrupted."""
+        self._claims = ()
+
     def note_difference(self) -> None:
         """Something is new here or there: compare again soon (T18)."""
         self._period = 1

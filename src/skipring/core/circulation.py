@@ -73,6 +73,11 @@ class Circulation:
         if self._config.repairs:
             self._repair.on_tick(self._partners(ring_neighbours, out), rng, out)
 
+    def drop_derived(self) -> None:
+        """Let derived values be worked out again: memory may be corrupted."""
+        self.spreading.drop_derived()
+        self._repair.drop_derived()
+
     def _partners(self, ring_neighbours: list[NodeId], out: Outbox) -> list[NodeId]:
         """With whom to compare tries in this tick (R16); nobody, while much is on its way."""
         if self.spreading.is_stirred:

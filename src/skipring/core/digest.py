@@ -56,6 +56,10 @@ class TreeDigest:
                 out.send(parent, Digest(me.node, total))
         return total
 
+    def drop_derived(self) -> None:
+        """Let our own weight be worked out again: memory may be corrupted."""
+        self._own = None
+
     def on_digest(self, message: Digest) -> None:
         """Remember what a node said; whether it is a child shows at the next tick."""
         if message.node in self.heard or len(self.heard) < self._config.digest_senders_max:

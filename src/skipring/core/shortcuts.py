@@ -60,6 +60,10 @@ class Shortcuts:
             known = self._chains = chains_around(me.label, before, after)
         return known
 
+    def drop_derived(self) -> None:
+        """Let the chains be worked out again: memory may be corrupted."""
+        self._chains = None
+
     def _hold(self, labels: tuple[Label, ...], out: Outbox) -> None:
         """Keep the slots that are still wanted, open the missing ones, drop the rest (C5)."""
         before = self.slots

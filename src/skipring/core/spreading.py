@@ -145,6 +145,11 @@ class Spreading:
         """
         return self._news_ticks % self._config.news_ticks != 0
 
+    def drop_derived(self) -> None:
+        """Let tree edges, routes and levels be worked out again: memory may be corrupted."""
+        self._edges = self._routes = None
+        self._levels = self._found_levels()
+
     def look_again(self) -> None:
         """Something has happened that may have changed our view."""
         self._is_view_sure = False
@@ -160,8 +165,12 @@ class Spreading:
         if view != self._view:
             self._view, self._calm_ticks = view, 0
             self._edges = None
-            known = (ring.me, *ring.neighbours, ring.wrap)
-            self._levels = max((each.label.length for each in known if each is not None), default=0)
+            self._levels = self._found_levels()
+
+    def _found_levels(self) -> int:
+        ring = self._ring
+        known = (ring.me, *ring.neighbours, ring.wrap)
+        return max((each.label.length for each in known if each is not None), default=0)
 
     def _is_calm(self) -> bool:
         """True if our view, as last looked at, is log n + 4 ticks old; n seen from our place."""

@@ -53,6 +53,7 @@ class Subscriber:
     """One node's part in the skip ring of one topic."""
 
     __slots__ = (
+        "_audit_ticks",
         "_circulation",
         "_config",
         "_digest",
@@ -84,6 +85,7 @@ class Subscriber:
         self._digest = TreeDigest(config)
         holdings = Holdings(topic, archive)
         self._circulation = Circulation(self._ring, self._shortcuts, holdings, config)
+        self._audit_ticks = 0  # since derived values were dropped
 
     def handle(self, event: Event) -> list[Effect]:
         """React to one event."""
@@ -135,6 +137,7 @@ class Subscriber:
         if not self.wants:
             out.send(SUPERVISOR, Unsubscribe(self.node))  # S2: until we are let go
         ring, rules = self._ring, self._config.rules
+        self._audit()
         ring.on_tick(me, out)
         pred, succ = ring.pred, ring.succ
         chains = self._shortcuts.on_tick(me, pred, succ, out)
@@ -146,6 +149,18 @@ class Subscriber:
         if self._asks_by_chance(me.label) or alarmed:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
         self._circulation.on_tick(self.ring_neighbours(), self._rng, out)
+
+    def _audit(self) -> None:
+        """Drop all derived values at every 16th tick, so that wrong ones do not stay.
+
+        The next use derives them again, at the cost of a change of label: so a wrong one is gone
+        after ``audit_ticks`` ticks (``test_wrong_derived_values_are_gone_after_16_ticks``).
+        """
+        self._audit_ticks = (self._audit_ticks + 1) % self._config.audit_ticks
+        if self._audit_ticks == 0:
+            self._shortcuts.drop_derived()
+            self._digest.drop_derived()
+            self._circulation.drop_derived()
 
     def neighbours(self) -> list[NodeId]:
         """Everybody we have an edge to, the ring neighbours first."""

@@ -114,7 +114,7 @@ class Supervisor:
             self._calm_ticks = 0  # the sum has to settle again before it can accuse anybody
         for _ in range(min(rounds, n)):  # S6: none if n = 0
             self._answer(self.roster.advance(), out)
-        if self.roster.audit():
+        if self.roster.audit(self._config.audited_slots):
             self._note_change(self.roster.nodes, out)
         self._answer_queue(out)
 
