@@ -55,7 +55,9 @@ from skipring.core.subscriber import Subscriber, asks_supervisor
 from skipring.core.topology import legitimate_state
 from tests.support.machines import (
     FAST,
+    FIXED,
     ME,
+    PAPER,
     Scripted,
     asked,
     deliver,
@@ -362,11 +364,19 @@ def test_R11_everybody_is_woken_once_and_never_oneself_or_the_supervisor() -> No
 
 def test_R11_one_without_a_label_wakes_nobody() -> None:
     assert deliver(subscriber(unlabelled(QUARTER)), UNRECORDED) == [SUBSCRIBE]
-    assert deliver(subscriber(QUARTER, rules=without(Rule.WAKE)), UNRECORDED) == [SUBSCRIBE]
 
 
 def test_R11_one_that_leaves_wakes_nobody() -> None:
     assert deliver(subscriber(leaving(QUARTER)), UNRECORDED) == []
+
+
+@pytest.mark.parametrize("rules", [PAPER, FIXED, without(Rule.WAKE)])
+def test_without_R11_unrecorded_node_asks_about_left_right_and_ring(rules: Rules) -> None:
+    state = replace(QUARTER, ring=peer("1", "y"))
+    machine = subscriber(state, rules=rules)
+    assert deliver(machine, UNRECORDED) == [*asked("a", "z", "y"), SUBSCRIBE]
+    assert deliver(machine, UNRECORDED) == [SUBSCRIBE]  # it has asked already
+    assert deliver(subscriber(leaving(state), rules=rules), UNRECORDED) == asked("a", "z", "y")
 
 
 # -- R14: the digest ---------------------------------------------------------------------------

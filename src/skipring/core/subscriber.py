@@ -214,18 +214,22 @@ class Subscriber:
             self._silence.confirm(peer.node for peer in named if peer is not None)
 
     def _on_unrecorded(self, out: Outbox) -> None:
-        """The supervisor does not know us: go if we wanted to, else subscribe at once (S2)."""
-        was_labelled = self._ring.me is not None
+        """SetData(⊥, ⊥, ⊥): leave if the application wants to, else subscribe at once (S2).
+
+        Algorithm 4 asks about left, right and ring. With R11 one that stays asks about its
+        shortcuts as well, and one that leaves asks about nobody: S11 tells its neighbours.
+        """
+        was_labelled, wakes = self._ring.me is not None, self._config.rules.wake
         self._ring.me = None
-        if not self.wants:
+        if was_labelled and (self.wants or not wakes):
+            for node in self.neighbours() if wakes else self.ring_neighbours():
+                out.ask(node)
+        if self.wants:
+            out.send(SUPERVISOR, Subscribe(self.node))
+        else:
             self._forget_all()
             self._circulation.settle(out)
             out.effects.append(Left())
-            return
-        if was_labelled and self._config.rules.wake:
-            for node in self.neighbours():
-                out.ask(node)  # R11: they may be as unrecorded as we are
-        out.send(SUPERVISOR, Subscribe(self.node))
 
     def _on_check_label(self, message: CheckLabel, out: Outbox) -> None:
         self._silence.hear(message.sender.node)
