@@ -81,7 +81,7 @@ def test_S9_a_clean_database_is_taken_over_as_it_is_and_nobody_must_hear_of_it()
     roster = Roster()
     clean = (("0", "c"), ("1", "a"), ("01", "b"))
     roster.load(clean, 2)
-    assert roster.is_loaded
+    assert not roster.is_loaded
     assert roster.database() == clean
     assert roster.repair() == []
     assert not roster.is_loaded

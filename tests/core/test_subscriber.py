@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from skipring.core.claims import Claim, Summary
 from skipring.core.config import Rule, Rules
-from skipring.core.effects import Left
+from skipring.core.effects import Left, Store
 from skipring.core.events import (
     ConfirmRequested,
     Event,
@@ -346,6 +346,17 @@ def test_wrong_derived_values_are_gone_after_16_ticks(
     hello = PublishRequested(payload=b"hello")
     assert give(wrong, hello) == give(right, hello)
     assert tick(wrong) == tick(right)
+
+
+def test_end_is_that_of_the_archive_at_every_event() -> None:
+    machine = subscriber(QUARTER)
+    holdings = machine._circulation.holdings
+    for offset in range(3):
+        ghost = Publication(publisher="x", seq=9, payload=b"x").settled("news")
+        holdings._end, holdings._kept = 70, (0, (ghost,) * 70)
+        effects = kept(machine, machine.handle(PublishRequested(payload=b"hello")))
+        assert [each.offset for each in effects if isinstance(each, Store)] == [offset]
+    assert [each.publisher for each in machine.publications] == [ME] * 3
 
 
 # -- R11: waking others ------------------------------------------------------------------------

@@ -7,7 +7,7 @@ paper's own form, a multiset of (label, node) pairs; ``repair`` turns it into th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import UNRECORDED, SetConfiguration
@@ -54,10 +54,11 @@ class Roster:
     def digest(self) -> int:
         """The sum of the weights of all members, to compare with the ring's own (R14)."""
         if self._digest is None:
-            self._digest = (
-                sum(self._peer(index).weight for index in range(len(self._nodes))) % CIRCLE
-            )
+            self._digest = self._sum_of_weights()
         return self._digest
+
+    def _sum_of_weights(self) -> int:
+        return sum(self._peer(index).weight for index in range(len(self._nodes))) % CIRCLE
 
     def configuration_of(self, node: NodeId) -> SetConfiguration:
         """The triple (pred, label, succ) of a node; without a label if it is not recorded (S1)."""
@@ -133,10 +134,39 @@ class Roster:
     # -- repair ----------------------------------------------------------------------------
 
     def load(self, database: Iterable[tuple[str, NodeId | None]], cursor: int) -> None:
-        """Take over a database in the paper's form, however corrupted."""
-        self._loaded = tuple(database)
+        """Take over a database in the paper's form, however corrupted; a clean one at once."""
+        loaded = tuple(database)
         self.cursor = cursor
-        self._replace([])
+        nodes = [node for _, node in loaded if node is not None and node != SUPERVISOR]
+        is_clean = len(set(nodes)) == len(loaded) and all(
+            Label.nth(index).bits == bits for index, (bits, _) in enumerate(loaded)
+        )
+        self._loaded = None if is_clean else loaded
+        self._replace(nodes if is_clean else [])
+
+    def load_audit(
+        self, digest: int | None, audited: int, audited_sum: int, index: Mapping[NodeId, int] | None
+    ) -> None:
+        """Take over what is derived from a clean database, however wrong."""
+        if self._loaded is None:
+            self._digest, self._audited, self._audited_sum = digest, audited, audited_sum
+            self._index = dict(index) if index is not None else self._index
+
+    @property
+    def audited(self) -> tuple[int, int]:
+        """How many slots the audit has compared in this pass, and the sum of their weights."""
+        return self._audited, self._audited_sum
+
+    @property
+    def wrong_digest(self) -> int | None:
+        """The digest, if it is not the sum over the members."""
+        is_right = self._digest is None or self._digest == self._sum_of_weights()
+        return None if is_right else self._digest
+
+    @property
+    def wrong_index(self) -> Mapping[NodeId, int] | None:
+        """The index, if it is not the inverse of the list."""
+        return None if self._index == _inverse(self._nodes) else self._index
 
     def database(self) -> tuple[tuple[str, NodeId | None], ...]:
         """The database in the paper's form; as it was loaded while not yet repaired."""
@@ -186,9 +216,13 @@ class Roster:
 
     def _replace(self, nodes: list[NodeId]) -> None:
         self._nodes = nodes
-        self._index = {node: index for index, node in enumerate(nodes)}
+        self._index = _inverse(nodes)
         self._digest = None
         self._audited = self._audited_sum = 0
+
+
+def _inverse(nodes: Sequence[NodeId]) -> dict[NodeId, int]:
+    return {node: index for index, node in enumerate(nodes)}
 
 
 def _lowest_labels(

@@ -7,7 +7,10 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, ClassVar, assert_never
 
+from msgspec.structs import replace
+
 from skipring.core.archive import Archive
+from skipring.core.chains import Chains
 from skipring.core.circulation import Circulation
 from skipring.core.config import ProtocolConfig
 from skipring.core.digest import TreeDigest
@@ -45,7 +48,7 @@ from skipring.core.publications import Publication
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.silence import Silence
-from skipring.core.state import SilenceState, SubscriberState
+from skipring.core.state import SilenceState, SubscriberMemory, SubscriberState
 from skipring.core.trie import PublicationTrie
 
 
@@ -90,6 +93,7 @@ class Subscriber:
     def handle(self, event: Event) -> list[Effect]:
         """React to one event."""
         out = Outbox()
+        self._circulation.holdings.let_go()
         match event:
             case Received():
                 self._on_received(event, out)
@@ -111,7 +115,6 @@ class Subscriber:
                 pass  # section 3.3: one failure detector, at the supervisor, is enough
             case _:
                 assert_never(event)
-        self._circulation.holdings.let_go()
         return out.effects
 
     def _on_received(self, event: Received, out: Outbox) -> None:
@@ -311,6 +314,16 @@ class Subscriber:
         return self._shortcuts.slots
 
     @property
+    def chains(self) -> Chains | None:
+        """The shortcut chains as remembered."""
+        return self._shortcuts.remembered
+
+    @property
+    def unkept(self) -> tuple[Publication, ...]:
+        """The publications that were delivered and are to be kept."""
+        return self._circulation.spreading.unkept
+
+    @property
     def silence(self) -> dict[NodeId, SilenceState]:
         """How long ring neighbours have been silent (R9)."""
         return self._silence.states()
@@ -352,8 +365,8 @@ class Subscriber:
     def settle(self) -> list[Effect]:
         """Store and index what was delivered already."""
         out = Outbox()
-        self._circulation.settle(out)
         self._circulation.holdings.let_go()
+        self._circulation.settle(out)
         return out.effects
 
     def recover(self) -> None:
@@ -372,11 +385,24 @@ class Subscriber:
             silence=self.silence,
             digests=dict(self.digests),
             publications=self.publications,
-            hashes=self.trie.wrong_digests(),
+            hashes=self._circulation.holdings.indexed.wrong_digests(),
         )
 
+    def memory(self) -> SubscriberMemory | None:
+        """The machine's other variables as a value; None if they are those of a new machine."""
+        memory = replace(
+            self._circulation.memory(),
+            audit_ticks=self._audit_ticks,
+            chains=self._shortcuts.wrong_chains(),
+            weight=self._digest.wrong_weight,
+        )
+        return memory if memory != SubscriberMemory() else None
+
     def load(self, state: SubscriberState) -> None:
-        """Take over any state, however wrong; its publications are those of the archive."""
+        """Take over any state, however wrong; its publications are those of the archive.
+
+        Without a memory the variables that belong to it stay as they are.
+        """
         self.wants = state.member
         self._ring.me = Peer(state.label, self.node) if state.label is not None else None
         self._ring.neighbours = [state.left, state.right]
@@ -387,6 +413,12 @@ class Subscriber:
         self._digest.load(state.digests)
         self._circulation.recover(state.hashes)
         self._circulation.spreading.look_again()
+        if state.memory is not None:
+            self._audit_ticks = state.memory.audit_ticks
+            self._shortcuts.load(state.memory.chains)
+            self._digest.load_weight(self._ring.me, state.memory.weight)
+            self._circulation.load(state.memory)
+            self._circulation.holdings.indexed.corrupt(state.hashes)
 
 
 def asks_supervisor(label: Label, rng: Random, *, rare: bool) -> bool:
