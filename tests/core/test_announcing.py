@@ -12,6 +12,7 @@ from skipring.core.holdings import Holdings
 from skipring.core.messages import IHave, Message, Want
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
+from skipring.core.state import AnnouncingState, MissingState
 from tests.support.machines import ME, TOPIC, sent
 
 NEIGHBOURS = ["a", "b"]
@@ -157,3 +158,21 @@ def test_who_has_much_to_index_neither_looks_nor_asks(monkeypatch: pytest.Monkey
     monkeypatch.setattr("skipring.core.holdings.FAR_BEHIND", 1)
     assert edges.wanted() == []
     assert not edges.is_indexed
+
+
+# -- corrupted memory --------------------------------------------------------------------------
+
+
+def test_wrong_count_of_announcements_is_gone_after_a_flush() -> None:
+    edges = Edges()
+    edges.announcing._heard_of = 10**9
+    edges.flush()
+    edges.hear("a", SOME[0], is_all_kept=False)
+    assert edges.wanted() == [short(SOME[0])]
+
+
+def test_number_of_flushes_to_wait_for_is_not_believed_beyond_the_configured_one() -> None:
+    edges = Edges(want_flushes=2)
+    start = SOME[0].id[:8]
+    edges.announcing.load(AnnouncingState(missing={start: MissingState("a", 3, 10**9)}))
+    assert [edges.wanted() for _ in range(3)] == [[], [{start}], []]

@@ -81,7 +81,7 @@ def test_S9_a_clean_database_is_taken_over_as_it_is_and_nobody_must_hear_of_it()
     roster = Roster()
     clean = (("0", "c"), ("1", "a"), ("01", "b"))
     roster.load(clean, 2)
-    assert roster.is_loaded
+    assert not roster.is_loaded
     assert roster.database() == clean
     assert roster.repair() == []
     assert not roster.is_loaded
@@ -133,28 +133,43 @@ def test_S4_who_is_alone_under_its_lowest_label_keeps_it_if_it_is_small_enough(
 
 
 def test_S9_the_audit_finds_a_list_that_contradicts_itself_when_it_comes_to_the_slot() -> None:
-    roster = roster_of("abcd", cursor=2)
-    assert not roster.audit()
+    roster = roster_of("abcd")
     roster._nodes[3] = "a"
-    assert not roster.audit()
-    roster.cursor = 3
-    assert roster.audit()
+    assert [roster.audit(1) for _ in range(4)] == [False, False, False, True]
     assert list(roster.nodes) == ["a", "b", "c"]
     assert [roster.configuration_of(node).label for node in roster.nodes] == [
         Label.nth(index) for index in range(3)
     ]
-    assert not roster.audit()
+    assert not roster.audit(1)
 
 
 def test_S9_the_audit_finds_surplus_entries_of_the_index() -> None:
     roster = roster_of("ab")
     roster._index["ghost"] = 7
-    assert roster.audit()
+    assert roster.audit(1)
     assert "ghost" not in roster
 
 
+def test_S9_the_audit_drops_the_supervisor_from_the_list() -> None:
+    roster = roster_of(["a", SUPERVISOR, "b"])
+    assert roster.audit(3)
+    assert list(roster.nodes) == ["a", "b"]
+
+
+@pytest.mark.parametrize("wrong", [-1, 0, 2, 7])
+def test_S9_node_that_is_not_at_its_indexed_place_is_not_recorded(wrong: int) -> None:
+    roster = roster_of("abc")
+    roster._index["b"] = wrong
+    assert "b" not in roster
+    assert roster.label_of("b") is None
+    assert roster.configuration_of("b") == UNRECORDED
+    assert roster.remove("b") == []
+    assert roster.audit(3)
+    assert roster.label_of("b") == Label.nth(1)
+
+
 def test_S9_an_empty_roster_has_nothing_to_audit() -> None:
-    assert not Roster().audit()
+    assert not Roster().audit(1)
 
 
 # -- configurations ----------------------------------------------------------------------------
@@ -198,7 +213,7 @@ def test_S6_any_cursor_is_taken_modulo_n(cursor: int) -> None:
     assert roster.advance() == "abc"[(cursor + 1) % 3]
     assert 0 <= roster.cursor < 3
     roster = roster_of("abc", cursor)
-    assert not roster.audit()
+    assert not roster.audit(1)
 
 
 # -- changes -----------------------------------------------------------------------------------
@@ -275,6 +290,39 @@ def test_R14_the_digest_follows_every_change_of_the_roster(
             roster.add(node)
         elif not joins:
             roster.remove(node)
+        assert roster.digest == recomputed(roster)
+
+
+def audits_until_right(roster: Roster, slots: int) -> int:
+    """How many audits it takes until the digest is the sum over the members."""
+    for count in range(1000):
+        if roster.digest == recomputed(roster):
+            return count
+        assert not roster.audit(slots)
+    pytest.fail("the digest stays wrong")
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 40])
+@pytest.mark.parametrize("place", [-5, 0, 3, 10**9])
+def test_wrong_digest_is_replaced_within_two_passes_of_the_audit(n: int, place: int) -> None:
+    roster = roster_of(LETTERS[:n])
+    roster._digest = 7
+    assert audits_until_right(roster, 8) == -(-n // 8)
+    roster._digest, roster._audited, roster._audited_sum = 7, place, 99
+    assert audits_until_right(roster, 8) <= 2 * -(-n // 8)
+
+
+@unhurried
+@given(st.lists(st.sampled_from([*"abcdef", "audit"]), max_size=30))
+def test_digest_of_the_audit_follows_changes_of_the_roster(steps: list[str]) -> None:
+    roster = roster_of("abc")
+    for step in steps:
+        if step == "audit":
+            assert not roster.audit(2)
+        elif step in roster:
+            roster.remove(step)
+        else:
+            roster.add(step)
         assert roster.digest == recomputed(roster)
 
 

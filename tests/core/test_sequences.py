@@ -102,6 +102,21 @@ def test_numbers_from_2_to_the_62_on_count_for_nothing() -> None:
 numbers = st.integers(0, SEQ_BELIEVED_MAX - 1)
 
 
+@given(numbers, st.integers(1, (1 << 40) - 1), st.booleans(), st.integers(0, 9))
+def test_corrupt_issuer_issues_new_numbers_below_the_clock(
+    issued_last: int, incarnation: int, is_challenged: bool, ahead: int
+) -> None:
+    own, newest = OwnSequence("ann", CURRENT), {}
+    known = set(issued(own, newest, 3))
+    own._issued, own.incarnation = issued_last, incarnation
+    own._is_challenged, own.ahead = is_challenged, ahead
+    first, second = issued(own, newest, 2)
+    assert first not in known
+    if incarnation << COUNTER_BITS != issued_last + 1:  # else it looks like an unused incarnation
+        assert first >> COUNTER_BITS <= incarnation_at(NOW_US + TOLERANCE_US) + 1
+    assert second == first + 1
+
+
 @given(st.lists(numbers, max_size=20), st.lists(numbers, max_size=20))
 def test_no_number_is_issued_twice_whatever_arrives(stored: list[int], arrives: list[int]) -> None:
     newest = newest_of(("ann", seq) for seq in stored)

@@ -794,3 +794,31 @@ def test_with_the_tree_broken_the_tries_bring_the_rest() -> None:
         run_rounds(world, RandomOrder(), 1)
     assert has_all_publications(world)
     assert world.deliveries.by_origin[Origin.REPAIR] > 0
+
+
+# -- corrupted memory --------------------------------------------------------------------------
+
+
+def test_wrong_count_of_arrivals_is_gone_after_a_tick() -> None:
+    host = Host(settles_late=True)
+    spreading = host.machine._circulation.spreading
+    spreading._arrived, spreading._arrived_bytes = 10**9, -(10**9)
+    host.act(Tick())
+    effects = [*host.act(Received(PublishNew(made(0)), "j")), *host.act(Flush())]
+    (delivery,) = [each for each in effects if isinstance(each, Deliver)]
+    (stored,) = [each for each in effects if isinstance(each, Store)]
+    assert delivery.offset == stored.offset == 0
+
+
+def test_wrong_view_and_routes_are_gone_after_a_tick() -> None:
+    host = Host()
+    host.wait(CALM)
+    spreading = host.machine._circulation.spreading
+    route = type(spreading._route(None))
+    spreading._routes = {None: route(("x",), frozenset())}
+    spreading._is_view_sure, spreading._view = True, 7
+    host.act(Tick())
+    assert receivers(host.publish(), PublishNew) != ["x"]
+    assert sorted(receivers(host.publish(), PublishNew)) == ALL  # it seems new, so it floods
+    host.wait(CALM)
+    assert sorted(receivers(host.publish(), PublishNew)) == TREE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from random import Random
 
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from skipring.core.claims import Claim, Summary
 from skipring.core.config import Rule, Rules
-from skipring.core.effects import Left
+from skipring.core.effects import Left, Store
 from skipring.core.events import (
     ConfirmRequested,
     Event,
@@ -46,12 +48,16 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import SUPERVISOR, Link, Peer
+from skipring.core.prefixes import ALL, Prefix
+from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SubscriberState
-from skipring.core.subscriber import asks_supervisor
+from skipring.core.subscriber import Subscriber, asks_supervisor
 from skipring.core.topology import legitimate_state
 from tests.support.machines import (
     FAST,
+    FIXED,
     ME,
+    PAPER,
     Scripted,
     asked,
     deliver,
@@ -297,6 +303,62 @@ def test_R9_the_wrap_edge_is_watched_as_well() -> None:
     assert machine.state().silence["a"].pending is False
 
 
+# -- derived values ----------------------------------------------------------------------------
+
+
+def wrong_chains(machine: Subscriber) -> None:
+    chains = machine._shortcuts._chains
+    assert chains is not None
+    surplus = (*chains.slots, label("0001"))
+    machine._shortcuts._chains = replace(chains, slots=surplus, parent=None, left_end=None)
+
+
+def wrong_weight(machine: Subscriber) -> None:
+    machine._digest._weight += 1
+
+
+def wrong_tree_edges(machine: Subscriber) -> None:
+    spreading = machine._circulation.spreading
+    spreading._edges, spreading._levels, spreading._view = ["x", None], 60, 7
+
+
+def wrong_claims(machine: Subscriber) -> None:
+    root = machine.trie.root
+    machine._circulation._repair._claims = (Claim.make(ALL, [Summary(Prefix(3, 5), root)]),)
+
+
+@pytest.mark.parametrize("corrupt", [wrong_chains, wrong_weight, wrong_tree_edges, wrong_claims])
+@pytest.mark.parametrize("ticks", [-(10**30), 0, 1, 15, 10**30])
+def test_wrong_derived_values_are_gone_after_16_ticks(
+    corrupt: Callable[[Subscriber], None], ticks: int
+) -> None:
+    news = [Publication(publisher="p", seq=seq, payload=b"x").settled("news") for seq in (0, 1)]
+    machines = [subscriber(replace(QUARTER, publications=tuple(news))) for _ in range(2)]
+    for machine in machines:
+        tick(machine)
+    right, wrong = machines
+    corrupt(wrong)
+    wrong._audit_ticks = ticks
+    for _ in range(16 + 6):  # for 6 more a node whose view seems new floods
+        tick(right)
+        tick(wrong)
+    assert wrong.state() == right.state()
+    hello = PublishRequested(payload=b"hello")
+    assert give(wrong, hello) == give(right, hello)
+    assert tick(wrong) == tick(right)
+
+
+def test_end_is_that_of_the_archive_at_every_event() -> None:
+    machine = subscriber(QUARTER)
+    holdings = machine._circulation.holdings
+    for offset in range(3):
+        ghost = Publication(publisher="x", seq=9, payload=b"x").settled("news")
+        holdings._end, holdings._kept = 70, (0, (ghost,) * 70)
+        effects = kept(machine, machine.handle(PublishRequested(payload=b"hello")))
+        assert [each.offset for each in effects if isinstance(each, Store)] == [offset]
+    assert [each.publisher for each in machine.publications] == [ME] * 3
+
+
 # -- R11: waking others ------------------------------------------------------------------------
 
 
@@ -313,11 +375,19 @@ def test_R11_everybody_is_woken_once_and_never_oneself_or_the_supervisor() -> No
 
 def test_R11_one_without_a_label_wakes_nobody() -> None:
     assert deliver(subscriber(unlabelled(QUARTER)), UNRECORDED) == [SUBSCRIBE]
-    assert deliver(subscriber(QUARTER, rules=without(Rule.WAKE)), UNRECORDED) == [SUBSCRIBE]
 
 
 def test_R11_one_that_leaves_wakes_nobody() -> None:
     assert deliver(subscriber(leaving(QUARTER)), UNRECORDED) == []
+
+
+@pytest.mark.parametrize("rules", [PAPER, FIXED, without(Rule.WAKE)])
+def test_without_R11_unrecorded_node_asks_about_left_right_and_ring(rules: Rules) -> None:
+    state = replace(QUARTER, ring=peer("1", "y"))
+    machine = subscriber(state, rules=rules)
+    assert deliver(machine, UNRECORDED) == [*asked("a", "z", "y"), SUBSCRIBE]
+    assert deliver(machine, UNRECORDED) == [SUBSCRIBE]  # it has asked already
+    assert deliver(subscriber(leaving(state), rules=rules), UNRECORDED) == asked("a", "z", "y")
 
 
 # -- R14: the digest ---------------------------------------------------------------------------

@@ -583,3 +583,35 @@ def test_T10_a_scrub_of_an_emptied_trie_is_a_slice_too() -> None:
     place = trie._scrubbed
     assert trie.scrub(16) == []
     assert trie._scrubbed - place <= 16
+
+
+# -- counts and sizes that are wrong ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 3, 10**12])
+def test_scrub_counts_the_ids_again(count: int) -> None:
+    trie = hundred_ids()
+    trie._count = count
+    for _ in range(100):
+        trie.scrub(1)
+    assert len(trie) == 100
+
+
+def test_wrong_count_does_not_make_the_trie_larger_than_its_ids() -> None:
+    trie = hundred_ids()
+    bits = trie.bucket_bits
+    trie._count = 10**12
+    assert trie.add(b"x" * ID_BYTES, 100)
+    assert (len(trie), trie.bucket_bits) == (101, bits)
+
+
+def test_scrub_derives_the_size_of_the_trie_again() -> None:
+    trie = hundred_ids()
+    bits, root = trie.bucket_bits, trie.root
+    trie._bits = bits - 1
+    trie.scrub(1)
+    assert (trie.bucket_bits, trie.root) == (bits, root)
+
+
+def hundred_ids() -> PublicationTrie:
+    return trie_of([blake2b(bytes([at]), digest_size=ID_BYTES).digest() for at in range(100)])

@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from skipring.core.config import Mode, ProtocolConfig, Rule, Rules, Spread
+from skipring.core.config import Mode, ProtocolConfig, Rule, Spread
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
 from skipring.core.publications import Publication
@@ -85,8 +85,8 @@ class Stage:
 
     def mode(self, mode: str, *without: str) -> Iterator[str]:
         """``mode fast without R14``: the rules of an empty world."""
-        rules = Rules.of(Mode(mode), map(Rule, without[1:]))
-        self._world = self._world_of(NOBODY, ProtocolConfig(rules=rules))
+        config = ProtocolConfig.of(Mode(mode), map(Rule, without[1:]))
+        self._world = self._world_of(NOBODY, config)
         yield from ()
 
     def ring(self, *nodes: NodeId) -> Iterator[str]:

@@ -295,7 +295,14 @@ def test_a_run_does_not_end_before_the_last_round_in_which_something_is_publishe
 
 @pytest.mark.parametrize("spread", Spread)
 def test_the_configuration_spreads_as_the_scenario_says(spread: Spread) -> None:
-    assert make_scenario({"spread": spread.value}).config.spread is spread
+    for mode in Mode:
+        scenario = make_scenario({"spread": spread.value, "mode": mode.value})
+        assert scenario.config.spread is spread
+
+
+def test_mode_paper_floods_unless_the_scenario_says_otherwise() -> None:
+    spreads = [make_scenario({"mode": mode.value}).config.spread for mode in Mode]
+    assert spreads == [Spread.FLOOD, Spread.ADAPTIVE, Spread.ADAPTIVE]
 
 
 def test_an_island_depends_on_the_seed_alone() -> None:

@@ -7,6 +7,7 @@ itself may be referred to. Whatever it draws is of the form ``skipring-world/1``
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from random import Random
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -41,6 +42,7 @@ from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
 from skipring.core.prefixes import ALL, Prefix, apart
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.world.adversaries.memories import with_memories
 from skipring.world.snapshot import Parcel, Snapshot
 
 T = TypeVar("T")
@@ -225,10 +227,12 @@ def snapshots(
     crashed = [node for node in dead if node not in live]
     nodes = [*live, *crashed, SUPERVISOR]
     state = subscriber_states(nodes, publications_max)
-    return Snapshot(
+    snapshot = Snapshot(
         topic=TOPIC,
         supervisor=draw(supervisor_states(nodes)),
         subscribers={node: draw(state) for node in live},
         crashed=tuple(crashed),
         channels=tuple(draw(st.lists(parcels(nodes), max_size=parcels_max))),
     )
+    seed = draw(st.none() | st.integers(0, 2**16))
+    return with_memories(snapshot, Random(seed)) if seed is not None and live else snapshot

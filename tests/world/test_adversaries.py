@@ -11,9 +11,11 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
-from skipring.core.labels import HALF_CIRCLE, LABEL_BITS, Label
+from skipring.core.chains import chains_around
+from skipring.core.labels import CIRCLE, HALF_CIRCLE, LABEL_BITS, Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
     UNRECORDED,
@@ -28,7 +30,13 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
 from skipring.core.prefixes import ALL
-from skipring.core.state import SilenceState, SubscriberState
+from skipring.core.roster import Roster
+from skipring.core.state import (
+    SilenceState,
+    SubscriberMemory,
+    SubscriberState,
+    SupervisorMemory,
+)
 from skipring.core.topology import legitimate_state
 from skipring.world.adversaries import ADVERSARIES, legitimate_world, scatter
 from skipring.world.adversaries.arbitrary import MESSAGES
@@ -39,7 +47,7 @@ CODES = (
     *(f"A0{digit}" for digit in range(10)),
     *("A09b", "A10", "A11", "A12", "A13", "A14", "A15", "A16", "A17", "A18", "A18b", "A19"),
     *("A20", "A21", "A22", "A30", "A31", "A32", "A36", "A37", "A41", "A42", "A43", "A44"),
-    *("A45", "A46", "A47"),
+    *("A45", "A46", "A47", "A60", "A61", "A62", "A63", "A64", "A65", "A66"),
 )
 SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 64)
 LARGE = (16, 17, 64)
@@ -49,8 +57,12 @@ ILLEGITIMATE_FROM = dict.fromkeys(("A06", "A10", "A11", "A20", "A32", "A36", "A4
     "A41": 5,
     "A42": 5,
     "A45": 2,
+    "A60": 2,
+    "A61": 2,
+    "A62": 2,
 }
-LEGITIMATE = ("A13", "A19", "A47")  # wrong are only channels or publications
+# Wrong are only channels, publications or what machines remember.
+LEGITIMATE = ("A13", "A19", "A47", "A64", "A65")
 
 every_code = pytest.mark.parametrize("code", CODES)
 every_size = pytest.mark.parametrize("n", SIZES)
@@ -740,3 +752,70 @@ def test_scattering_adds_to_what_is_there() -> None:
     for node, state in after.subscribers.items():
         held = before.subscribers[node].publications
         assert state.publications[: len(held)] == held
+
+
+# -- what machines remember ------------------------------------------------------------------
+
+
+def changed_fields(part: Struct, prefix: str = "") -> Iterator[str]:
+    """The fields that have not the value of a new machine, those of inner parts with a dot."""
+    for field in fields(type(part)):
+        value = getattr(part, field.name)
+        if isinstance(field.default, Struct):
+            yield from changed_fields(value, f"{prefix}{field.name}.")
+        elif value != field.default:
+            yield f"{prefix}{field.name}"
+
+
+def every_field(kind: type[Struct], prefix: str = "") -> Iterator[str]:
+    for field in fields(kind):
+        if isinstance(field.default, Struct):
+            yield from every_field(type(field.default), f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}"
+
+
+def remembered(*codes: str) -> set[str]:
+    """What subscribers of some adversaries remember that new ones do not."""
+    states = [state for code in codes for state in world(code, 64).subscribers.values()]
+    memories = [state.memory for state in states if state.memory is not None]
+    return {name for memory in memories for name in changed_fields(memory)}
+
+
+def test_a66_leaves_no_variable_of_a_subscriber_as_in_a_new_machine() -> None:
+    assert remembered("A66") == set(every_field(SubscriberMemory))
+    assert remembered("A63", "A64", "A65") == remembered("A66")
+
+
+def test_a60_to_a62_leave_no_variable_of_the_supervisor_as_in_a_new_machine() -> None:
+    memories = [world(code, 64).supervisor.memory for code in ("A60", "A61", "A62")]
+    found = {name for memory in memories if memory for name in changed_fields(memory)}
+    assert found | {"ticks"} == set(every_field(SupervisorMemory))
+
+
+def sum_of(snapshot: Snapshot) -> int:
+    """The sum over the database, derived anew."""
+    roster = Roster()
+    roster.load(snapshot.supervisor.database, 0)
+    return roster.digest
+
+
+@two_or_more
+def test_a60_has_the_digest_of_the_ring_that_stands(n: int) -> None:
+    snapshot = world("A60", n)
+    states = snapshot.subscribers.items()
+    weights = [Peer(state.label, node).weight for node, state in states if state.label]
+    assert snapshot.supervisor.memory.digest == sum(weights) % CIRCLE
+    assert snapshot.supervisor.memory.digest == snapshot.roster.digest != sum_of(snapshot)
+
+
+@two_or_more
+def test_chains_of_a63_are_for_the_labels_around_their_node_and_wrong(n: int) -> None:
+    wrong = 0
+    for state in world("A63", n).subscribers.values():
+        chains = state.chains
+        right = chains_around(chains.own, chains.pred, chains.succ)
+        assert right.own == state.label
+        assert set(right.slots) == set(state.shortcuts)
+        wrong += chains != right
+    assert wrong > n // 2

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skipring.core.claims import Claim, Summary
+from skipring.core.config import ProtocolConfig
 from skipring.core.labels import Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
@@ -31,8 +33,16 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, Link, Peer
 from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import Publication
-from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.core.state import (
+    HistoriesState,
+    SilenceState,
+    SubscriberMemory,
+    SubscriberState,
+    SupervisorMemory,
+    SupervisorState,
+)
 from skipring.errors import WorldFormatError
+from skipring.sim.engine import World
 from skipring.sim.run import Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries import ADVERSARIES
@@ -92,6 +102,16 @@ def world_of(**fields: object) -> dict[str, Any]:
 def world_saying(**message: object) -> dict[str, Any]:
     """The smallest world with one message in the channel of a."""
     return world(channels=[{"to": "a", "message": message}])
+
+
+def supervising(memory: object) -> dict[str, Any]:
+    """The smallest world with a supervisor that remembers something."""
+    return world_with("supervisor", "memory", value=memory)
+
+
+def remembering(**memory: object) -> dict[str, Any]:
+    """The smallest world in which subscriber a remembers something."""
+    return world_of(memory=memory)
 
 
 def world_publishing(**changes: object) -> dict[str, Any]:
@@ -272,6 +292,39 @@ def test_the_order_of_keys_does_not_reach_the_simulation() -> None:
     assert list(snapshot.subscribers["a"].shortcuts) == [L0, L1]
 
 
+@pytest.mark.parametrize("code", [f"A6{digit}" for digit in range(7)])
+def test_memory_is_written_and_read_back(code: str) -> None:
+    start = ADVERSARIES[code].build(9, Random(1))
+    assert parse_world(render_world(start)) == start
+    simulation = Simulation(make_scenario({}), start)
+    for _ in range(3):
+        snapshot = simulation.world.snapshot()
+        assert parse_world(render_world(snapshot)) == without_senders(snapshot)
+        simulation.run_round()
+
+
+def test_world_that_is_loaded_remembers_what_the_dumped_one_did() -> None:
+    for code in ("A60", "A61", "A62", "A63", "A64", "A65", "A66"):
+        start = ADVERSARIES[code].build(9, Random(1))
+        world = World(start, seed=0, config=ProtocolConfig())
+        again = World(world.snapshot(), seed=0, config=ProtocolConfig())
+        assert again.snapshot() == world.snapshot()
+
+
+def without_senders(snapshot: Snapshot) -> Snapshot:
+    parcels = tuple(Parcel(parcel.to, parcel.message) for parcel in snapshot.channels)
+    return replace(snapshot, channels=parcels)
+
+
+def test_memory_may_name_anybody() -> None:
+    tree = world_with("supervisor", "memory", value={"suspects": {"long-gone": -3}})
+    assert parse(tree).supervisor.memory == SupervisorMemory(suspects={"long-gone": -3})
+    memory = {"histories": {"source": "long-gone", "source_ticks": 8}}
+    assert state_of_a(memory=memory).memory == SubscriberMemory(
+        histories=HistoriesState(source="long-gone", source_ticks=8)
+    )
+
+
 # --- labels that l never produces ------------------------------------------------------
 
 
@@ -377,6 +430,11 @@ REFUSED: list[tuple[object, str]] = [
         "supervisor.queue[1]: 'zoe' is neither",
     ),
     (world_with("supervisor", "queue", value=[None]), "supervisor.queue[0]: expected a node, got"),
+    (supervising(1), "supervisor.memory: expected an object, got 1"),
+    (supervising({"colour": 1}), "supervisor.memory: unknown 'colour'"),
+    (supervising({"ticks": None}), "supervisor.memory.ticks: expected an integer, got null"),
+    (supervising({"answered": [1]}), "supervisor.memory.answered: expected a list of 2, got a"),
+    (supervising({"told": {"a b": 1}}), "supervisor.memory.told: expected a node (1 to 64"),
     # who there is
     (world(subscribers=[]), "subscribers: expected an object, got a list of 0"),
     (world(subscribers={"a b": {}}), "subscribers: expected a node (1 to 64 characters of"),
@@ -423,6 +481,19 @@ REFUSED: list[tuple[object, str]] = [
     (world_of(silence={"b": [True, 8, True]}), "a.silence.b[0]: expected an integer, got true"),
     (world_of(silence={"b": [0, None, True]}), "a.silence.b[1]: expected an integer, got null"),
     (world_of(silence={"b": [0, 8, 0]}), "subscribers.a.silence.b[2]: expected true or false"),
+    (remembering(weight=-1), "a.memory.weight: expected an integer from 0 to 2^64-1, got -1"),
+    (remembering(chains={"own": "0"}), "a.memory.chains: missing 'children', 'left_end'"),
+    (remembering(holdings={"count": -1}), "a.memory.holdings.count: expected an integer from 0"),
+    (remembering(holdings={"index": {"ab": 1}}), "holdings.index: expected 64 hex digits, got"),
+    (
+        remembering(announcing={"news": {"00" * 8: [256, []]}}),
+        "announcing.news.0000000000000000[0]: expected an integer from 0 to 255, got 256",
+    ),
+    (
+        remembering(announcing={"heard": [{"sender": "b", "ids": ["00" * 8], "hops": []}]}),
+        "subscribers.a.memory.announcing.heard[0]: ",
+    ),
+    (remembering(spreading={"arrivals": [[]]}), "spreading.arrivals[0]: expected a list of 3"),
     (world_of(digests={"zoe": 1}), "subscribers.a.digests: 'zoe' is neither"),
     (world_of(digests={"b": 2**64}), "a.digests.b: expected an integer from 0 to 2^64-1, got 1844"),
     (

@@ -30,10 +30,10 @@ NOT_CONVERGED: Final = 3
 @click.command()
 @click.argument("scenario", type=FILE, required=False)
 @click.option("--n", type=int, help="Number of subscribers.  [default: 16]")
-@click.option("--adversary", metavar="CODE", help="Start state, A00 to A47.  [default: A00]")
+@click.option("--adversary", metavar="CODE", help="Start state, A00 to A66.  [default: A00]")
 @run_options
 @click.option("--churn", type=float, metavar="P", help="Crash and join per node and round.")
-@click.option("--spread", help="adaptive, tree or flood; of what is new.  [default: adaptive]")
+@click.option("--spread", help="adaptive, tree or flood; of what is new.  [default: as the mode]")
 @click.option("--publications", type=int, metavar="K", help="Scatter so many at the start.")
 @click.option("--load", type=FILE, metavar="F", help="Start from a world file.")
 @click.option("--dump", type=FILE, metavar="F", help="Write the last state as a world file.")

@@ -18,6 +18,7 @@ from skipring.core.holdings import Holdings
 from skipring.core.messages import IHave, Want
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
+from skipring.core.state import AnnouncingState, MissingState, NewsState
 
 RECENT_MAX: Final = 4096  # Our guess: half a megabyte; of more than that little is announced.
 
@@ -27,6 +28,10 @@ class News(Struct, frozen=True, gc=False):
 
     hops: int
     nodes: frozenset[NodeId | None]
+
+    def ordered_nodes(self) -> tuple[NodeId | None, ...]:
+        """The nodes in an order that does not depend on their hashes."""
+        return tuple(sorted(self.nodes, key=lambda node: node or ""))
 
 
 class _Missing(Struct, frozen=True, gc=False):
@@ -147,9 +152,30 @@ class Announcing:
         for short, item in missing.items():
             if not self._is_missing(short):
                 continue
-            if item.flushes <= 1:
+            flushes = min(item.flushes, self._config.want_flushes)  # memory may be corrupted
+            if flushes <= 1:
                 asked.setdefault(item.node, {})[short] = item.hops
             else:
-                self._missing[short] = _Missing(item.node, item.hops, item.flushes - 1)
+                self._missing[short] = _Missing(item.node, item.hops, flushes - 1)
         for node, wanted in asked.items():
             out.send(node, Want(self._node, b"".join(wanted), bytes(wanted.values())))
+
+    # -- state as a value --------------------------------------------------------------------
+
+    def state(self) -> AnnouncingState:
+        """What we remember."""
+        return AnnouncingState(
+            news={k: NewsState(v.hops, v.ordered_nodes()) for k, v in self._news.items()},
+            missing={k: MissingState(v.node, v.hops, v.flushes) for k, v in self._missing.items()},
+            heard=tuple(self._heard),
+            recent=tuple(sorted(self._recent)),
+            told=tuple(sorted(self._told)),
+        )
+
+    def load(self, state: AnnouncingState) -> None:
+        """Take over what we are supposed to remember."""
+        self._news = {k: News(v.hops, frozenset(v.nodes)) for k, v in state.news.items()}
+        self._missing = {k: _Missing(v.node, v.hops, v.flushes) for k, v in state.missing.items()}
+        self._heard = list(state.heard)
+        self._heard_of = sum(len(message.hops) for message in state.heard)
+        self._recent, self._told = set(state.recent), set(state.told)

@@ -26,7 +26,8 @@ from skipring.core.prefixes import ALL, Prefix, are_disjoint
 from skipring.core.publications import Publication
 from skipring.core.reconciliation import Answer
 from skipring.core.scrubbing import Scrubbing
-from skipring.core.trie import BUCKET_IDS
+from skipring.core.state import RepairState, ScrubState
+from skipring.core.trie import BUCKET_IDS, PublicationTrie
 
 # Our guess: enough to tell one's own session from another that happens to cross it, mostly; a
 # mistake costs a tick or two.
@@ -90,6 +91,7 @@ class AntiEntropy:
         if self._histories.is_receiving:
             return
         self._quiet_ticks = min(self._quiet_ticks, config.quiet_ticks_max)
+        self._period = min(max(self._period, 1), config.quiet_ticks_max)
         if self._open_ticks > 0:
             self._open_ticks -= 1
             if self._open_ticks == 0:  # whoever has more to do than time gets fewer questions
@@ -150,6 +152,10 @@ class AntiEntropy:
         """Index and hash a slice of what has come."""
         self._holdings.work_off(self._config.hashed_ids)
 
+    def drop_derived(self) -> None:
+        """Let the claim about the root be made again: memory may be corrupted."""
+        self._claims = ()
+
     def note_difference(self) -> None:
         """Something is new here or there: compare again soon (T18)."""
         self._period = 1
@@ -160,13 +166,18 @@ class AntiEntropy:
         trie = self._holdings.trie
         if self._claims and len(trie) and self._claims[0].digests == trie.root:
             return self._claims
-        root, rules = trie.node() if len(trie) else None, self._config.rules
-        if root is None:
-            return _NOTHING if rules.cover else _VIRTUAL_ROOT
-        # T6: the label of a leaf would say it all once more, in 33 bytes.
-        label = ALL if root.is_leaf and rules.no_noise else root.prefix
-        self._claims = (Claim.make(ALL, [Summary(label, root.digest)]),)
+        if not len(trie):
+            return _NOTHING if self._config.rules.cover else _VIRTUAL_ROOT
+        self._claims = self._made_claims(trie)
         return self._claims
+
+    def _made_claims(self, trie: PublicationTrie) -> tuple[Claim, ...]:
+        root = trie.node()
+        if root is None:  # corrupted memory: the count is wrong
+            return ()
+        # T6: the label of a leaf would say it all once more, in 33 bytes.
+        is_short = root.is_leaf and self._config.rules.no_noise
+        return (Claim.make(ALL, [Summary(ALL if is_short else root.prefix, root.digest)]),)
 
     # -- messages --------------------------------------------------------------------------
 
@@ -268,6 +279,43 @@ class AntiEntropy:
         trie = self._holdings.trie
         if trie.is_fresh and message.root == trie.root:
             out.effects.append(Confirmed(message.sender, message.root))
+
+    # -- state as a value --------------------------------------------------------------------
+
+    def state(self) -> RepairState:
+        """What we remember; the claim about the root only if it is wrong."""
+        config, trie = self._config, self._holdings.indexed
+        is_used = bool(self._claims) and trie.is_fresh and self._claims[0].digests == trie.root
+        is_wrong = is_used and self._claims != self._made_claims(trie)
+        return RepairState(
+            session=self._session,
+            patience=self._patience if self._patience != config.session_ticks else None,
+            open_ticks=self._open_ticks,
+            quiet_ticks=self._quiet_ticks,
+            period=self._period,
+            claims=self._claims if is_wrong else None,
+        )
+
+    @property
+    def histories(self) -> Histories:
+        """The histories that we take part in."""
+        return self._histories
+
+    @property
+    def scrub(self) -> ScrubState | None:
+        """How far the scrub has come; None if there was nothing to be scrubbed."""
+        return self._scrubbing.state() if self._scrubbing is not None else None
+
+    def load(self, state: RepairState, scrub: ScrubState | None) -> None:
+        """Take over what we are supposed to remember."""
+        self._session, self._open_ticks = state.session, state.open_ticks
+        self._quiet_ticks, self._period = state.quiet_ticks, state.period
+        patience = self._config.session_ticks if state.patience is None else state.patience
+        self._patience, self._claims = patience, state.claims or ()
+        self._scrubbing = None
+        if scrub is not None:
+            self._scrubbing = Scrubbing(self._holdings)
+            self._scrubbing.load(scrub)
 
     # -- answers -----------------------------------------------------------------------------
 

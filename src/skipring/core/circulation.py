@@ -31,6 +31,7 @@ from skipring.core.publications import Publication, believed
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.spreading import Spreading
+from skipring.core.state import SubscriberMemory
 
 
 class Circulation:
@@ -73,6 +74,11 @@ class Circulation:
         if self._config.repairs:
             self._repair.on_tick(self._partners(ring_neighbours, out), rng, out)
 
+    def drop_derived(self) -> None:
+        """Let derived values be worked out again: memory may be corrupted."""
+        self.spreading.drop_derived()
+        self._repair.drop_derived()
+
     def _partners(self, ring_neighbours: list[NodeId], out: Outbox) -> list[NodeId]:
         """With whom to compare tries in this tick (R16); nobody, while much is on its way."""
         if self.spreading.is_stirred:
@@ -107,6 +113,26 @@ class Circulation:
         """Index what lies in the archive; what has arrived and is not there yet is known too."""
         self.holdings.recover(wrong_digests)
         self.spreading.on_recovered()
+
+    # -- state as a value ----------------------------------------------------------------------
+
+    def memory(self) -> SubscriberMemory:
+        """What we remember beside the publications themselves."""
+        return SubscriberMemory(
+            spreading=self.spreading.state(),
+            announcing=self.spreading.announced(),
+            repair=self._repair.state(),
+            histories=self._repair.histories.state(),
+            scrub=self._repair.scrub,
+            holdings=self.holdings.state(),
+        )
+
+    def load(self, memory: SubscriberMemory) -> None:
+        """Take over what we are supposed to remember."""
+        self.holdings.load(memory.holdings)
+        self.spreading.load(memory.spreading, memory.announcing)
+        self._repair.load(memory.repair, memory.scrub)
+        self._repair.histories.load(memory.histories)
 
     # -- messages ----------------------------------------------------------------------------
 

@@ -56,6 +56,10 @@ class TreeDigest:
                 out.send(parent, Digest(me.node, total))
         return total
 
+    def drop_derived(self) -> None:
+        """Let our own weight be worked out again: memory may be corrupted."""
+        self._own = None
+
     def on_digest(self, message: Digest) -> None:
         """Remember what a node said; whether it is a child shows at the next tick."""
         if message.node in self.heard or len(self.heard) < self._config.digest_senders_max:
@@ -64,3 +68,14 @@ class TreeDigest:
     def load(self, heard: Mapping[NodeId, int]) -> None:
         """Take over what the children are supposed to have said."""
         self.heard = dict(heard)
+
+    @property
+    def wrong_weight(self) -> int | None:
+        """Our own weight as remembered, if it is wrong."""
+        own = self._own
+        return None if own is None or own.weight == self._weight else self._weight
+
+    def load_weight(self, own: Peer | None, weight: int | None) -> None:
+        """Take over our own weight, whatever it is."""
+        self._own = own if weight is not None else None
+        self._weight = weight if weight is not None else 0

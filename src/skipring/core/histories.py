@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.peers import NodeId
+from skipring.core.state import HistoriesState
 
 
 class _Served(Struct, frozen=True, gc=False):
@@ -76,3 +77,13 @@ class Histories:
             return True
         served = self._served.get(sender)
         return served is not None and served.session != session
+
+    def state(self) -> HistoriesState:
+        """What we remember."""
+        served = {node: (each.session, each.ticks) for node, each in self._served.items()}
+        return HistoriesState(source=self._source, source_ticks=self._source_ticks, served=served)
+
+    def load(self, state: HistoriesState) -> None:
+        """Take over what we are supposed to remember."""
+        self._source, self._source_ticks = state.source, state.source_ticks
+        self._served = {node: _Served(*each) for node, each in state.served.items()}

@@ -22,6 +22,7 @@ from skipring.core.publications import (
     settled,
 )
 from skipring.core.sequences import COUNTER_BITS, OwnSequence, SequenceId
+from skipring.core.state import HoldingsState
 from skipring.core.trie import PublicationTrie
 
 READ_AHEAD_MIN: Final = 16
@@ -58,7 +59,7 @@ class Holdings:
         self._trie = _NO_PUBLICATIONS
         # What belongs into the trie, with its offsets: many at once cost less, and nobody waits.
         self._unindexed: dict[bytes, int] | None = None
-        self._end = 0
+        self._end: int | None = None  # in the event under way; the archive's, if not looked up
         self._newest: dict[SequenceId, int] | None = None  # the last number of each sequence
         self._own = OwnSequence(node, incarnation)
         # Indexed by this event already, and in the archive only when its effects are carried out.
@@ -84,6 +85,11 @@ class Holdings:
         return self._trie.scrub(ids) if self._trie is not _NO_PUBLICATIONS else []
 
     @property
+    def indexed(self) -> PublicationTrie:
+        """The index without what waits for it."""
+        return self._trie
+
+    @property
     def is_untouched(self) -> bool:
         """True if nothing has ever been here."""
         return self._trie is _NO_PUBLICATIONS and self._unindexed is None
@@ -91,7 +97,9 @@ class Holdings:
     @property
     def end(self) -> int:
         """The offset after the last publication."""
-        return self._end
+        if self._end is not None:
+            return self._end
+        return self._archive.end if self._archive is not None else 0
 
     @property
     def count(self) -> int:
@@ -102,12 +110,10 @@ class Holdings:
         """Index what is in the archive; digests are worked out again, save corrupted ones."""
         self._trie = _NO_PUBLICATIONS
         self._unindexed = None
-        self._end = 0
-        self._newest = None
+        self._end = self._newest = None
         if self._archive is not None or wrong_digests:
             self._trie = PublicationTrie()
             self._trie.add_many(self.archive.entries())
-            self._end = self.archive.end
             self._newest = self.archive.newest()  # now: later it would take too long at once
             self._trie.corrupt(wrong_digests)
 
@@ -168,7 +174,7 @@ class Holdings:
             self._add(self._places(ids), len(new))
         if new:
             name(new, ids)
-            start = self._end - len(new)
+            start = self.end - len(new)
             self._note_numbers(new)
             size = (
                 len(encoded.data) if encoded is not None else sum([each.size_bytes for each in new])
@@ -190,7 +196,7 @@ class Holdings:
         if len(self._trie) > 0 and any(key in self._trie for key in ids):
             return False
         unindexed = {} if self._unindexed is None else self._unindexed
-        offsets = list(range(self._end, self._end + len(ids)))
+        offsets = list(range(self.end, self.end + len(ids)))
         found = list(map(unindexed.setdefault, ids, offsets))
         if found != offsets or b"" in unindexed:
             for key, offset, other in zip(ids, offsets, found, strict=True):
@@ -240,11 +246,11 @@ class Holdings:
 
     def _places(self, ids: Iterable[bytes]) -> dict[bytes, int]:
         """The offsets that publications would get now."""
-        return dict(zip(ids, count(self._end), strict=False))
+        return dict(zip(ids, count(self.end), strict=False))
 
     def _add(self, places: dict[bytes, int], rows: int) -> int:
         """Let so many publications that are not here yet have these offsets; return the first."""
-        start = self._end
+        start = self.end
         if places:
             self._unindexed = self._unindexed or {}
             self._unindexed.update(places)
@@ -253,7 +259,7 @@ class Holdings:
 
     def _go_on(self, rows: int) -> None:
         """So many publications have got the next offsets."""
-        self._end += rows
+        self._end = self.end + rows
         if self._unindexed is not None and len(self._unindexed) > UNINDEXED_MAX:
             self._index(2 * rows)  # so nothing takes long at once
 
@@ -286,6 +292,11 @@ class Holdings:
                 last = newest[sequence] = seq
                 own.see(sequence[0], seq)
 
+    def raise_number(self, publication: Publication) -> None:
+        """The scrub has seen a publication: its number is known, if it was not."""
+        if self._newest is not None:
+            self._note_numbers((publication,))
+
     # -- what is indexed later ----------------------------------------------------------------
 
     def unseen_bytes(self, publications: tuple[Publication, ...]) -> int:
@@ -317,7 +328,7 @@ class Holdings:
     ) -> None:
         """Deliver unseen publications before they are stored, behind so many other such ones."""
         self.note_unstored(publications)
-        offset = self._end + after
+        offset = self.end + after
         out.effects.append(Deliver(publications, offset, Origin.SPREAD, hops, size_bytes))
 
     def note_unstored(self, publications: tuple[Publication, ...]) -> None:
@@ -329,14 +340,18 @@ class Holdings:
     def keep(self, publications: tuple[Publication, ...], out: Outbox, *, size_bytes: int) -> None:
         """Store and index publications that were handed over, in the same order."""
         ids = ids_of(publications, self.topic)
+        if b"" in ids:  # corrupted memory: what has no id was never handed over
+            publications = tuple(compress(publications, ids))
+            ids = tuple(filter(None, ids))
         name(publications, ids)
         start = self._add(self._places(ids), len(ids))
         self._kept = start, publications
         out.effects.append(Store(start, publications, size_bytes))
 
     def let_go(self) -> None:
-        """The event is over: what was kept is in the archive from now on."""
+        """Before an event: what the last one has kept is in the archive, where it ends."""
         self._kept = _NOTHING_KEPT
+        self._end = None
 
     def row(self, offset: int) -> Publication | None:
         """What is stored at an offset, or is about to be."""
@@ -389,3 +404,41 @@ class Holdings:
         if self._spent is None:
             self._spent = {}
         self._spent[node] = self._spent.get(node, 0) + chunks
+
+    # -- state as a value --------------------------------------------------------------------
+
+    def state(self) -> HoldingsState:
+        """What we remember beside the archive; of derived values those that are wrong."""
+        stored = dict(self._archive.entries()) if self._archive is not None else {}
+        right, indexed = stored | (self._unindexed or {}), dict(self._trie.entries())
+        wrong = {key: offset for key, offset in indexed.items() if right.get(key) != offset}
+        waiting = self._unindexed or {}
+        missing = [key for key in stored if key not in indexed and key not in waiting]
+        numbers = self._archive.newest() if self._archive is not None else {}
+        return HoldingsState(
+            numbers={
+                sequence[0]: seq
+                for sequence, seq in (self._newest or {}).items()
+                if numbers.get(sequence) != seq
+            },
+            spent=dict(self._spent or {}),
+            unindexed=dict(waiting),
+            index=wrong | dict.fromkeys(missing),
+            count=self._trie.wrong_count,
+            scrubbed=self._trie.scrubbed,
+        )
+
+    def load(self, state: HoldingsState) -> None:
+        """Take over what we are supposed to remember beside the archive."""
+        self._spent = dict(state.spent) or None
+        self._unindexed = dict(state.unindexed) or None
+        if state.numbers:
+            numbers = ((publisher, seq) for publisher, seq in state.numbers.items())
+            self._newest = self.archive.newest() | {
+                (publisher, seq >> COUNTER_BITS): seq for publisher, seq in numbers
+            }
+        changed = dict.fromkeys(state.unindexed) | state.index
+        if changed or state.count is not None or state.scrubbed:
+            if self._trie is _NO_PUBLICATIONS:
+                self._trie = PublicationTrie()
+            self._trie.overwrite(changed, state.count, state.scrubbed)

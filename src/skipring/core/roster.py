@@ -7,7 +7,7 @@ paper's own form, a multiset of (label, node) pairs; ``repair`` turns it into th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import UNRECORDED, SetConfiguration
@@ -18,21 +18,22 @@ from skipring.core.topology import neighbours_of
 class Roster:
     """Who is recorded, and under which label."""
 
-    __slots__ = ("_digest", "_index", "_labels", "_loaded", "_nodes", "cursor")
+    __slots__ = ("_audited", "_audited_sum", "_digest", "_index", "_loaded", "_nodes", "cursor")
 
     def __init__(self) -> None:
         self._nodes: list[NodeId] = []
         self._index: dict[NodeId, int] = {}
-        self._labels: list[Label] = []  # l(0), l(1), …: made once, told to many
         self._loaded: tuple[tuple[str, NodeId | None], ...] | None = None
         self.cursor = 0
         self._digest: int | None = None  # worked out when first asked for, then kept up to date
+        self._audited = 0  # slots that the present pass of the audit has compared
+        self._audited_sum = 0  # the sum of their weights, kept up to date like the digest
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def __contains__(self, node: NodeId) -> bool:
-        return node in self._index
+        return self._index_of(node) is not None
 
     @property
     def nodes(self) -> Sequence[NodeId]:
@@ -53,33 +54,36 @@ class Roster:
     def digest(self) -> int:
         """The sum of the weights of all members, to compare with the ring's own (R14)."""
         if self._digest is None:
-            self._digest = (
-                sum(self._peer(index).weight for index in range(len(self._nodes))) % CIRCLE
-            )
+            self._digest = self._sum_of_weights()
         return self._digest
+
+    def _sum_of_weights(self) -> int:
+        return sum(self._peer(index).weight for index in range(len(self._nodes))) % CIRCLE
 
     def configuration_of(self, node: NodeId) -> SetConfiguration:
         """The triple (pred, label, succ) of a node; without a label if it is not recorded (S1)."""
-        index = self._index.get(node)
+        index = self._index_of(node)
         if index is None:
             return UNRECORDED
         if len(self._nodes) == 1:
             return SetConfiguration(None, Label.nth(0), None)  # S7
         before, after = neighbours_of(index, len(self._nodes))
-        return SetConfiguration(self._peer(before), self._label(index), self._peer(after))
+        return SetConfiguration(self._peer(before), Label.nth(index), self._peer(after))
 
     def label_of(self, node: NodeId) -> Label | None:
         """The label of a node; None if it is not recorded."""
+        index = self._index_of(node)
+        return Label.nth(index) if index is not None else None
+
+    def _index_of(self, node: NodeId) -> int | None:
+        """The index of a node; None if the list has another node there (S9)."""
         index = self._index.get(node)
-        return self._label(index) if index is not None else None
+        if index is None or not 0 <= index < len(self._nodes) or self._nodes[index] != node:
+            return None
+        return index
 
     def _peer(self, index: int) -> Peer:
-        return Peer(self._label(index), self._nodes[index])
-
-    def _label(self, index: int) -> Label:
-        while len(self._labels) <= index:
-            self._labels.append(Label.nth(len(self._labels)))
-        return self._labels[index]
+        return Peer(Label.nth(index), self._nodes[index])
 
     def advance(self) -> NodeId:
         """The next member in round robin; any cursor is taken modulo n (S6)."""
@@ -93,7 +97,7 @@ class Roster:
         index = len(self._nodes)
         self._nodes.append(node)
         self._index[node] = index
-        self._change_digest(self._peer(index).weight)
+        self._change_digest(index, self._peer(index).weight)
         if index == 0:
             return [node]
         before, after = neighbours_of(index, index + 1)
@@ -101,17 +105,19 @@ class Roster:
 
     def remove(self, node: NodeId) -> list[NodeId]:
         """Drop a node and move the last member into its place (section 4.1, unsubscribe)."""
-        index, last = self._index.get(node), len(self._nodes) - 1
+        index, last = self._index_of(node), len(self._nodes) - 1
         if index is None:
             return []
         near = dict.fromkeys(self._around(index) + self._around(last))
-        self._change_digest(-self._peer(index).weight)
+        self._change_digest(index, -self._peer(index).weight)
         del self._index[node]
         mover = self._nodes.pop()
         if mover != node:
+            self._change_digest(last, -Peer(Label.nth(last), mover).weight)
             self._nodes[index] = mover
             self._index[mover] = index
-            self._change_digest(self._peer(index).weight - Peer(Label.nth(last), mover).weight)
+            self._change_digest(index, self._peer(index).weight)
+        self._audited = min(self._audited, last)
         return [other for other in near if other != node]
 
     def _around(self, index: int) -> list[NodeId]:
@@ -119,17 +125,48 @@ class Roster:
             return [self._nodes[index]]
         return [self._nodes[i] for i in (*neighbours_of(index, len(self._nodes)), index)]
 
-    def _change_digest(self, difference: int) -> None:
+    def _change_digest(self, index: int, difference: int) -> None:
         if self._digest is not None:
             self._digest = (self._digest + difference) % CIRCLE
+        if index < self._audited:
+            self._audited_sum = (self._audited_sum + difference) % CIRCLE
 
     # -- repair ----------------------------------------------------------------------------
 
     def load(self, database: Iterable[tuple[str, NodeId | None]], cursor: int) -> None:
-        """Take over a database in the paper's form, however corrupted."""
-        self._loaded = tuple(database)
+        """Take over a database in the paper's form, however corrupted; a clean one at once."""
+        loaded = tuple(database)
         self.cursor = cursor
-        self._replace([])
+        nodes = [node for _, node in loaded if node is not None and node != SUPERVISOR]
+        is_clean = len(set(nodes)) == len(loaded) and all(
+            Label.nth(index).bits == bits for index, (bits, _) in enumerate(loaded)
+        )
+        self._loaded = None if is_clean else loaded
+        self._replace(nodes if is_clean else [])
+
+    def load_audit(
+        self, digest: int | None, audited: int, audited_sum: int, index: Mapping[NodeId, int] | None
+    ) -> None:
+        """Take over what is derived from a clean database, however wrong."""
+        if self._loaded is None:
+            self._digest, self._audited, self._audited_sum = digest, audited, audited_sum
+            self._index = dict(index) if index is not None else self._index
+
+    @property
+    def audited(self) -> tuple[int, int]:
+        """How many slots the audit has compared in this pass, and the sum of their weights."""
+        return self._audited, self._audited_sum
+
+    @property
+    def wrong_digest(self) -> int | None:
+        """The digest, if it is not the sum over the members."""
+        is_right = self._digest is None or self._digest == self._sum_of_weights()
+        return None if is_right else self._digest
+
+    @property
+    def wrong_index(self) -> Mapping[NodeId, int] | None:
+        """The index, if it is not the inverse of the list."""
+        return None if self._index == _inverse(self._nodes) else self._index
 
     def database(self) -> tuple[tuple[str, NodeId | None], ...]:
         """The database in the paper's form; as it was loaded while not yet repaired."""
@@ -151,21 +188,41 @@ class Roster:
         told = _told_by(loaded)
         return [node for node in self._nodes if self.configuration_of(node) != told.get(node)]
 
-    def audit(self) -> bool:
-        """Look at the slot under the cursor; mend the list if it contradicts itself (S9)."""
-        if not self._nodes:
-            return False
-        index = self.cursor % len(self._nodes)
-        node = self._nodes[index]
-        if self._index.get(node) == index and len(self._index) == len(self._nodes):
-            return False
-        self._replace([node for node in dict.fromkeys(self._nodes) if node != SUPERVISOR])
-        return True
+    def audit(self, slots: int) -> bool:
+        """Compare the next slots with the index; True if the roster had to be mended (S9).
+
+        A pass over all slots adds up their weights, and its end replaces the digest. A wrong index
+        is mended within ceil(n / slots) audits, a wrong digest within twice as many
+        (``test_wrong_digest_is_replaced_within_two_passes_of_the_audit``): the sum of the pass
+        that is under way may be wrong, too.
+        """
+        nodes, begin = self._nodes, self._audited
+        if not 0 <= begin < len(nodes):
+            begin, self._audited_sum = 0, 0
+        end = min(begin + slots, len(nodes))
+        is_sound = len(self._index) == len(nodes)
+        for index in range(begin, end):
+            node = nodes[index]
+            is_sound = is_sound and self._index.get(node) == index and node != SUPERVISOR
+            self._audited_sum += self._peer(index).weight
+        if not is_sound:
+            self._replace([node for node in dict.fromkeys(nodes) if node != SUPERVISOR])
+            return True
+        self._audited, self._audited_sum = end, self._audited_sum % CIRCLE
+        if end == len(nodes):
+            self._audited, self._digest = 0, self._audited_sum
+            self._audited_sum = 0
+        return False
 
     def _replace(self, nodes: list[NodeId]) -> None:
         self._nodes = nodes
-        self._index = {node: index for index, node in enumerate(nodes)}
+        self._index = _inverse(nodes)
         self._digest = None
+        self._audited = self._audited_sum = 0
+
+
+def _inverse(nodes: Sequence[NodeId]) -> dict[NodeId, int]:
+    return {node: index for index, node in enumerate(nodes)}
 
 
 def _lowest_labels(

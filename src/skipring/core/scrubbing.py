@@ -10,6 +10,7 @@ from typing import Final
 from skipring.core.effects import Discard, Outbox
 from skipring.core.holdings import Holdings
 from skipring.core.publications import Publication
+from skipring.core.state import ScrubState
 
 ROWS_BYTES: Final = 1 << 16  # Limit of ours: what a scrub reads, and the rest of its last row.
 
@@ -23,6 +24,21 @@ class Scrubbing:
         self._holdings = holdings
         self._has_doubts = False  # the last walk has not found as many rows as there were ids
         self._begin()
+
+    def state(self) -> ScrubState:
+        """How far we have come."""
+        return ScrubState(
+            offset=self._offset,
+            end=self._end,
+            ids=self._ids,
+            found=self._found,
+            has_doubts=self._has_doubts,
+        )
+
+    def load(self, state: ScrubState) -> None:
+        """Go on where we are supposed to have come to."""
+        self._offset, self._end = state.offset, state.end
+        self._ids, self._found, self._has_doubts = state.ids, state.found, state.has_doubts
 
     def _begin(self) -> None:
         self._offset = 0  # of the next row
@@ -46,10 +62,12 @@ class Scrubbing:
     def _walk(self, rows: int, out: Outbox) -> None:
         """Look at the next rows; after the last one begin anew."""
         end, room = min(self._end, self._holdings.end), ROWS_BYTES
+        self._offset = max(self._offset, 0)  # memory may be corrupted
         stop = min(self._offset + rows, end)
         while self._offset < stop and room > 0:
             publication = self._holdings.row(self._offset)
             if publication is not None:
+                self._holdings.raise_number(publication)
                 self._found += self._is_in_order(publication, self._offset, out)
                 room -= publication.size_bytes
             self._offset += 1

@@ -60,11 +60,16 @@ class OwnSequence:
 
     def next(self, newest: dict[SequenceId, int], time_us: int) -> int:
         """Issue the next number, given the newest of each sequence and the clock."""
-        if self._is_challenged or self._issued + 1 >= (self.incarnation + 1) << COUNTER_BITS:
+        last = newest.get((self._node, self.incarnation), -1)
+        if self._is_challenged or last != self._issued or self._is_full:
             self._renew(newest, time_us)
         self._issued = max(self._issued + 1, self.incarnation << COUNTER_BITS)
         newest[self._node, self.incarnation] = self._issued
         return self._issued
+
+    @property
+    def _is_full(self) -> bool:
+        return self._issued + 1 >= (self.incarnation + 1) << COUNTER_BITS
 
     def _renew(self, newest: dict[SequenceId, int], time_us: int) -> None:
         """Take an incarnation above all others of the own name that the clock allows."""
@@ -73,11 +78,11 @@ class OwnSequence:
         self.ahead = sum(i > limit for i in own)
         self._is_challenged = False
         if self.incarnation == 0:
-            self._issued = max(self._issued, own.get(0, -1))
+            self._issued = own.get(0, -1)
             return
+        self.incarnation = min(self.incarnation, limit)  # unless it is corrupt, it is below
         others = [i for i, last in own.items() if i <= limit and last > self._issued]
         highest = max(others, default=-1)
-        is_full = self._issued + 1 >= (self.incarnation + 1) << COUNTER_BITS
-        if highest >= self.incarnation or is_full:
+        if highest >= self.incarnation or self._is_full:
             self.incarnation = max(highest, self.incarnation) + 1
             self._issued = -1

@@ -60,6 +60,26 @@ class Shortcuts:
             known = self._chains = chains_around(me.label, before, after)
         return known
 
+    def drop_derived(self) -> None:
+        """Let the chains be worked out again: memory may be corrupted."""
+        self._chains = None
+
+    @property
+    def remembered(self) -> Chains | None:
+        """The chains as remembered."""
+        return self._chains
+
+    def wrong_chains(self) -> Chains | None:
+        """The chains as remembered, if labels have not changed and these give others."""
+        known = self._chains
+        if known is None or known == chains_around(known.own, known.pred, known.succ):
+            return None
+        return known
+
+    def load(self, chains: Chains | None) -> None:
+        """Take over chains, whatever they say."""
+        self._chains = chains
+
     def _hold(self, labels: tuple[Label, ...], out: Outbox) -> None:
         """Keep the slots that are still wanted, open the missing ones, drop the rest (C5)."""
         before = self.slots

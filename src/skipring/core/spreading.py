@@ -28,6 +28,7 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.publications import Publication, believed
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
+from skipring.core.state import AnnouncingState, ArrivalState, SpreadingState
 
 
 class _Route(Struct, frozen=True, gc=False):
@@ -126,7 +127,9 @@ class Spreading:
         """Count one more tick without a change of our view, and whether something was new."""
         self.look_again()
         self._look()
-        self._calm_ticks += 1
+        self._calm_ticks = max(self._calm_ticks, 0) + 1  # memory may be corrupted
+        if self._arrivals is None:
+            self._arrived = self._arrived_bytes = 0
         self._news_ticks = self._news_ticks + 1 if self._has_news else 0
         self._has_news = False
         if self._news_ticks == 0 and self._announcing is not None:
@@ -145,6 +148,11 @@ class Spreading:
         """
         return self._news_ticks % self._config.news_ticks != 0
 
+    def drop_derived(self) -> None:
+        """Let tree edges, routes and levels be worked out again: memory may be corrupted."""
+        self._edges = self._routes = None
+        self._levels = self._found_levels()
+
     def look_again(self) -> None:
         """Something has happened that may have changed our view."""
         self._is_view_sure = False
@@ -155,13 +163,20 @@ class Spreading:
             return
         self._is_view_sure = True
         self._routes = None
-        ring, slots = self._ring, self._shortcuts.slots
-        view = hash((ring.me, *ring.neighbours, ring.wrap, *slots, *slots.values()))
+        view = self._found_view()
         if view != self._view:
             self._view, self._calm_ticks = view, 0
             self._edges = None
-            known = (ring.me, *ring.neighbours, ring.wrap)
-            self._levels = max((each.label.length for each in known if each is not None), default=0)
+            self._levels = self._found_levels()
+
+    def _found_view(self) -> int:
+        ring, slots = self._ring, self._shortcuts.slots
+        return hash((ring.me, *ring.neighbours, ring.wrap, *slots, *slots.values()))
+
+    def _found_levels(self) -> int:
+        ring = self._ring
+        known = (ring.me, *ring.neighbours, ring.wrap)
+        return max((each.label.length for each in known if each is not None), default=0)
 
     def _is_calm(self) -> bool:
         """True if our view, as last looked at, is log n + 4 ticks old; n seen from our place."""
@@ -282,12 +297,63 @@ class Spreading:
         for arrival in arrivals:
             self._note_news(arrival.publications, arrival.news)
 
+    @property
+    def unkept(self) -> tuple[Publication, ...]:
+        """What was delivered and is to be kept."""
+        arrivals = self._arrivals or ()
+        return tuple(chain.from_iterable([arrival.publications for arrival in arrivals]))
+
     def on_recovered(self) -> None:
         """What is known was read anew from the archive: what waits is known, too."""
         if self._announcing is not None:
             self._announcing.forget_kept()
         for arrival in self._arrivals or ():
-            self._holdings.note_unstored(arrival.publications)
+            if arrival.publications:
+                self._holdings.note_unstored(arrival.publications)
+
+    # -- state as a value --------------------------------------------------------------------
+
+    def state(self) -> SpreadingState:
+        """What we remember; of derived values those that are wrong."""
+        is_current = self._view == self._found_view()
+        edges, levels = self._edges, self._levels
+        is_right = edges is None or edges == self._found_tree_edges()
+        return SpreadingState(
+            calm_ticks=self._calm_ticks if is_current else 0,
+            has_news=self._has_news,
+            news_ticks=self._news_ticks,
+            put_off=self._put_off,
+            arrivals=tuple(
+                ArrivalState(each.publications, each.news.hops, each.news.ordered_nodes())
+                for each in self._arrivals or ()
+            ),
+            tree_edges=None if edges is None or is_right or not is_current else tuple(edges),
+            levels=levels if is_current and levels != self._found_levels() else None,
+        )
+
+    def announced(self) -> AnnouncingState:
+        """What we remember of our lazy edges."""
+        return self._announcing.state() if self._announcing is not None else AnnouncingState()
+
+    def load(self, state: SpreadingState, announcing: AnnouncingState) -> None:
+        """Take over what we are supposed to remember."""
+        self._view = self._found_view()
+        self._calm_ticks = state.calm_ticks
+        self._has_news, self._news_ticks = state.has_news, state.news_ticks
+        self._put_off = state.put_off
+        self._arrivals = [
+            _Arrival(each.publications, News(each.hops, frozenset(each.nodes)))
+            for each in state.arrivals
+        ] or None
+        every = [each for arrival in state.arrivals for each in arrival.publications]
+        self._arrived = len(every)
+        self._arrived_bytes = sum(each.size_bytes for each in every)
+        self._edges = list(state.tree_edges) if state.tree_edges is not None else None
+        self._levels = state.levels if state.levels is not None else self._found_levels()
+        self._announcing = None
+        if announcing != AnnouncingState():
+            self._lazy_edges().load(announcing)
+        self.look_again()
 
     # -- lazy edges --------------------------------------------------------------------------
 

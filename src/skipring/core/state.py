@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from skipring.core.chains import Chains
+from skipring.core.claims import Claim
 from skipring.core.labels import Label
+from skipring.core.messages import IHave
 from skipring.core.peers import NodeId, Peer
 from skipring.core.prefixes import Prefix
 from skipring.core.publications import Publication
@@ -20,6 +23,130 @@ class SilenceState(Struct, frozen=True, array_like=True, gc=False):
     ticks: int
     threshold: int
     pending: bool
+
+
+# -- what machines remember besides -------------------------------------------------------------
+#
+# Every field has the value of a new machine by default. A derived value is None unless it is not
+# what it should be.
+
+
+class NewsState(Struct, frozen=True, array_like=True, gc=False):
+    """What is to be announced: over how many hops it came, and which nodes have it."""
+
+    hops: int
+    nodes: tuple[NodeId | None, ...]
+
+
+class ArrivalState(Struct, frozen=True, array_like=True, gc=False):
+    """Publications that were delivered and are to be kept."""
+
+    publications: tuple[Publication, ...]
+    hops: int
+    nodes: tuple[NodeId | None, ...]
+
+
+class MissingState(Struct, frozen=True, array_like=True, gc=False):
+    """What was only announced: by whom, over how many hops, and for how many Flushes to wait."""
+
+    node: NodeId
+    hops: int
+    flushes: int
+
+
+class SpreadingState(Struct, frozen=True, kw_only=True, gc=False):
+    """What a subscriber remembers of the spreading of new publications (section 4.3)."""
+
+    calm_ticks: int = 0
+    has_news: bool = False
+    news_ticks: int = 0
+    put_off: int = 0
+    arrivals: tuple[ArrivalState, ...] = ()
+    tree_edges: tuple[NodeId | None, ...] | None = None
+    levels: int | None = None
+
+
+class AnnouncingState(Struct, frozen=True, kw_only=True, gc=False):
+    """What a subscriber remembers of its lazy edges; ids by their beginnings."""
+
+    news: dict[bytes, NewsState] = {}
+    missing: dict[bytes, MissingState] = {}
+    heard: tuple[IHave, ...] = ()
+    recent: tuple[bytes, ...] = ()
+    told: tuple[bytes, ...] = ()
+
+
+class RepairState(Struct, frozen=True, kw_only=True, gc=False):
+    """What a subscriber remembers of comparing tries (T8, T18)."""
+
+    session: int = 0
+    patience: int | None = None  # None: as configured
+    open_ticks: int = 0
+    quiet_ticks: int = 0
+    period: int = 1
+    claims: tuple[Claim, ...] | None = None
+
+
+class HistoriesState(Struct, frozen=True, kw_only=True, gc=False):
+    """The histories that a subscriber takes part in: session and ticks of those it sends."""
+
+    source: NodeId | None = None
+    source_ticks: int = 0
+    served: dict[NodeId, tuple[int, int]] = {}
+
+
+class ScrubState(Struct, frozen=True, kw_only=True, gc=False):
+    """How far the scrub has come (T10 to T12)."""
+
+    offset: int = 0
+    end: int = 0
+    ids: int = 0
+    found: int = 0
+    has_doubts: bool = False
+
+
+class HoldingsState(Struct, frozen=True, kw_only=True, gc=False):
+    """What a subscriber remembers of its publications beside their archive."""
+
+    numbers: dict[NodeId, int] = {}  # the last one of each publisher, where the archive differs
+    spent: dict[NodeId, int] = {}
+    unindexed: dict[bytes, int] = {}
+    index: dict[bytes, int | None] = {}  # where the trie differs; None: the id is not in it
+    count: int | None = None
+    scrubbed: int = 0
+
+
+class SubscriberMemory(Struct, frozen=True, kw_only=True, gc=False):
+    """Every variable of a subscriber that section 3.2 does not name."""
+
+    audit_ticks: int = 0
+    chains: Chains | None = None
+    weight: int | None = None
+    spreading: SpreadingState = SpreadingState()
+    announcing: AnnouncingState = AnnouncingState()
+    repair: RepairState = RepairState()
+    histories: HistoriesState = HistoriesState()
+    scrub: ScrubState | None = None
+    holdings: HoldingsState = HoldingsState()
+
+
+class SupervisorMemory(Struct, frozen=True, kw_only=True, gc=False):
+    """Every variable of a supervisor that section 3.1 does not name."""
+
+    ticks: int = 0
+    calm_ticks: int = 0
+    mismatches: int = 0
+    refresh_ticks: int = 0
+    answered: tuple[int, int] = (0, 0)  # members, strangers
+    told: dict[NodeId, int] = {}
+    suspects: dict[NodeId, int] = {}
+    digest: int | None = None
+    audited: int = 0
+    audited_sum: int = 0
+    index: dict[NodeId, int] | None = None
+
+
+# -- the machines -------------------------------------------------------------------------------
 
 
 class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
@@ -35,6 +162,18 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
     digests: dict[NodeId, int] = {}
     publications: tuple[Publication, ...] = ()
     hashes: dict[Prefix, bytes] = {}  # of the trie, where they are not what they should be
+    memory: SubscriberMemory | None = None  # None: that of a new subscriber
+
+    @property
+    def chains(self) -> Chains | None:
+        """The shortcut chains as remembered, if they are wrong."""
+        return self.memory.chains if self.memory is not None else None
+
+    @property
+    def unkept(self) -> tuple[Publication, ...]:
+        """The publications that were delivered and are to be kept."""
+        arrivals = self.memory.spreading.arrivals if self.memory is not None else ()
+        return tuple(each for arrival in arrivals for each in arrival.publications)
 
     @property
     def trie(self) -> PublicationTrie:
@@ -57,3 +196,4 @@ class SupervisorState(Struct, frozen=True, kw_only=True):
     database: tuple[tuple[str, NodeId | None], ...] = ()
     next: int = 0
     queue: tuple[NodeId, ...] = ()
+    memory: SupervisorMemory | None = None  # None: that of a new supervisor

@@ -7,7 +7,10 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, ClassVar, assert_never
 
+from msgspec.structs import replace
+
 from skipring.core.archive import Archive
+from skipring.core.chains import Chains
 from skipring.core.circulation import Circulation
 from skipring.core.config import ProtocolConfig
 from skipring.core.digest import TreeDigest
@@ -45,7 +48,7 @@ from skipring.core.publications import Publication
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.silence import Silence
-from skipring.core.state import SilenceState, SubscriberState
+from skipring.core.state import SilenceState, SubscriberMemory, SubscriberState
 from skipring.core.trie import PublicationTrie
 
 
@@ -53,6 +56,7 @@ class Subscriber:
     """One node's part in the skip ring of one topic."""
 
     __slots__ = (
+        "_audit_ticks",
         "_circulation",
         "_config",
         "_digest",
@@ -85,10 +89,12 @@ class Subscriber:
         self._digest = TreeDigest(config)
         holdings = Holdings(topic, archive, node=node, incarnation=incarnation)
         self._circulation = Circulation(self._ring, self._shortcuts, holdings, config)
+        self._audit_ticks = 0  # since derived values were dropped
 
     def handle(self, event: Event) -> list[Effect]:
         """React to one event."""
         out = Outbox()
+        self._circulation.holdings.let_go()
         match event:
             case Received():
                 self._on_received(event, out)
@@ -110,7 +116,6 @@ class Subscriber:
                 pass  # section 3.3: one failure detector, at the supervisor, is enough
             case _:
                 assert_never(event)
-        self._circulation.holdings.let_go()
         return out.effects
 
     def _on_received(self, event: Received, out: Outbox) -> None:
@@ -136,6 +141,7 @@ class Subscriber:
         if not self.wants:
             out.send(SUPERVISOR, Unsubscribe(self.node))  # S2: until we are let go
         ring, rules = self._ring, self._config.rules
+        self._audit()
         ring.on_tick(me, out)
         pred, succ = ring.pred, ring.succ
         chains = self._shortcuts.on_tick(me, pred, succ, out)
@@ -147,6 +153,18 @@ class Subscriber:
         if self._asks_by_chance(me.label) or alarmed:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
         self._circulation.on_tick(self.ring_neighbours(), self._rng, out)
+
+    def _audit(self) -> None:
+        """Drop all derived values at every 16th tick, so that wrong ones do not stay.
+
+        The next use derives them again, at the cost of a change of label: so a wrong one is gone
+        after ``audit_ticks`` ticks (``test_wrong_derived_values_are_gone_after_16_ticks``).
+        """
+        self._audit_ticks = (self._audit_ticks + 1) % self._config.audit_ticks
+        if self._audit_ticks == 0:
+            self._shortcuts.drop_derived()
+            self._digest.drop_derived()
+            self._circulation.drop_derived()
 
     def neighbours(self) -> list[NodeId]:
         """Everybody we have an edge to, the ring neighbours first."""
@@ -200,18 +218,22 @@ class Subscriber:
             self._silence.confirm(peer.node for peer in named if peer is not None)
 
     def _on_unrecorded(self, out: Outbox) -> None:
-        """The supervisor does not know us: go if we wanted to, else subscribe at once (S2)."""
-        was_labelled = self._ring.me is not None
+        """SetData(⊥, ⊥, ⊥): leave if the application wants to, else subscribe at once (S2).
+
+        Algorithm 4 asks about left, right and ring. With R11 one that stays asks about its
+        shortcuts as well, and one that leaves asks about nobody: S11 tells its neighbours.
+        """
+        was_labelled, wakes = self._ring.me is not None, self._config.rules.wake
         self._ring.me = None
-        if not self.wants:
+        if was_labelled and (self.wants or not wakes):
+            for node in self.neighbours() if wakes else self.ring_neighbours():
+                out.ask(node)
+        if self.wants:
+            out.send(SUPERVISOR, Subscribe(self.node))
+        else:
             self._forget_all()
             self._circulation.settle(out)
             out.effects.append(Left())
-            return
-        if was_labelled and self._config.rules.wake:
-            for node in self.neighbours():
-                out.ask(node)  # R11: they may be as unrecorded as we are
-        out.send(SUPERVISOR, Subscribe(self.node))
 
     def _on_check_label(self, message: CheckLabel, out: Outbox) -> None:
         self._silence.hear(message.sender.node)
@@ -293,6 +315,16 @@ class Subscriber:
         return self._shortcuts.slots
 
     @property
+    def chains(self) -> Chains | None:
+        """The shortcut chains as remembered."""
+        return self._shortcuts.remembered
+
+    @property
+    def unkept(self) -> tuple[Publication, ...]:
+        """The publications that were delivered and are to be kept."""
+        return self._circulation.spreading.unkept
+
+    @property
     def silence(self) -> dict[NodeId, SilenceState]:
         """How long ring neighbours have been silent (R9)."""
         return self._silence.states()
@@ -351,8 +383,8 @@ class Subscriber:
     def settle(self) -> list[Effect]:
         """Store and index what was delivered already."""
         out = Outbox()
-        self._circulation.settle(out)
         self._circulation.holdings.let_go()
+        self._circulation.settle(out)
         return out.effects
 
     def recover(self) -> None:
@@ -371,11 +403,24 @@ class Subscriber:
             silence=self.silence,
             digests=dict(self.digests),
             publications=self.publications,
-            hashes=self.trie.wrong_digests(),
+            hashes=self._circulation.holdings.indexed.wrong_digests(),
         )
 
+    def memory(self) -> SubscriberMemory | None:
+        """The machine's other variables as a value; None if they are those of a new machine."""
+        memory = replace(
+            self._circulation.memory(),
+            audit_ticks=self._audit_ticks,
+            chains=self._shortcuts.wrong_chains(),
+            weight=self._digest.wrong_weight,
+        )
+        return memory if memory != SubscriberMemory() else None
+
     def load(self, state: SubscriberState) -> None:
-        """Take over any state, however wrong; its publications are those of the archive."""
+        """Take over any state, however wrong; its publications are those of the archive.
+
+        Without a memory the variables that belong to it stay as they are.
+        """
         self.wants = state.member
         self._ring.me = Peer(state.label, self.node) if state.label is not None else None
         self._ring.neighbours = [state.left, state.right]
@@ -386,6 +431,12 @@ class Subscriber:
         self._digest.load(state.digests)
         self._circulation.recover(state.hashes)
         self._circulation.spreading.look_again()
+        if state.memory is not None:
+            self._audit_ticks = state.memory.audit_ticks
+            self._shortcuts.load(state.memory.chains)
+            self._digest.load_weight(self._ring.me, state.memory.weight)
+            self._circulation.load(state.memory)
+            self._circulation.holdings.indexed.corrupt(state.hashes)
 
 
 def asks_supervisor(label: Label, rng: Random, *, rare: bool) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, ClassVar, assert_never
 
@@ -39,7 +38,7 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.roster import Roster
-from skipring.core.state import SupervisorState
+from skipring.core.state import SupervisorMemory, SupervisorState
 from skipring.core.topology import levels
 
 
@@ -64,8 +63,8 @@ class Supervisor:
         self.roster = Roster()
         self._queue: dict[NodeId, None] = {}  # R15: distinct subjects, first come first served
         self._answered = {True: 0, False: 0}  # members and strangers, since the last tick
-        self._told: dict[NodeId, int] = {}  # member -> tick of the last answer, oldest first
-        self._suspects: dict[NodeId, int] = {}  # node -> tick of suspicion, oldest first
+        self._told: dict[NodeId, int] = {}  # member -> tick of the last answer
+        self._suspects: dict[NodeId, int] = {}  # node -> tick of suspicion
         self._ticks = 0
         self._calm_ticks = 0  # since the roster last changed
         self._mismatches = 0
@@ -102,21 +101,31 @@ class Supervisor:
     def _on_tick(self, out: Outbox) -> None:
         """Timeout: tell the next members in round robin their configuration."""
         self._ticks += 1
-        self._calm_ticks += 1
+        # Memory may be corrupted: no counter is believed beyond what it can have been set to.
+        self._calm_ticks = max(self._calm_ticks, 0) + 1
+        self._mismatches = max(self._mismatches, 0)
         self._answered = {True: 0, False: 0}
-        _drop_until(self._suspects, self._ticks - self._config.suspicion_ticks)
-        _drop_until(self._told, self._ticks - self._config.answers_share)
+        self._suspects = self._within(self._suspects, self._config.suspicion_ticks)
+        self._told = self._within(self._told, self._config.answers_share)
         n = len(self.roster)
         rounds = 1
         if self._refresh_ticks > 0:
-            self._refresh_ticks -= 1
+            self._refresh_ticks = min(self._refresh_ticks, self._config.refresh_ticks) - 1
             rounds = n // self._config.refresh_share + 1  # R14
             self._calm_ticks = 0  # the sum has to settle again before it can accuse anybody
         for _ in range(min(rounds, n)):  # S6: none if n = 0
             self._answer(self.roster.advance(), out)
-        if self.roster.audit():
+        if self.roster.audit(self._config.audited_slots):
             self._note_change(self.roster.nodes, out)
         self._answer_queue(out)
+
+    def _within(self, ticks: dict[NodeId, int], span: int) -> dict[NodeId, int]:
+        """What happened in the last so many ticks; a tick to come is a corrupted one.
+
+        All are looked at: each entry is, once a tick, for ``span`` ticks.
+        """
+        now = self._ticks
+        return {node: tick for node, tick in ticks.items() if now - span < tick <= now}
 
     def _answer_queue(self, out: Outbox) -> None:
         """Answer those who have waited longest with what is true now (R15)."""
@@ -146,7 +155,6 @@ class Supervisor:
 
     def _tell(self, node: NodeId, out: Outbox) -> None:
         if node in self.roster:
-            self._told.pop(node, None)
             self._told[node] = self._ticks
         out.send(node, self.roster.configuration_of(node))
 
@@ -241,7 +249,6 @@ class Supervisor:
 
     def _on_node_suspected(self, node: NodeId, out: Outbox) -> None:
         """A node has crashed: it "just has to" be removed from the database (section 3.3)."""
-        self._suspects.pop(node, None)
         self._suspects[node] = self._ticks
         self._drop(node, out)
 
@@ -276,15 +283,40 @@ class Supervisor:
         )
 
     def load(self, state: SupervisorState) -> None:
-        """Take over any state, however wrong."""
+        """Take over any state, however wrong; without a memory the other variables stay."""
         self.roster.load(state.database, state.next)
         self._queue = dict.fromkeys(state.queue)
+        if state.memory is not None:
+            self._load_memory(state.memory)
 
+    def memory(self) -> SupervisorMemory | None:
+        """The machine's other variables as a value; None if they are those of a new machine."""
+        audited, audited_sum = self.roster.audited
+        index = self.roster.wrong_index
+        memory = SupervisorMemory(
+            ticks=self._ticks,
+            calm_ticks=self._calm_ticks,
+            mismatches=self._mismatches,
+            refresh_ticks=self._refresh_ticks,
+            answered=(self._answered[True], self._answered[False]),
+            told=dict(self._told),
+            suspects=dict(self._suspects),
+            digest=self.roster.wrong_digest,
+            audited=audited,
+            audited_sum=audited_sum,
+            index=dict(index) if index is not None else None,
+        )
+        return memory if memory != SupervisorMemory() else None
 
-def _drop_until(ticks: dict[NodeId, int], last: int) -> None:
-    """Forget what happened at a tick up to ``last``; the oldest entries come first."""
-    for node in list(takewhile(lambda node: ticks[node] <= last, ticks)):
-        del ticks[node]
+    def _load_memory(self, memory: SupervisorMemory) -> None:
+        self._ticks = memory.ticks
+        self._calm_ticks = memory.calm_ticks
+        self._mismatches = memory.mismatches
+        self._refresh_ticks = memory.refresh_ticks
+        self._answered = dict(zip((True, False), memory.answered, strict=True))
+        self._told = dict(memory.told)
+        self._suspects = dict(memory.suspects)
+        self.roster.load_audit(memory.digest, memory.audited, memory.audited_sum, memory.index)
 
 
 def _subject(message: object) -> NodeId | None:

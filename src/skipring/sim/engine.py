@@ -99,8 +99,11 @@ class World:
         """The state as a value."""
         return Snapshot(
             topic=self.topic,
-            supervisor=self.supervisor.state(),
-            subscribers={node: machine.state() for node, machine in self.subscribers.items()},
+            supervisor=replace(self.supervisor.state(), memory=self.supervisor.memory()),
+            subscribers={
+                node: replace(machine.state(), memory=machine.memory())
+                for node, machine in self.subscribers.items()
+            },
             crashed=tuple(self.crashed),
             channels=tuple(
                 Parcel(parcel.to, parcel.message, parcel.sender)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from skipring.core.config import Mode, ProtocolConfig, Rule, Rules, Spread
+from skipring.core.config import Mode, ProtocolConfig, Rule, Spread
 from skipring.core.peers import NodeId
 from skipring.errors import ScenarioError
 from skipring.sim.faults import Delay, Duplication, Fault, Loss, Partition
@@ -97,7 +97,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     loss: Chance = 0.0
     duplicate: Share = 0.0
     churn: Share = 0.0
-    spread: Spread = Spread.ADAPTIVE
+    spread: Spread | None = None  # None: as the mode does
     publications: Annotated[int, Meta(ge=0, le=PUBLICATIONS_MAX)] = 0
     seed: int = 0
     max_rounds: Rounds = 2000
@@ -120,7 +120,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def config(self) -> ProtocolConfig:
         """The protocol's configuration in this scenario."""
-        return ProtocolConfig(rules=Rules.of(self.mode, self.without), spread=self.spread)
+        return ProtocolConfig.of(self.mode, self.without, self.spread)
 
     @property
     def warm_up_rounds(self) -> int:

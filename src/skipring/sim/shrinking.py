@@ -312,7 +312,7 @@ def _without_entries(world: Snapshot, places: Collection[int]) -> Snapshot:
 def _supervisor_variables(world: Snapshot) -> Sequence[str]:
     return [
         name
-        for name in ("queue", "next")
+        for name in ("memory", "queue", "next")
         if getattr(world.supervisor, name) != getattr(_NEW_SUPERVISOR, name)
     ]
 
@@ -332,6 +332,7 @@ REDUCTIONS: Final[tuple[Reduction[Any], ...]] = (
     Reduction(_crashed_nodes, _without_nodes),
     _variables("left", "right", "ring"),
     Reduction(_shortcuts, _without_shortcuts),
+    _variables("memory"),
     _variables("silence", "digests"),
     Reduction(_hashes, _without_hashes),
     Reduction(_rows, _without_rows),

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from skipring.core.chains import chains_around
+from skipring.core.chains import Chains, chains_around
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
@@ -95,7 +95,9 @@ def publication_violations(view: View) -> Iterator[Violation]:
         for trie in (seen.trie for seen in view.subscribers.values() if seen.member)
         if len(trie)
     }
-    known = frozenset[bytes]().union(*keys_by_root.values(), _ids_in_flight(view))
+    known = frozenset[bytes]().union(
+        *keys_by_root.values(), _ids_in_flight(view), _ids_to_be_kept(view)
+    )
     if not known:
         return
     is_complete = True
@@ -122,6 +124,16 @@ def _ids_in_flight(view: View) -> frozenset[bytes]:
     )
 
 
+def _ids_to_be_kept(view: View) -> frozenset[bytes]:
+    """The ids of the publications that members have delivered and not kept yet."""
+    return frozenset(
+        publication.settled(view.topic).id
+        for seen in view.subscribers.values()
+        if seen.member
+        for publication in seen.unkept
+    )
+
+
 def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> Iterator[Violation]:
     """Ids and hashes that do not follow from the publications they are about (T10 to T12)."""
     for prefix in seen.trie.wrong_digests():
@@ -130,6 +142,10 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
         if not publication.is_genuine(topic):
             name = f"{publication.publisher}'s publication {publication.seq}"
             yield _publications(f"{node} has {name} under a wrong id")
+    stored = {publication.id for publication in seen.publications}
+    surplus = stored.symmetric_difference(seen.trie.keys())
+    if surplus:
+        yield _publications(f"{node} has {len(surplus)} ids only in its trie, or only in its rows")
 
 
 def _publications(text: str) -> Violation:
@@ -255,8 +271,13 @@ def _shortcut_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> 
     """L3: the slots are the chain labels, and their holders are right."""
     should = roster.configuration_of(node)
     slots: tuple[Label, ...] = ()
-    if should.label is not None and should.pred is not None and should.succ is not None:
-        slots = chains_around(should.label, should.pred.label, should.succ.label).slots
+    if should.label is not None:
+        pred, succ = (
+            peer.label if peer is not None else None for peer in (should.pred, should.succ)
+        )
+        chains = chains_around(should.label, pred, succ)
+        slots = chains.slots
+        yield from _chain_violations(node, seen.chains, chains)
     wrong = f"{node} has a shortcut"
     for label in seen.shortcuts:
         if label not in slots:
@@ -268,6 +289,17 @@ def _shortcut_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> 
         elif seen.shortcuts[label] != holder:
             has = seen.shortcuts[label] or "nobody"
             yield Violation(Layer.SHORTCUTS, f"{wrong} to {label} at {has}, should be at {holder}")
+
+
+def _chain_violations(node: NodeId, has: Chains | None, should: Chains) -> Iterator[Violation]:
+    """Remembered chains for the right labels; chains for other labels are not used."""
+    is_used = has is not None and (has.own, has.pred, has.succ) == (
+        should.own,
+        should.pred,
+        should.succ,
+    )
+    if is_used and has != should:
+        yield Violation(Layer.SHORTCUTS, f"{node} remembers wrong chains")
 
 
 def _leaver_violations(node: NodeId, seen: SubscriberView) -> Iterator[Violation]:

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from skipring.core.chains import Chains
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
@@ -46,8 +47,10 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     @property
     def roster(self) -> Roster:
         """The supervisor's database, not yet repaired."""
-        roster = Roster()
+        roster, memory = Roster(), self.supervisor.memory
         roster.load(self.supervisor.database, self.supervisor.next)
+        if memory is not None:
+            roster.load_audit(memory.digest, memory.audited, memory.audited_sum, memory.index)
         return roster
 
     def in_flight(self) -> Iterable[Parcel]:
@@ -96,7 +99,11 @@ class SubscriberView(Protocol):
     @property
     def shortcuts(self) -> Mapping[Label, NodeId | None]: ...
     @property
+    def chains(self) -> Chains | None: ...
+    @property
     def publications(self) -> tuple[Publication, ...]: ...
+    @property
+    def unkept(self) -> tuple[Publication, ...]: ...
     @property
     def trie(self) -> PublicationTrie: ...
 

@@ -19,6 +19,7 @@ from skipring.world.adversaries import (
     building,
     databases,
     departures,
+    memories,
     rings,
     scattering,
 )
@@ -136,6 +137,37 @@ _ALL: Final = (
         "A47",
         "As A19, with stored hashes and ids that are wrong and all roots alike",
         scattering.corrupted_caches,
+    ),
+    Adversary(
+        "A60",
+        "Two database entries are swapped, the sum over the database is that of before",
+        memories.swapped_under_an_old_digest,
+    ),
+    Adversary(
+        "A61", "The supervisor looks members up at wrong places of its list", memories.wrong_index
+    ),
+    Adversary(
+        "A62",
+        "As A43, with arbitrary counters, suspicions and answers of the supervisor",
+        memories.arbitrary_supervisor_memory,
+    ),
+    Adversary(
+        "A63",
+        "As A19, with wrong chains, weights, tree edges, claims and indexes",
+        memories.wrong_derived_values,
+    ),
+    Adversary(
+        "A64", "As A19, with arbitrary counters of the subscribers", memories.arbitrary_counters
+    ),
+    Adversary(
+        "A65",
+        "As A19, with arbitrary publications to be kept, indexed and announced",
+        memories.arbitrary_deferred_work,
+    ),
+    Adversary(
+        "A66",
+        "As A15, with publications, and all that machines remember is arbitrary",
+        memories.arbitrary_memory,
     ),
 )
 

@@ -9,6 +9,7 @@ from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
 from skipring.world.file.document import FORMAT, load
+from skipring.world.file.memory import MemoryReader
 from skipring.world.file.messages import MessageReader
 from skipring.world.file.publications import PublicationReader, hashes
 from skipring.world.file.values import (
@@ -39,11 +40,11 @@ _WORLD: Final = Shape(
 )
 _SUPERVISOR: Final = Shape(
     required=frozenset({"database", "next"}),
-    optional=frozenset({"queue"}),
+    optional=frozenset({"queue", "memory"}),
 )
 _SUBSCRIBER: Final = Shape(
     required=frozenset({"member", "label", "left", "right", "ring", "shortcuts"}),
-    optional=frozenset({"silence", "digests", "publications", "hashes"}),
+    optional=frozenset({"silence", "digests", "publications", "hashes", "memory"}),
 )
 _PARCEL: Final = Shape(required=frozenset({"to", "message"}))
 
@@ -89,6 +90,7 @@ class _Reader:
     def __init__(self, references: References, publications: PublicationReader) -> None:
         self._references = references
         self._messages = MessageReader(references, publications)
+        self._memory = MemoryReader(publications)
         self._subscriber_fields: Mapping[str, Parser] = {
             "member": flag,
             "label": label_or_none,
@@ -100,6 +102,7 @@ class _Reader:
             "digests": self._digests,
             "publications": publications.publications,
             "hashes": hashes,
+            "memory": self._memory.subscriber,
         }
 
     def supervisor(self, value: object, place: str) -> SupervisorState:
@@ -109,6 +112,11 @@ class _Reader:
             database=tuple_of(self._record, fields["database"], f"{place}.database"),
             next=integer(fields["next"], f"{place}.next"),
             queue=tuple_of(self._references.node, fields.get("queue", []), f"{place}.queue"),
+            memory=(
+                self._memory.supervisor(fields["memory"], f"{place}.memory")
+                if "memory" in fields
+                else None
+            ),
         )
 
     def _record(self, value: object, place: str) -> tuple[str, NodeId | None]:

@@ -11,8 +11,15 @@ from skipring.core.claims import Claim
 from skipring.core.labels import Label
 from skipring.core.peers import Link, Peer
 from skipring.core.publications import Publication
-from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.core.state import (
+    SilenceState,
+    SubscriberMemory,
+    SubscriberState,
+    SupervisorMemory,
+    SupervisorState,
+)
 from skipring.world.file.document import FORMAT
+from skipring.world.file.memory import memory_fields
 from skipring.world.file.messages import message_fields
 from skipring.world.file.publications import claim_fields, hashes_fields, publication_fields
 from skipring.world.snapshot import Parcel, Snapshot
@@ -65,7 +72,7 @@ _PLAIN: Final[Mapping[type, Callable[[Any], object]]] = {
 
 def _supervisor(state: SupervisorState) -> dict[str, Any]:
     fields = {"database": state.database, "next": state.next}
-    return fields | _unless_empty(queue=state.queue)
+    return fields | _unless_empty(queue=state.queue, memory=_memory(state.memory))
 
 
 def _subscriber(state: SubscriberState) -> dict[str, Any]:
@@ -79,8 +86,15 @@ def _subscriber(state: SubscriberState) -> dict[str, Any]:
         "publications": state.publications,
     }
     return fields | _unless_empty(
-        silence=state.silence, digests=state.digests, hashes=hashes_fields(state.hashes)
+        silence=state.silence,
+        digests=state.digests,
+        hashes=hashes_fields(state.hashes),
+        memory=_memory(state.memory),
     )
+
+
+def _memory(memory: SubscriberMemory | SupervisorMemory | None) -> dict[str, Any] | None:
+    return memory_fields(memory) if memory is not None else None
 
 
 def _unless_empty(**fields: object) -> dict[str, Any]:

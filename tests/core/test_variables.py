@@ -1,0 +1,278 @@
+"""Every variable of a machine is in the world file, or derived and audited, or never changes.
+
+The table below says of each attribute which of the three it is. A new attribute fails the test
+until it has a row. What is in the file is written there and read back; what is derived is derived
+again within a bounded time, as the named test shows.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from inspect import getsource, isclass
+from pathlib import Path
+from textwrap import dedent
+from types import MappingProxyType
+from typing import Final
+
+import pytest
+from msgspec import Struct
+
+from skipring.core import state as states
+
+MACHINES: Final = (
+    *("supervisor", "roster", "subscriber", "ring", "shortcuts", "silence", "digest"),
+    *("circulation", "spreading", "announcing", "antientropy", "scrubbing", "histories"),
+    *("holdings", "trie", "archive", "topics"),
+)
+TESTS: Final = Path(__file__).resolve().parents[1]
+
+FILE, DERIVED, FIXED, PART = "file", "derived", "never changes", "part"
+
+# Class and attribute -> kind, and the field of the file, the test of the audit, or the reason.
+Row = tuple[str, str]
+TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
+    {
+        "Supervisor": {
+            "_answered": (FILE, "SupervisorMemory.answered"),
+            "_calm_ticks": (FILE, "SupervisorMemory.calm_ticks"),
+            "_config": (FIXED, "given when the machine is made"),
+            "_mismatches": (FILE, "SupervisorMemory.mismatches"),
+            "_queue": (FILE, "SupervisorState.queue"),
+            "_refresh_ticks": (FILE, "SupervisorMemory.refresh_ticks"),
+            "_suspects": (FILE, "SupervisorMemory.suspects"),
+            "_ticks": (FILE, "SupervisorMemory.ticks"),
+            "_told": (FILE, "SupervisorMemory.told"),
+            "roster": (PART, "Roster"),
+        },
+        "Roster": {
+            "_audited": (FILE, "SupervisorMemory.audited"),
+            "_audited_sum": (FILE, "SupervisorMemory.audited_sum"),
+            "_digest": (FILE, "SupervisorMemory.digest"),
+            "_index": (FILE, "SupervisorMemory.index"),
+            "_loaded": (FILE, "SupervisorState.database"),
+            "_nodes": (FILE, "SupervisorState.database"),
+            "cursor": (FILE, "SupervisorState.next"),
+        },
+        "Subscriber": {
+            "_audit_ticks": (FILE, "SubscriberMemory.audit_ticks"),
+            "_circulation": (PART, "Circulation"),
+            "_config": (FIXED, "given when the machine is made"),
+            "_digest": (PART, "TreeDigest"),
+            "_ring": (PART, "Ring"),
+            "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),
+            "_shortcuts": (PART, "Shortcuts"),
+            "_silence": (PART, "Silence"),
+            "node": (FIXED, "the node's name"),
+            "wants": (FILE, "SubscriberState.member"),
+        },
+        "Ring": {
+            "me": (FILE, "SubscriberState.label"),
+            "neighbours": (FILE, "SubscriberState.left"),
+            "node": (FIXED, "the node's name"),
+            "rules": (FIXED, "given when the machine is made"),
+            "wrap": (FILE, "SubscriberState.ring"),
+        },
+        "Shortcuts": {
+            "_chains": (FILE, "SubscriberMemory.chains"),
+            "_ring": (PART, "Ring"),
+            "slots": (FILE, "SubscriberState.shortcuts"),
+        },
+        "Silence": {
+            "_config": (FIXED, "given when the machine is made"),
+            "_watches": (FILE, "SubscriberState.silence"),
+        },
+        "TreeDigest": {
+            "_config": (FIXED, "given when the machine is made"),
+            "_own": (DERIVED, "test_wrong_derived_values_are_gone_after_16_ticks"),
+            "_weight": (FILE, "SubscriberMemory.weight"),
+            "heard": (FILE, "SubscriberState.digests"),
+        },
+        "Circulation": {
+            "_config": (FIXED, "given when the machine is made"),
+            "_repair": (PART, "AntiEntropy"),
+            "holdings": (PART, "Holdings"),
+            "spreading": (PART, "Spreading"),
+        },
+        "Spreading": {
+            "_announcing": (PART, "Announcing"),
+            "_arrivals": (FILE, "SpreadingState.arrivals"),
+            "_arrived": (DERIVED, "test_wrong_count_of_arrivals_is_gone_after_a_tick"),
+            "_arrived_bytes": (DERIVED, "test_wrong_count_of_arrivals_is_gone_after_a_tick"),
+            "_calm_ticks": (FILE, "SpreadingState.calm_ticks"),
+            "_config": (FIXED, "given when the machine is made"),
+            "_edges": (FILE, "SpreadingState.tree_edges"),
+            "_has_news": (FILE, "SpreadingState.has_news"),
+            "_holdings": (PART, "Holdings"),
+            "_is_view_sure": (DERIVED, "test_wrong_view_and_routes_are_gone_after_a_tick"),
+            "_levels": (FILE, "SpreadingState.levels"),
+            "_news_ticks": (FILE, "SpreadingState.news_ticks"),
+            "_put_off": (FILE, "SpreadingState.put_off"),
+            "_ring": (PART, "Ring"),
+            "_routes": (DERIVED, "test_wrong_view_and_routes_are_gone_after_a_tick"),
+            "_shortcuts": (PART, "Shortcuts"),
+            "_view": (DERIVED, "test_wrong_view_and_routes_are_gone_after_a_tick"),
+        },
+        "Announcing": {
+            "_config": (FIXED, "given when the machine is made"),
+            "_heard": (FILE, "AnnouncingState.heard"),
+            "_heard_of": (DERIVED, "test_wrong_count_of_announcements_is_gone_after_a_flush"),
+            "_holdings": (PART, "Holdings"),
+            "_missing": (FILE, "AnnouncingState.missing"),
+            "_news": (FILE, "AnnouncingState.news"),
+            "_node": (FIXED, "the node's name"),
+            "_recent": (FILE, "AnnouncingState.recent"),
+            "_told": (FILE, "AnnouncingState.told"),
+        },
+        "AntiEntropy": {
+            "_claims": (FILE, "RepairState.claims"),
+            "_config": (FIXED, "given when the machine is made"),
+            "_histories": (PART, "Histories"),
+            "_holdings": (PART, "Holdings"),
+            "_node": (FIXED, "the node's name"),
+            "_open_ticks": (FILE, "RepairState.open_ticks"),
+            "_patience": (FILE, "RepairState.patience"),
+            "_period": (FILE, "RepairState.period"),
+            "_quiet_ticks": (FILE, "RepairState.quiet_ticks"),
+            "_scrubbing": (PART, "Scrubbing"),
+            "_session": (FILE, "RepairState.session"),
+        },
+        "Scrubbing": {
+            "_end": (FILE, "ScrubState.end"),
+            "_found": (FILE, "ScrubState.found"),
+            "_has_doubts": (FILE, "ScrubState.has_doubts"),
+            "_holdings": (PART, "Holdings"),
+            "_ids": (FILE, "ScrubState.ids"),
+            "_offset": (FILE, "ScrubState.offset"),
+        },
+        "Histories": {
+            "_config": (FIXED, "given when the machine is made"),
+            "_served": (FILE, "HistoriesState.served"),
+            "_source": (FILE, "HistoriesState.source"),
+            "_source_ticks": (FILE, "HistoriesState.source_ticks"),
+        },
+        "Holdings": {
+            "_archive": (PART, "MemoryArchive"),
+            "_end": (DERIVED, "test_end_is_that_of_the_archive_at_every_event"),
+            "_kept": (DERIVED, "test_end_is_that_of_the_archive_at_every_event"),
+            "_newest": (FILE, "HoldingsState.numbers"),
+            "_own": (PART, "OwnSequence"),
+            "_spent": (FILE, "HoldingsState.spent"),
+            "_trie": (PART, "PublicationTrie"),
+            "_unindexed": (FILE, "HoldingsState.unindexed"),
+            "topic": (FIXED, "given when the machine is made"),
+        },
+        "OwnSequence": {
+            "_is_challenged": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
+            "_issued": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
+            "_node": (FIXED, "the node's name"),
+            "ahead": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
+            "incarnation": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
+        },
+        "PublicationTrie": {
+            "_bits": (DERIVED, "test_scrub_derives_the_size_of_the_trie_again"),
+            "_buckets": (FILE, "HoldingsState.index"),
+            "_count": (FILE, "HoldingsState.count"),
+            "_digests": (FILE, "SubscriberState.hashes"),
+            "_scrubbed": (FILE, "HoldingsState.scrubbed"),
+        },
+        "MemoryArchive": {"_rows": (FILE, "SubscriberState.publications")},
+        "SubscriberTopics": {
+            "_config": (FIXED, "given when the machines are made"),
+            "_incarnation": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
+            "_machines": (PART, "Subscriber"),
+            "_node": (FIXED, "the node's name"),
+            "_open_archive": (FIXED, "given by the host"),
+            "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),
+        },
+        "SupervisorTopics": {
+            "_config": (FIXED, "given when the machines are made"),
+            "_machines": (PART, "Supervisor"),
+        },
+    }
+)
+ROWS: Final = [
+    pytest.param(kind, what, id=f"{name}.{attribute}")
+    for name, rows in TABLE.items()
+    for attribute, (kind, what) in rows.items()
+]
+
+
+def machine_classes() -> Iterator[type]:
+    """The classes of the machines' modules that have state: no values, no protocols."""
+    for name in MACHINES:
+        module = import_module(f"skipring.core.{name}")
+        for found in vars(module).values():
+            is_own = isclass(found) and found.__module__ == module.__name__
+            if (
+                is_own
+                and not issubclass(found, Struct)
+                and not getattr(found, "_is_protocol", False)
+            ):
+                yield found
+
+
+def attributes(kind: type) -> set[str]:
+    """The slots of a class, and what its methods assign to."""
+    found = set(getattr(kind, "__slots__", ()))
+    for node in ast.walk(ast.parse(dedent(getsource(kind)))):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                found.add(name)
+    return found
+
+
+@cache
+def all_tests() -> set[str]:
+    tests = TESTS.glob("*/test_*.py")
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in tests)
+    return {node.name for tree in trees for node in ast.walk(tree) if _is_function(node)}
+
+
+def _is_function(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef)
+
+
+def test_every_attribute_of_every_machine_has_a_row() -> None:
+    found = {kind.__name__: attributes(kind) for kind in machine_classes()}
+    assert found == {name: set(rows) for name, rows in TABLE.items()}
+
+
+def test_attribute_that_is_only_assigned_is_found() -> None:
+    class Machine:
+        __slots__ = ("_one",)
+
+        def change(self) -> None:
+            self._two, self.three = 2, 3  # type: ignore[attr-defined]
+
+    assert attributes(Machine) == {"_one", "_two", "three"}
+
+
+@pytest.mark.parametrize(("kind", "what"), ROWS)
+def test_row_names_a_field_a_test_a_part_or_a_reason(kind: str, what: str) -> None:
+    if kind == FILE:
+        name, _, field = what.partition(".")
+        assert field in getattr(states, name).__struct_fields__
+    elif kind == PART:
+        assert what in TABLE
+    elif kind == DERIVED:
+        assert what in all_tests()
+    else:
+        assert kind == FIXED
+        assert len(what.split()) > 1
+
+
+def test_every_field_of_the_state_is_the_variable_of_a_row() -> None:
+    named = {what for rows in TABLE.values() for kind, what in rows.values() if kind == FILE}
+    named |= {"SubscriberState.right"}  # the second of the neighbours
+    for name in {what.partition(".")[0] for what in named}:
+        fields = {f"{name}.{field}" for field in getattr(states, name).__struct_fields__}
+        parts = {f for f in fields if f.partition(".")[2] in _PARTS}
+        assert fields - parts == {what for what in named if what.startswith(f"{name}.")}
+
+
+_PARTS: Final = frozenset(
+    {"memory", "spreading", "announcing", "repair", "histories", "scrub", "holdings"}
+)
