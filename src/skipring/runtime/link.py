@@ -141,6 +141,7 @@ class Link(asyncio.Protocol):
         self._certificate_name: NodeId | None = None
         self.sender: NodeId | None = None  # known from the greeting on
         self.role = Role.NODE
+        self._is_client = False
         self.is_dialled = dialled_for is not None
         self.is_greeted = False
         self.can_write = True
@@ -179,36 +180,37 @@ class Link(asyncio.Protocol):
         except WireError as error:
             self._refuse_bytes(error)
             return
-        is_direct = not (self._waiting or budget.is_contended)
-        done = self._handle(frames) if is_direct and frames else 0
+        if not frames:
+            return
+        done = self._handle(frames) if budget.left_s > 0 and not self._waiting else 0
         if done < len(frames):
             self._keep_waiting(frames[done:], len(data))
 
     def _handle(self, frames: list[Frame]) -> int:
         """Handle frames until the turn of the loop is spent; return how many."""
-        budget, done = self._board.budget, 0
+        board, budget = self._board, self._board.budget
         clock = budget.clock
         began_s = clock()
         end_s = began_s + budget.left_s
-        self._board.gather()
+        board.gather()
         try:
-            while done < len(frames) and clock() < end_s and self._can_serve:
-                self._take(frames[done])
-                done += 1
+            for done, frame in enumerate(frames):
                 if self._is_refused:
-                    return len(frames)
+                    break
+                if (done and clock() >= end_s) or (self._is_client and not self._can_serve):
+                    return done
+                self._take(frame)
         except WireError as error:
             self._refuse_bytes(error)
-            return len(frames)
         finally:
-            self._board.write_gathered(self)
+            board.write_gathered(self)
             budget.spend(clock() - began_s)
-        return done
+        return len(frames)
 
     @property
     def _can_serve(self) -> bool:
         """Return False while a client has yet to read answers; a node's messages never wait so."""
-        return self.role is not Role.CLIENT or self._owner is None or not self._owner.is_behind
+        return not self._is_client or self._owner is None or not self._owner.is_behind
 
     def _keep_waiting(self, frames: list[Frame], size_bytes: int) -> None:
         budget = self._board.budget
@@ -292,7 +294,7 @@ class Link(asyncio.Protocol):
         if waited_s > REQUEST_WAIT_S and is_request(envelope.message):
             self._refuse_request(envelope.topic, envelope.message)
             return
-        if self.role is Role.CLIENT and not is_runtime(envelope.message):
+        if self._is_client and not is_runtime(envelope.message):
             self._refuse("not for clients", type(envelope.message).__name__)
             return
         self._board.receive(self.sender, envelope, frame)
@@ -331,6 +333,7 @@ class Link(asyncio.Protocol):
 
     def _attach(self, greeting: Greeting) -> None:
         self.role = greeting.role
+        self._is_client = greeting.role is Role.CLIENT
         self.is_greeted = True
         self._first = b""
         if self._owner is None:

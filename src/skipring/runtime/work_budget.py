@@ -37,7 +37,9 @@ class WorkBudget:
 
     def __init__(self, clock: Clock = perf_counter) -> None:
         self.clock = clock
-        self._spent_s = 0.0  # in this turn, and less than SLICE_S of turns before it
+        # How long frames may still be handled in this turn of the loop. Up to SLICE_S of it may
+        # have been spent in earlier turns. 0 while connections wait: another one waits behind them.
+        self.left_s = TURN_S
         self._is_scheduled = False  # the next turn is
         self._waiting: OrderedDict[Waiting, None] = OrderedDict()
 
@@ -46,15 +48,10 @@ class WorkBudget:
         """Return True if connections wait: another one has to wait behind them."""
         return bool(self._waiting)
 
-    @property
-    def left_s(self) -> float:
-        """How long frames are handled in this turn of the loop; below 0: no longer."""
-        return TURN_S - self._spent_s
-
     def spend(self, seconds: float) -> None:
         """Count time in which frames were handled."""
-        self._spent_s += seconds
-        if self._spent_s > SLICE_S:  # for less the loop is not made to turn once more
+        self.left_s -= seconds
+        if self.left_s < TURN_S - SLICE_S:  # for less the loop is not made to turn once more
             self._schedule()
 
     def _schedule(self) -> None:
@@ -65,20 +62,22 @@ class WorkBudget:
     def add(self, connection: Waiting) -> None:
         """Let a connection wait for its share; a no-op if it waits already."""
         self._waiting.setdefault(connection)
+        self.left_s = 0.0
         self._schedule()
 
     def _next_turn(self) -> None:
         """Handle frames of connections that wait, one connection after the other."""
         self._is_scheduled = False
-        self._spent_s = 0.0
         began_s = self.clock()
         end_s = began_s + TURN_S
         while self._waiting and self.clock() < end_s:
             connection, _ = self._waiting.popitem(last=False)
             if connection.handle_some(min(self.clock() + SLICE_S, end_s)):
                 self._waiting.setdefault(connection)
+        self.left_s = TURN_S
         self.spend(self.clock() - began_s)
         if self._waiting:
+            self.left_s = 0.0
             self._schedule()
 
 
