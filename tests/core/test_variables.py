@@ -25,7 +25,7 @@ from skipring.core import state as states
 MACHINES: Final = (
     *("supervisor", "roster", "subscriber", "ring", "shortcuts", "silence", "digest"),
     *("circulation", "spreading", "announcing", "antientropy", "scrubbing", "histories"),
-    *("holdings", "trie", "archive", "topics"),
+    *("holdings", "sequences", "trie", "archive", "topics"),
 )
 TESTS: Final = Path(__file__).resolve().parents[1]
 
