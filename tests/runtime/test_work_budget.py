@@ -412,7 +412,7 @@ def test_time_limit_ends_with_a_turn() -> None:
 # -- the index -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("question", [InspectNode(7), Survey(7, 4)])
+@pytest.mark.parametrize("question", [InspectNode(7), Survey(7, 4, None)])
 def test_status_after_a_backfill_is_answered_after_slices_of_the_index(
     question: InspectNode | Survey,
 ) -> None:
