@@ -364,10 +364,6 @@ class Cluster:
             seen = {name: (it.trie.root, len(it.trie)) for name, it in machines.items()}
             seen |= {name: (it.root, it.count) for name, it in statuses.items()}
             yield from map(str, root_violations(seen))
-        for name, machine in machines.items():
-            lost = len(machine.trie) - sum(1 for _ in machine.archive.entries())
-            if lost > 0:  # a state as a value cannot be wrong in this way
-                yield f"PUB: {name} has lost {lost} publications and not noticed"
 
     def _foreign(self, topic: TopicId) -> dict[NodeId, Address]:
         """Return where the recorded members listen that other processes run."""

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from skipring.core.chains import chains_around
 from skipring.core.config import Mode, ProtocolConfig, Rules
 from skipring.core.labels import Label
 from skipring.core.messages import (
@@ -25,8 +26,15 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
 from skipring.core.prefixes import ALL
-from skipring.core.publications import Publication
-from skipring.core.state import SilenceState, SubscriberState
+from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.state import (
+    ArrivalState,
+    HoldingsState,
+    SilenceState,
+    SpreadingState,
+    SubscriberMemory,
+    SubscriberState,
+)
 from skipring.core.topology import legitimate_state
 from skipring.sim.engine import World
 from skipring.sim.schedulers import RandomOrder
@@ -494,6 +502,44 @@ def test_a_wrong_hash_is_found_although_nothing_is_missing() -> None:
     state = replace(world.subscribers["c"], hashes={ALL: JUNK})
     world = replace(world, subscribers={**world.subscribers, "c": state})
     assert wrong_publications(world) == ["PUB: c has a wrong hash at (all)"]
+
+
+def test_publications_that_members_have_still_to_keep_must_reach_all() -> None:
+    arrival = ArrivalState((NEWS[1],), 0, ())
+    memory = SubscriberMemory(spreading=SpreadingState(arrivals=(arrival,)))
+    world = holding(NEWS[0])
+    state = replace(world.subscribers["c"], memory=memory)
+    world = replace(world, subscribers={**world.subscribers, "c": state})
+    lacking = [f"PUB: {node} lacks 1 of 2 publications" for node in "abcd"]
+    assert wrong_publications(world) == lacking
+
+
+def test_ids_that_only_the_trie_or_only_the_rows_have_are_found() -> None:
+    start = holding(*NEWS)
+    lost = HoldingsState(index={b"x" * ID_BYTES: 3})
+    hidden = HoldingsState(index={NEWS[0].id: None})
+    for holdings, text in (
+        (lost, "has lost 1 publications and not noticed"),
+        (hidden, "has 1 publications that its trie lacks"),
+    ):
+        memory = SubscriberMemory(holdings=holdings)
+        world = with_states(start, lambda _, state, memory=memory: replace(state, memory=memory))
+        running = World(world, seed=0, config=ProtocolConfig())
+        assert wrong_publications(running) == [f"PUB: {node} {text}" for node in "abcd"]
+
+
+def test_wrong_chains_are_found_if_they_are_for_the_right_labels() -> None:
+    node, state = "a", RING.subscribers["a"]
+    around = [peer.label for peer in (state.left or state.ring, state.right or state.ring) if peer]
+    chains = chains_around(state.label, *around)
+    elsewhere = chains_around(state.label, None, None)
+    for remembered, texts in (
+        (chains, []),
+        (replace(chains, slots=()), ["L3: a remembers wrong chains"]),
+        (replace(elsewhere, slots=chains.slots), []),
+    ):
+        wrong = replace(state, memory=SubscriberMemory(chains=remembered))
+        assert sentences(replace(RING, subscribers={**RING.subscribers, node: wrong})) == texts
 
 
 @pytest.mark.parametrize("node", "abcd")

@@ -143,9 +143,11 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
             name = f"{publication.publisher}'s publication {publication.seq}"
             yield _publications(f"{node} has {name} under a wrong id")
     stored = {publication.id for publication in seen.publications}
-    surplus = stored.symmetric_difference(seen.trie.keys())
-    if surplus:
-        yield _publications(f"{node} has {len(surplus)} ids only in its trie, or only in its rows")
+    indexed = set(seen.trie.keys())
+    if lost := len(indexed - stored):
+        yield _publications(f"{node} has lost {lost} publications and not noticed")
+    if hidden := len(stored - indexed):
+        yield _publications(f"{node} has {hidden} publications that its trie lacks")
 
 
 def _publications(text: str) -> Violation:
