@@ -42,6 +42,8 @@ ANSWERS = (CheckAndPublish, Publications, TrieEqual, PublishNew, IHave, Want)
 
 # A18b waits for a silence threshold that was corrupted to its largest value, 64 rounds.
 ROUNDS_MAX = {"A18b": 120}
+# A node may believe that it waits for an answer, for up to 64 ticks.
+PATIENCE = {"A64": 64, "A66": 64}
 
 
 def members_of(world: World) -> list[NodeId]:
@@ -96,6 +98,8 @@ def test_all_publications_come_to_all_members_and_then_there_is_silence(
         assert all(ids >= before for ids in held), how
         assert len(held[0]) == len(before) + report.published, how
 
+    for _ in range(PATIENCE.get(adversary, 0)):
+        simulation.run_round()
     world.sent.clear()
     for _ in range(5):
         simulation.run_round()

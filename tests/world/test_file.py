@@ -316,7 +316,7 @@ def without_senders(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, channels=parcels)
 
 
-def test_memory_may_name_anybody() -> None:
+def test_memory_may_name_nodes_that_are_not_in_the_world() -> None:
     tree = world_with("supervisor", "memory", value={"suspects": {"long-gone": -3}})
     assert parse(tree).supervisor.memory == SupervisorMemory(suspects={"long-gone": -3})
     memory = {"histories": {"source": "long-gone", "source_ticks": 8}}

@@ -285,7 +285,7 @@ class AntiEntropy:
     def state(self) -> RepairState:
         """What we remember; the claim about the root only if it is wrong."""
         config, trie = self._config, self._holdings.indexed
-        is_used = bool(self._claims) and trie.is_fresh and self._claims[0].digests == trie.root
+        is_used = bool(self._claims) and self._claims[0].digests == trie.root
         is_wrong = is_used and self._claims != self._made_claims(trie)
         return RepairState(
             session=self._session,

@@ -293,7 +293,7 @@ class Holdings:
                 own.see(sequence[0], seq)
 
     def raise_number(self, publication: Publication) -> None:
-        """The scrub has seen a publication: its number is known, if it was not."""
+        """Raise the last number of a publisher to that of a stored publication."""
         if self._newest is not None:
             self._note_numbers((publication,))
 

@@ -140,8 +140,8 @@ class Memories:
                     for short in draw.some(draw.short_id)
                 },
                 heard=tuple(IHave(self._holder(), *draw.short_ids()) for _ in range(2)),
-                recent=tuple(sorted(draw.some(draw.short_id))),
-                told=tuple(sorted(draw.some(draw.short_id))),
+                recent=tuple(sorted(set(draw.some(draw.short_id)))),
+                told=tuple(sorted(set(draw.some(draw.short_id)))),
             ),
             holdings=HoldingsState(
                 unindexed={
@@ -159,21 +159,24 @@ class Memories:
         return tuple(self._rng.sample(self._publications, count))
 
     def derived(self, state: SubscriberState) -> SubscriberMemory:
-        """What a subscriber has derived, of its place in the ring and of its publications."""
+        """What a subscriber has derived, of its place in the ring and of its publications.
+
+        Of these either the index is wrong or the claim about the root: a claim about another root
+        is made again.
+        """
         draw, rng = self._draw, self._rng
         places = {p.id: rng.choice((None, rng.randrange(_HUGE))) for p in state.publications}
         wrong = {key: place for key, place in places.items() if draw.chance(0.25)}
         wrong |= {rng.randbytes(ID_BYTES): rng.randrange(_PUBLICATIONS) for _ in range(2)}
         claim = Claim.make(ALL, [Summary(Prefix(3, rng.randrange(8)), state.trie.root)])
+        count = rng.choice((0, 1, rng.randrange(_COUNTER), rng.randrange(_HUGE)))
+        is_claimed = draw.chance(0.5)
         return SubscriberMemory(
             chains=self._chains(state),
             weight=draw.digest(),
             spreading=SpreadingState(tree_edges=self._nodes(), levels=self.counter()),
-            repair=RepairState(claims=(claim,)),
-            holdings=HoldingsState(
-                index=wrong,
-                count=rng.choice((0, 1, rng.randrange(_COUNTER), rng.randrange(_HUGE))),
-            ),
+            repair=RepairState(claims=(claim,) if is_claimed else None),
+            holdings=HoldingsState() if is_claimed else HoldingsState(index=wrong, count=count),
         )
 
     def _chains(self, state: SubscriberState) -> Chains | None:
