@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, Protocol, cast
 
-from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import WireError
 from skipring.runtime.addresses import join_address
 from skipring.runtime.dial_failure import (
@@ -26,14 +26,18 @@ from skipring.runtime.dial_failure import (
     failure_of,
 )
 from skipring.runtime.names import may_act_as, peer_name
-from skipring.runtime.work_budget import REQUEST_WAIT_S, WAITING_BYTES_MAX, WorkBudget
+from skipring.runtime.work_budget import (
+    NEXT_TURN_S,
+    REQUEST_WAIT_S,
+    WAITING_BYTES_MAX,
+    WorkBudget,
+)
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import Frame, FrameReader
 from skipring.wire.greeting import Greeting, Role, check_greeting
 from skipring.wire.runtime_messages import (
     BUSY,
     Refused,
-    Request,
     WireMessage,
     is_request,
     is_runtime,
@@ -126,6 +130,7 @@ class Link(asyncio.Protocol):
 
     def __init__(self, board: Switchboard, dialled_for: Owner | None) -> None:
         self._board = board
+        self._budget = board.budget
         self._owner = dialled_for
         self._reader = FrameReader()
         # Frames that have come and were not handled yet, each with the time at which it came.
@@ -170,7 +175,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Cut into frames; handle them now, or in a later turn of the loop."""
-        board, budget = self._board, self._board.budget
+        board, budget = self._board, self._budget
         self.is_used = True
         board.bytes_received += len(data)
         if self.sender is None:
@@ -188,7 +193,7 @@ class Link(asyncio.Protocol):
 
     def _handle(self, frames: list[Frame]) -> int:
         """Handle frames until the turn of the loop is spent; return how many."""
-        board, budget = self._board, self._board.budget
+        board, budget = self._board, self._budget
         clock = budget.clock
         began_s = clock()
         end_s = began_s + budget.left_s
@@ -204,7 +209,9 @@ class Link(asyncio.Protocol):
             self._refuse_bytes(error)
         finally:
             board.write_gathered(self)
-            budget.spend(clock() - began_s)
+            budget.left_s = left_s = end_s - clock()
+            if left_s < NEXT_TURN_S:
+                budget.schedule()
         return len(frames)
 
     @property
@@ -213,7 +220,7 @@ class Link(asyncio.Protocol):
         return not self._is_client or self._owner is None or not self._owner.is_behind
 
     def _keep_waiting(self, frames: list[Frame], size_bytes: int) -> None:
-        budget = self._board.budget
+        budget = self._budget
         came_s = budget.clock()
         self._waiting.extend((came_s, frame) for frame in frames)
         self._waiting_bytes += size_bytes
@@ -229,12 +236,15 @@ class Link(asyncio.Protocol):
 
     def handle_some(self, end_s: float) -> bool:
         """Handle one frame, and more until a time; return True if some can still be handled."""
-        clock, waiting = self._board.budget.clock, self._waiting
+        clock, waiting = self._budget.clock, self._waiting
         self._board.gather()
         try:
             while waiting and self._can_serve:
                 came_s, frame = waiting.popleft()
-                self._take(frame, waited_s=clock() - came_s)
+                if clock() - came_s > REQUEST_WAIT_S:
+                    self._take_late(frame)
+                else:
+                    self._take(frame)
                 if clock() >= end_s:
                     break
         except WireError as error:
@@ -280,29 +290,32 @@ class Link(asyncio.Protocol):
         if self._owner is not None:
             self._owner.flush()
         if self._waiting:  # for the peer itself: that time does not count
-            now_s = self._board.budget.clock()
+            now_s = self._budget.clock()
             self._waiting = deque((now_s, frame) for _, frame in self._waiting)
-            self._board.budget.add(self)
+            self._budget.add(self)
 
     # -- what comes --------------------------------------------------------------------------
 
-    def _take(self, frame: Frame, waited_s: float = 0.0) -> None:
+    def _take_late(self, frame: Frame) -> None:
+        """Refuse a request without work: its sender has given up, or sends too many."""
+        if self.sender is not None and self._owner is not None:
+            envelope = decode(frame)
+            message = envelope.message
+            if is_request(message):
+                refusal = encode(envelope.topic, Refused(message.request, BUSY))
+                self._owner.refuse_request(refusal)
+                return
+        self._take(frame)
+
+    def _take(self, frame: Frame) -> None:
         if self.sender is None:
             self._on_greeting(check_greeting(frame))
             return
         envelope = decode(frame)
-        if waited_s > REQUEST_WAIT_S and is_request(envelope.message):
-            self._refuse_request(envelope.topic, envelope.message)
-            return
         if self._is_client and not is_runtime(envelope.message):
             self._refuse("not for clients", type(envelope.message).__name__)
             return
         self._board.receive(self.sender, envelope, frame)
-
-    def _refuse_request(self, topic: TopicId, message: Request) -> None:
-        """Answer a request without work: by now its sender has given up, or sends too many."""
-        if self._owner is not None:
-            self._owner.refuse_request(encode(topic, Refused(message.request, BUSY)))
 
     def _on_greeting(self, greeting: Greeting) -> None:
         if self._deadline is not None:

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 # A tick is 1 s and a flush 0.1 s: both stay on time. Measured: the largest page takes 20 ms.
 TURN_S: Final = 0.02
 SLICE_S: Final = 0.005  # Guess: for one connection, before the next one has its turn.
+NEXT_TURN_S: Final = TURN_S - SLICE_S  # with less left the loop is made to turn once more
 # Guess: a client gives up after 2.5 s; an answer that comes later is work for nothing.
 REQUEST_WAIT_S: Final = 2.0
 # Guess: the frames that a connection may have waiting before it is not read any more.
@@ -48,13 +49,8 @@ class WorkBudget:
         """Return True if connections wait: another one has to wait behind them."""
         return bool(self._waiting)
 
-    def spend(self, seconds: float) -> None:
-        """Count time in which frames were handled."""
-        self.left_s -= seconds
-        if self.left_s < TURN_S - SLICE_S:  # for less the loop is not made to turn once more
-            self._schedule()
-
-    def _schedule(self) -> None:
+    def schedule(self) -> None:
+        """Let the next turn of the loop begin with a new budget."""
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._next_turn)
@@ -63,22 +59,19 @@ class WorkBudget:
         """Let a connection wait for its share; a no-op if it waits already."""
         self._waiting.setdefault(connection)
         self.left_s = 0.0
-        self._schedule()
+        self.schedule()
 
     def _next_turn(self) -> None:
         """Handle frames of connections that wait, one connection after the other."""
         self._is_scheduled = False
-        began_s = self.clock()
-        end_s = began_s + TURN_S
+        end_s = self.clock() + TURN_S
         while self._waiting and self.clock() < end_s:
             connection, _ = self._waiting.popitem(last=False)
             if connection.handle_some(min(self.clock() + SLICE_S, end_s)):
                 self._waiting.setdefault(connection)
-        self.left_s = TURN_S
-        self.spend(self.clock() - began_s)
-        if self._waiting:
-            self.left_s = 0.0
-            self._schedule()
+        self.left_s = 0.0 if self._waiting else end_s - self.clock()
+        if self.left_s < NEXT_TURN_S:
+            self.schedule()
 
 
 def never_spent() -> bool:
