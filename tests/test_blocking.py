@@ -151,8 +151,7 @@ def test_open_and_close_do_what_the_block_does() -> None:
 def test_the_cursor_is_behind_what_was_handed_out(tmp_path: Path) -> None:
     with ring() as cluster:
         with to(cluster, tmp_path) as node, node.subscribe("orders") as orders:
-            for number in range(2 * READ_AHEAD):
-                orders.publish(b"%d" % number)
+            orders.publish_many([b"%d" % number for number in range(200)])
             assert orders.cursor().offset == 0
             orders.read()
             assert orders.cursor().offset == 1

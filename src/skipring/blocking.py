@@ -97,6 +97,7 @@ class Subscription:
         self._subscription = subscription
         self._taken: deque[Publication] = deque()  # from the archive, and not handed out yet
         self._lock = Lock()  # so that nobody sees one that is neither here nor there
+        subscription.read_ahead(self._unread)
 
     def open(self) -> Self:
         """Begin to take part."""
@@ -212,10 +213,16 @@ class Subscription:
 
     def cursor(self) -> Cursor:
         """The place behind the last publication that was handed out, to start there again."""
+        if self._thread.is_running:  # only its thread may look into the store
+            return self._thread.call(self._cursor)
+        return self._subscription.cursor()
+
+    async def _cursor(self) -> Cursor:
+        return self._subscription.cursor()
+
+    def _unread(self) -> int | None:
         with self._lock:
-            if self._taken:
-                return self._subscription.cursor_at(self._taken[0].offset)
-            return self._subscription.cursor()
+            return self._taken[0].offset if self._taken else None
 
     # -- how it is ---------------------------------------------------------------------------
 

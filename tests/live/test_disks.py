@@ -396,6 +396,20 @@ def test_what_was_lost_behind_a_cursor_and_came_back_is_read_too(tmp_path: Path)
     asyncio.run(scene())
 
 
+def test_what_was_lost_before_a_cursor_and_came_back_is_read_again(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with keeper_alone() as cluster:
+            cursor, rest = await begun(cluster, tmp_path)
+            with PublicationStore.open(tmp_path) as store:
+                lost = store.archive(TOPIC).read(7)
+            assert lost is not None
+            spoil(tmp_path, lost)
+            expected = Truth({**rest, lost.id: lost})
+            assert await read_on(cluster, tmp_path, cursor, len(expected)) == expected
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("loss", ["the directory", "the last publication"])
 def test_after_a_loss_an_old_cursor_is_refused_also_when_all_is_back(
     loss: str, tmp_path: Path
@@ -420,5 +434,30 @@ def test_after_a_loss_an_old_cursor_is_refused_also_when_all_is_back(
                         await topic.synced(DEADLINE_S)
                         await durable(cluster, node)
             truth.check_stored(directory)
+
+    asyncio.run(scene())
+
+
+def test_cursor_is_refused_after_a_restored_directory_has_caught_up_in_another_order(
+    tmp_path: Path,
+) -> None:
+    directory, backup = tmp_path / VICTIM, tmp_path / "backup"
+
+    async def scene() -> None:
+        async with keeper_alone() as cluster:
+            async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
+                await fill(cluster, topic, 20)
+            shutil.copytree(directory, backup)
+            cursor, _ = await begun(cluster, directory)
+            shutil.rmtree(directory)
+            shutil.copytree(backup, directory)
+            async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
+                await topic.publish(b"stored before the others come back")
+                await topic.synced(DEADLINE_S)
+                await durable(cluster, node)
+            truth_of(cluster).check_stored(directory)
+            async with victim_of(cluster, directory) as node:
+                with pytest.raises(CursorError, match=r"restored.*start=.all."):
+                    node.subscribe(TOPIC, cursor)
 
     asyncio.run(scene())

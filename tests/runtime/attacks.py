@@ -38,6 +38,7 @@ from skipring.core.prefixes import Prefix
 from skipring.core.publications import Publication
 from skipring.wire.codec import encode
 from skipring.wire.framing import CONTROL, DATA, frame
+from skipring.wire.greeting import VERSION
 from skipring.wire.runtime_messages import ReportSilent, WireMessage
 from skipring.wire.values import SESSION_MAX
 from tests.runtime.exchanges import HELLO, greeting_of, note
@@ -93,19 +94,19 @@ DEEP = b"\x91" * 5000
 NOTE = note(1)[5:]  # the body
 FIRST: dict[str, bytes] = {
     "another magic": greeting("other", 1, "b", "h:1", "node"),
-    "another version": greeting("skipring", 2, "b", "h:1", "node"),
+    "another version": greeting("skipring", VERSION + 1, "b", "h:1", "node"),
     "a version below all": greeting("skipring", -1, "b", "h:1", "node"),
     "a version as text": greeting("skipring", "1", "b", "h:1", "node"),
-    "another role": greeting("skipring", 1, "b", "h:1", "king"),
-    "a name with a space": greeting("skipring", 1, "b b", "h:1", "node"),
-    "a name that is long": greeting("skipring", 1, "b" * 65, "h:1", "node"),
-    "the name of a client's queue": greeting("skipring", 1, "client/b", "", "client"),
-    "no address": greeting("skipring", 1, "b", "", "node"),
-    "an address without a port": greeting("skipring", 1, "b", "h", "node"),
-    "too few fields": greeting("skipring", 1, "b"),
+    "another role": greeting("skipring", VERSION, "b", "h:1", "king"),
+    "a name with a space": greeting("skipring", VERSION, "b b", "h:1", "node"),
+    "a name that is long": greeting("skipring", VERSION, "b" * 65, "h:1", "node"),
+    "the name of a client's queue": greeting("skipring", VERSION, "client/b", "", "client"),
+    "no address": greeting("skipring", VERSION, "b", "", "node"),
+    "an address without a port": greeting("skipring", VERSION, "b", "h", "node"),
+    "too few fields": greeting("skipring", VERSION, "b"),
     "a map": frame(pack({"magic": "skipring"}), CONTROL),
     "no msgpack": frame(b"\xc1" * 9, CONTROL),
-    "bad UTF-8": frame(b"\x95\xa8skipring\x01\xa1\xff\xa3h:1\xa4node", CONTROL),
+    "bad UTF-8": frame(b"\x95\xa8skipring\x02\xa1\xff\xa3h:1\xa4node", CONTROL),
     "a huge text": frame(b"\x95\xdb\xff\xff\xff\xff", CONTROL),
     "deep": frame(DEEP, CONTROL),
     "nothing": frame(b"", CONTROL),

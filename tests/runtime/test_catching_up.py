@@ -139,7 +139,7 @@ class Newcomer:
     def true_answer(self, question: Question) -> Surveyed | StoredPage:
         archive = self.stores[question.node]
         if isinstance(question.message, Survey):
-            return Surveyed(question.message.request, "", 0, 0, archive.end, archive.end, ())
+            return Surveyed(question.message.request, "", 0, 0, archive.end, archive.end, (), b"")
         assert isinstance(question.message, ReadStored)
         return stored_page(archive, question.message)
 
@@ -348,7 +348,7 @@ def test_it_is_read_in_the_store_and_the_epoch_that_were_told_of() -> None:
     newcomer = Newcomer(["n0"]).look()
     (question,) = newcomer.open
     assert isinstance(question.message, Survey)
-    newcomer.hear("n0", Surveyed(question.message.request, "store", 7, 3, 90, 80, ()))
+    newcomer.hear("n0", Surveyed(question.message.request, "store", 7, 3, 90, 80, (), b""))
     (read,) = newcomer.questions()
     assert (read.store, read.epoch, read.start, read.end) == ("store", 7, 0, 90)
 
@@ -562,7 +562,7 @@ def test_answers_to_what_was_not_asked_change_nothing() -> None:
     for request in (page.request + 100, page.request - 1, 0):
         newcomer.hear("n0", replace(page, request=request))
         newcomer.hear("n0", Refused(request, "no"))
-        newcomer.hear("n0", Surveyed(request, "", 0, 0, 1, 1, ()))
+        newcomer.hear("n0", Surveyed(request, "", 0, 0, 1, 1, (), b""))
     assert (newcomer.given, newcomer.asked) == (given, asked)
     newcomer.answer_all()
     assert newcomer.got() == EVERYTHING
@@ -601,7 +601,7 @@ def test_a_survey_in_answer_to_a_question_to_read_does_no_harm() -> None:
     question = newcomer.last_asked("n1")
     assert isinstance(question.message, ReadStored)
     newcomer.open.remove(question)
-    newcomer.hear("n1", Surveyed(question.message.request, "x", 9, 0, 1, 1, ()))
+    newcomer.hear("n1", Surveyed(question.message.request, "x", 9, 0, 1, 1, (), b""))
     newcomer.answer_all()
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all()

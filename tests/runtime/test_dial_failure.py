@@ -24,7 +24,7 @@ from skipring.runtime.dial_failure import Cause, DialFailure, failure_in, failur
 from skipring.runtime.outsider import Outsider
 from skipring.testing import Cluster
 from skipring.wire.framing import CONTROL, frame
-from skipring.wire.greeting import Role
+from skipring.wire.greeting import VERSION, Role
 from skipring.wire.runtime_messages import Locate, Members
 from tests.runtime.exchanges import (
     LOOPS,
@@ -147,7 +147,7 @@ FOREIGN = {
     "silent": (saying(b""), "{} accepts connections but has not answered as skipring"),
     "version 3": (
         saying(greeting_of_version(3)),
-        "{} speaks wire version 3, this is version 1",
+        f"{{}} speaks wire version 3, this is version {VERSION}",
     ),
     "node": (
         skipring(lambda: Host("b")),

@@ -7,6 +7,7 @@ import gc
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -17,7 +18,11 @@ from skipring.core.peers import SUPERVISOR, Link, Peer
 from skipring.errors import WireError
 from skipring.runtime import link as link_module
 from skipring.runtime.links import Links
+from skipring.storage.archive import StoredArchive
+from skipring.storage.publications import PublicationStore
+from skipring.testing import Cluster
 from skipring.wire.codec import decode, encode
+from skipring.wire.damages import Crash
 from skipring.wire.framing import FrameReader
 from skipring.wire.greeting import Role
 from skipring.wire.runtime_messages import (
@@ -247,6 +252,33 @@ def test_answers_that_nobody_asked_for_change_nothing() -> None:
             assert ring.nodes["n0"].links.book.find("a") is None, "what Members says"
             assert explicit_state(ring.snapshot()) == before
             assert refusals(ring) == Counter()
+
+    play(scene)
+
+
+def test_no_message_changes_an_epoch_or_the_log_before_a_position(tmp_path: Path) -> None:
+    """Not even those that damage the node, which lets itself be damaged."""
+    messages = [each for each in SAMPLES if not isinstance(each, Crash)]
+
+    async def scene() -> None:
+        async with Cluster(n=1, topic=TOPIC, data_dir=tmp_path) as cluster:
+            for number in range(3):
+                await cluster.publish("n00", b"%d" % number)
+            node = cluster.node("n00")
+            machine = node.machine(TOPIC)
+            assert machine is not None
+            archive = machine.archive
+            assert isinstance(archive, StoredArchive)
+            epoch, chain = archive.epoch, archive.chain_at(3)
+            port = int(node.address.rpartition(":")[2])
+            for role in (Role.NODE, Role.CLIENT):
+                for message in messages:
+                    await hurl(port, greeting_of("stranger", role) + encode(TOPIC, message))
+            await cluster.publish("n00", b"after")  # the node is there, and commits
+            assert (archive.epoch, archive.chain_at(3)) == (epoch, chain)
+        with PublicationStore.open(tmp_path / "n00") as store:
+            archive = store.archive(TOPIC)
+            assert (archive.epoch, archive.chain_at(3)) == (epoch, chain)
 
     play(scene)
 

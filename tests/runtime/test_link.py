@@ -13,7 +13,7 @@ from skipring.runtime import link as link_module
 from skipring.runtime.addresses import supervisor_at
 from skipring.wire.codec import encode
 from skipring.wire.framing import CONTROL, DATA, frame
-from skipring.wire.greeting import Role
+from skipring.wire.greeting import VERSION, Role
 from skipring.wire.runtime_messages import Locate, Members
 from tests.runtime.exchanges import (
     HELLO,
@@ -46,7 +46,10 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 
 NOT_OURS: dict[str, tuple[bytes, str]] = {
     "wrong magic": (frame(pack(["other", 1, "b", "h:1", "node"]), CONTROL), "GreetingError"),
-    "another version": (frame(pack(["skipring", 2, "b", "h:1", "node"]), CONTROL), "GreetingError"),
+    "another version": (
+        frame(pack(["skipring", VERSION + 1, "b", "h:1", "node"]), CONTROL),
+        "GreetingError",
+    ),
     "another role": (frame(pack(["skipring", 1, "b", "h:1", "king"]), CONTROL), "GreetingError"),
     "a bad name": (frame(pack(["skipring", 1, "b b", "h:1", "node"]), CONTROL), "GreetingError"),
     "no address": (frame(pack(["skipring", 1, "b", "", "node"]), CONTROL), "GreetingError"),

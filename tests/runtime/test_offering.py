@@ -266,7 +266,7 @@ def machine_over(archive: Archive) -> Subscriber:
 def test_a_survey_has_the_digest_of_the_ids_under_each_prefix(bits: int, tmp_path: Path) -> None:
     stored = publications(300)
     with on_disk(tmp_path, stored) as archive:
-        seen = surveyed("5eed", machine_over(archive), Survey(7, bits))
+        seen = surveyed("5eed", machine_over(archive), Survey(7, bits, None))
     parts: list[list[bytes]] = [[] for _ in range(1 << bits)]
     for publication in stored:
         parts[Prefix.of_id(publication.id, bits).value].append(publication.id)
@@ -275,23 +275,34 @@ def test_a_survey_has_the_digest_of_the_ids_under_each_prefix(bits: int, tmp_pat
 
 
 def test_a_survey_without_digests_says_how_far_the_topic_is_stored() -> None:
-    seen = surveyed("", machine_over(MemoryArchive(publications(5))), Survey(7, None))
+    seen = surveyed("", machine_over(MemoryArchive(publications(5))), Survey(7, None, None))
     assert (seen.digests, seen.end, seen.count) == ((), 5, 5)
 
 
 def test_only_what_is_on_the_disk_is_called_durable(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(1500)) as archive:
-        seen = surveyed("5eed", machine_over(archive), Survey(7, 0))
+        seen = surveyed("5eed", machine_over(archive), Survey(7, 0, None))
     assert (seen.durable_end, seen.end) == (1000, 1500)
 
 
 def test_one_without_a_disk_has_no_store_and_nothing_durable() -> None:
-    seen = surveyed("5eed", machine_over(MemoryArchive(publications(5))), Survey(7, 0))
-    assert (seen.store, seen.durable_end, seen.end) == ("", 0, 5)
+    seen = surveyed("5eed", machine_over(MemoryArchive(publications(5))), Survey(7, 0, None))
+    assert (seen.store, seen.durable_end, seen.end, seen.chain) == ("", 0, 5, b"")
+
+
+def test_survey_has_the_chain_value_at_an_offset_that_is_durable(tmp_path: Path) -> None:
+    with on_disk(tmp_path, publications(1500)) as archive:
+        machine = machine_over(archive)
+        for offset in (0, 1, 64, 999, 1000):
+            seen = surveyed("5eed", machine, Survey(7, None, offset))
+            assert seen.chain == archive.chain_at(offset)
+        assert surveyed("5eed", machine, Survey(7, None, None)).chain == archive.chain_at(1000)
+        for beyond in (1001, 1500, END):
+            assert surveyed("5eed", machine, Survey(7, None, beyond)).chain == b""
 
 
 @pytest.mark.parametrize(
-    "question", [Survey(5, 0), ReadStored(5, "", 0, 0, 1, 0, 0, contents=True)]
+    "question", [Survey(5, 0, None), ReadStored(5, "", 0, 0, 1, 0, 0, contents=True)]
 )
 def test_one_that_is_not_in_the_topic_refuses(question: Survey | ReadStored) -> None:
     assert offer("5eed", None, question) == Refused(5, "not a member of the topic")
@@ -300,9 +311,11 @@ def test_one_that_is_not_in_the_topic_refuses(question: Survey | ReadStored) -> 
 def test_one_that_has_another_store_by_now_refuses(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(5)) as archive:
         machine = machine_over(archive)
-        for store, epoch in (("5eed", 1), ("0ther", 0), ("", 0)):
+        own = archive.epoch
+        for store, epoch in (("5eed", own + 1), ("0ther", own), ("", own)):
             said = offer("5eed", machine, ReadStored(5, store, epoch, 0, 5, 0, 0, contents=True))
             assert said == Refused(5, ANOTHER_STORE)
         assert isinstance(
-            offer("5eed", machine, ReadStored(5, "5eed", 0, 0, 5, 0, 0, contents=True)), StoredPage
+            offer("5eed", machine, ReadStored(5, "5eed", own, 0, 5, 0, 0, contents=True)),
+            StoredPage,
         )

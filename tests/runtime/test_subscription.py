@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import doctest
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from skipring.core.archive import MemoryArchive
 from skipring.core.effects import Confirmed, Deliver, Origin
@@ -19,7 +21,7 @@ from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import CursorError, InputError, SkipringError
 from skipring.runtime import reading
 from skipring.runtime.client import Connection, connect
-from skipring.runtime.reading import READ_AT_ONCE, Cursor, Publication, Reader, Start, checked_start
+from skipring.runtime.reading import READ_AT_ONCE, Publication, Reader, Start, checked_start
 from skipring.runtime.subscription import Record, Subscription
 from skipring.storage.publications import PublicationStore
 from skipring.testing import Cluster
@@ -141,8 +143,11 @@ def test_what_is_there_is_read_however_short_one_waits() -> None:
         ("yesterday", '"all" or "new"'),
         (3, "a datetime with a time zone or a cursor"),
         (None, "a datetime with a time zone or a cursor"),
-        ("c1.5eed.0.x.t", "not a cursor"),
-        ("c1.5eed.0.1.", "not a cursor"),
+        ("c1.5eed.0.1.t", "made by an earlier version.*start=.all."),
+        ("c2.5eed.0.x.0123456789abcdef.t", "not a cursor"),
+        ("c2.5eed.0.1.0123456789abcdef.", "not a cursor"),
+        ("c2.5eed.0.1.0123456789abcde.t", "not a cursor"),
+        ("c3.5eed.0.1.0123456789abcdef.t", "not a cursor"),
     ],
 )
 def test_what_is_no_start_is_refused(start: object, sentence: str) -> None:
@@ -250,6 +255,22 @@ def test_a_cursor_reads_on_exactly_there(tmp_path: Path, as_text: bool) -> None:
     asyncio.run(scene())
 
 
+def test_cursor_is_exact_after_the_block_when_the_directory_is_closed(tmp_path: Path) -> None:
+    payloads = [b"%d" % number for number in range(200)]
+
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
+                await topic.publish_many(payloads)
+            for read in range(30, 200, 47):
+                async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
+                    assert await take(topic, read) == payloads[:read]
+                async with to(cluster, tmp_path) as node, node.subscribe("t", topic.cursor()) as on:
+                    assert await take(on, 200 - read) == payloads[read:]
+
+    asyncio.run(scene())
+
+
 def test_a_cursor_is_never_beyond_what_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,12 +303,18 @@ def test_a_cursor_that_does_not_fit_is_refused_and_nobody_joins(tmp_path: Path) 
                 kept = topic.cursor()
                 with pytest.raises(CursorError, match=r"one of topic 't', not of 'u'.*start=.all."):
                     await node.subscribe("u", kept).__aenter__()
-            wrong = [Cursor(kept.store, "t", kept.epoch + 1, 0), Cursor(kept.store, "t", 0, 2)]
+            wrong = [
+                replace(kept, epoch=kept.epoch + 1, offset=1),
+                replace(kept, offset=2),
+                replace(kept, offset=1),  # with the chain value of offset 0
+            ]
             async with to(cluster, tmp_path / "one") as node:
                 for cursor in wrong:
-                    with pytest.raises(CursorError, match=r'were lost.*start="all"'):
+                    with pytest.raises(CursorError, match=r'has lost pub.*start="all"'):
                         await node.subscribe("t", cursor).__aenter__()
                 assert node.node.machine("t") is None
+                async with node.subscribe("t", replace(kept, epoch=kept.epoch + 1)) as topic:
+                    assert await take(topic, 1) == [b"x"]  # offset 0 is the same in any epoch
             async with to(cluster, tmp_path / "two") as node:
                 with pytest.raises(CursorError, match=r'another data directory.*start="all"'):
                     await node.subscribe("t", kept).__aenter__()
@@ -327,6 +354,75 @@ def test_cursor_is_checked_again_when_the_block_is_entered(tmp_path: Path) -> No
             async with node:
                 with pytest.raises(CursorError, match="another data directory"):
                     await early.__aenter__()
+
+    asyncio.run(scene())
+
+
+# -- cursors and a data directory that was restored -------------------------------------------
+
+
+def stored(directory: Path, *payloads: bytes) -> None:
+    """Write publications into a directory whose node does not run, in this order."""
+    with PublicationStore.open(directory) as store:
+        archive = store.archive("t")
+        for payload in payloads:
+            publication = StoredPublication(publisher="p", seq=payload[0], payload=payload)
+            archive.write(archive.end, publication.settled("t"))
+        store.commit()
+
+
+async def read_until(cluster: Cluster, directory: Path, count: int) -> str:
+    """Read the first publications of a directory; return the text of the cursor behind them."""
+    async with to(cluster, directory) as node, node.subscribe("t") as topic:
+        await take(topic, count)
+        return str(topic.cursor())
+
+
+def test_cursor_is_refused_after_the_directory_was_restored_and_refilled_in_another_order(
+    tmp_path: Path,
+) -> None:
+    directory, backup = tmp_path / "data", tmp_path / "backup"
+
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            stored(directory, b"A")
+            shutil.copytree(directory, backup)
+            stored(directory, b"B", b"C")
+            before, kept = (
+                await read_until(cluster, directory, 1),
+                await read_until(cluster, directory, 3),
+            )
+            shutil.rmtree(directory)
+            shutil.copytree(backup, directory)
+            stored(directory, b"D", b"C", b"B", b"E")  # the id before the cursor is that of C again
+            async with to(cluster, directory) as node:
+                with pytest.raises(CursorError, match=r'restored.*lost.*start="all"'):
+                    node.subscribe("t", start=kept)
+                async with node.subscribe("t", start=before) as topic:
+                    assert await take(topic, 4) == [b"D", b"C", b"B", b"E"]
+
+    asyncio.run(scene())
+
+
+def test_cursor_stays_valid_after_the_directory_was_restored_and_refilled_in_the_same_order(
+    tmp_path: Path,
+) -> None:
+    directory, backup = tmp_path / "data", tmp_path / "backup"
+
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            stored(directory, b"A")
+            shutil.copytree(directory, backup)
+            stored(directory, b"B", b"C")
+            kept = await read_until(cluster, directory, 3)
+            shutil.rmtree(directory)
+            shutil.copytree(backup, directory)
+            async with to(cluster, directory) as node:
+                with pytest.raises(CursorError, match="restored"):
+                    node.subscribe("t", start=kept)
+            stored(directory, b"B", b"C", b"D")
+            async with to(cluster, directory) as node, node.subscribe("t", start=kept) as topic:
+                assert await take(topic, 1) == [b"D"]
 
     asyncio.run(scene())
 

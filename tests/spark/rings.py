@@ -36,6 +36,11 @@ class Ring:
         """The id of a node's store."""
         return self.cluster._stores[node].id
 
+    def position(self, node: str, offset: int) -> dict[str, object]:
+        """A place in a node's store, as a user may give it."""
+        archive = self.cluster._stores[node].archive(TOPIC)
+        return {"store": self.store_of(node), "epoch": archive.epoch, "offset": offset}
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Let the cluster do something, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(SETTLE_S)

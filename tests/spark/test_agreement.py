@@ -10,7 +10,7 @@ from skipring.wire.runtime_messages import Surveyed
 def holder(node: str, digests: str, count: int = 10, end: int = 10) -> Holder:
     """A member with one letter for each digest; a dot for a prefix without ids."""
     texts = tuple(b"" if letter == "." else letter.encode() * 16 for letter in digests)
-    survey = Surveyed(1, "5eed", 0, end, end, count, texts)
+    survey = Surveyed(1, "5eed", 0, end, end, count, texts, b"")
     return Holder(node=node, address=f"{node}:1", survey=survey)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -163,8 +164,7 @@ def test_a_ring_without_disks_is_read_as_well() -> None:
 
 
 def position(ring: Ring, offset: int, node: str = "n00") -> str:
-    store = ring.store_of(node)
-    return f'{{"{TOPIC}": {{"store": "{store}", "epoch": 0, "offset": {offset}}}}}'
+    return json.dumps({TOPIC: ring.position(node, offset)})
 
 
 def test_a_part_of_one_store_is_read(ring: Ring) -> None:
@@ -192,6 +192,24 @@ def test_positions_that_cannot_be_read_are_told(ring: Ring) -> None:
     gone = '{"orders": {"store": "5eed", "epoch": 0, "offset": 1}}'
     with pytest.raises(DataLossError, match="the store 5eed "):
         batch_reader(ring, startingOffsets=gone).partitions()
+    own = ring.position("n00", 100)
+    for wrong in ({"epoch": 7}, {"chain": "0123456789abcdef"}, {"offset": 9999, "chain": "00" * 8}):
+        given = json.dumps({TOPIC: own | wrong})
+        for option in ("startingOffsets", "endingOffsets"):
+            with pytest.raises(DataLossError, match="restored from a backup; bring it back, or"):
+                batch_reader(ring, **{option: given}).partitions()
+
+
+def test_chain_value_of_a_given_position_is_checked(ring: Ring) -> None:
+    archive = ring.cluster._stores["n00"].archive(TOPIC)
+    chains = [ring.call(partial(archive.chain_at, offset)).hex() for offset in (100, 150)]
+    given = [ring.position("n00", 100), ring.position("n00", 150)]
+    start, end = (
+        json.dumps({TOPIC: {**g, "chain": c}}) for g, c in zip(given, chains, strict=True)
+    )
+    reader = batch_reader(ring, startingOffsets=start, endingOffsets=end)
+    rows = rows_of(reader, reader.partitions())
+    assert [row["offset"] for row in rows] == list(range(100, 150))
 
 
 # -- members that go or lie --------------------------------------------------------------------

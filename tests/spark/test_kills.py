@@ -19,6 +19,7 @@ from tests.spark.rings import TOPIC, Ring, running_ring
 pytestmark = pytest.mark.heavy
 
 PROGRAM = Path(__file__).with_name("following.py")
+ROOT = PROGRAM.parents[2]
 PATIENCE_S = 120.0
 KILLS = 5
 TICK_S = 0.25  # Measured: where it lives for minutes, a quicker ring takes a sixth of a core
@@ -30,8 +31,8 @@ def following(ring: Ring, directory: Path, trigger: str) -> Iterator[subprocess.
     places = [str(directory / "table"), str(directory / "checkpoint")]
     with subprocess.Popen(
         [sys.executable, str(PROGRAM), ring.supervisor, TOPIC, *places, trigger],
-        cwd=PROGRAM.parents[2],
-        env={**os.environ, "PYTHONPATH": str(PROGRAM.parents[2])},
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))},
         stdout=subprocess.PIPE,
         start_new_session=True,
     ) as program:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
+from msgspec.structs import replace
 
 from skipring.core.peers import TopicId
 from skipring.errors import InputError
 from skipring.runtime.surveying import Holder
 from skipring.spark.offsets import (
     EXCEPTIONS_MAX,
+    Place,
     Position,
     Standby,
     from_json,
@@ -23,10 +26,12 @@ from skipring.spark.offsets import (
 )
 from skipring.spark.ranges import RangePartition, cut
 from skipring.spark.replay import partitions_between
+from skipring.spark.stores import fits
 from skipring.spark.stream import shared_out
 from skipring.wire.runtime_messages import Surveyed
 
 TOPIC: TopicId = "orders"
+BAD_STANDBY = '{"store": "b0", "epoch": 0, "offset": -1}'
 
 
 def key(number: int) -> bytes:
@@ -41,18 +46,47 @@ def keys() -> st.SearchStrategy[frozenset[bytes]]:
 def test_positions_survive_being_kept(
     seen: frozenset[bytes], late: frozenset[bytes], missing: list[tuple[int, bytes]]
 ) -> None:
-    standby = Standby(store="b0", epoch=2, offset=7, missing=tuple(missing), seen=late)
+    standby = Standby(
+        store="b0", epoch=2, offset=7, chain=b"standby.", missing=tuple(missing), seen=late
+    )
     for position in (
-        Position(store="a0", epoch=1, offset=9),
-        Position(store="a0", epoch=1, offset=9, seen=seen, begun=3, standby=standby),
+        Position(store="a0", epoch=2**62 - 1, offset=9),
+        Position(
+            store="a0", epoch=1, offset=9, chain=bytes(8), seen=seen, begun=3, standby=standby
+        ),
     ):
         kept = json.dumps(to_json({TOPIC: position}))
         assert from_json(json.loads(kept)) == {TOPIC: position}
 
 
-def test_without_a_standby_a_position_has_the_three_fields_of_the_contract() -> None:
-    position = Position(store="a0", epoch=1, offset=9)
-    assert to_json({TOPIC: position}) == {TOPIC: {"store": "a0", "epoch": 1, "offset": 9}}
+def test_without_a_standby_a_position_has_four_fields() -> None:
+    position = Position(store="a0", epoch=1, offset=9, chain=bytes(range(8)))
+    assert to_json({TOPIC: position}) == {
+        TOPIC: {"store": "a0", "epoch": 1, "offset": 9, "chain": "0001020304050607"}
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "is_same"),
+    [
+        ({}, True),
+        ({"store": "b0"}, False),
+        ({"epoch": 2}, False),
+        ({"offset": 101}, False),
+        ({"chain": b"other..."}, False),
+        ({"chain": b""}, True),  # given by a user
+        ({"chain": b"", "offset": 101}, False),
+        ({"epoch": 2, "offset": 0, "chain": b""}, True),
+        ({"epoch": 2, "offset": 0, "chain": b"other..."}, True),
+        ({"store": "b0", "offset": 0}, False),
+    ],
+)
+def test_place_is_in_a_log_if_all_before_it_is_the_same(
+    given: dict[str, Any], is_same: bool
+) -> None:
+    survey = Surveyed(1, "a0", 1, 100, 120, 120, (), b"chain...")
+    place = Place(store="a0", epoch=1, offset=42, chain=b"chain...")
+    assert fits(survey, replace(place, **given)) is is_same
 
 
 @pytest.mark.parametrize(
@@ -68,6 +102,10 @@ def test_without_a_standby_a_position_has_the_three_fields_of_the_contract() -> 
         '{"orders": {"store": "a0", "epoch": 0, "offset": 1, "seen": "???"}}',
         '{"orders": {"store": "a0", "epoch": 0, "offset": 1, "standby": {"store": "b"}}}',
         '{"orders": {"store": "a0", "epoch": 0, "offset": 1099511627776}}',
+        '{"orders": {"store": "a0", "epoch": 4611686018427387904, "offset": 1}}',
+        '{"orders": {"store": "a0", "epoch": 0, "offset": 1, "chain": "xyz"}}',
+        '{"orders": {"store": "a0", "epoch": 0, "offset": 1, "chain": "00"}}',
+        f'{{"orders": {{"store": "a0", "epoch": 0, "offset": 1, "standby": {BAD_STANDBY}}}}}',
     ],
 )
 def test_what_is_no_position_is_refused(text: str) -> None:
@@ -90,7 +128,7 @@ class Scene:
     def moved(self, standby: Standby, ours: range, theirs: int) -> Standby:
         """The standby after reading some of ours, when they have stored so many."""
         arrived = [(offset, self.theirs[offset]) for offset in range(standby.offset, theirs)]
-        moved = standby.moved((self.ours[offset] for offset in ours), arrived, theirs)
+        moved = standby.moved((self.ours[offset] for offset in ours), arrived, place(theirs))
         assert moved is not None
         return moved
 
@@ -107,8 +145,12 @@ class Scene:
 
 
 def holder_of(end: int) -> Holder:
-    survey = Surveyed(1, "b0", 0, end, end, end, ())
+    survey = Surveyed(1, "b0", 0, end, end, end, (), bytes(8))
     return Holder(node="b", address="127.0.0.1:1", survey=survey)
+
+
+def place(offset: int) -> Place:
+    return Place(store="b0", epoch=0, offset=offset, chain=offset.to_bytes(8, "big"))
 
 
 START = Standby(store="b0", epoch=0, offset=0)
@@ -124,7 +166,8 @@ def test_whoever_goes_on_at_a_standby_reads_the_rest_and_nothing_twice(data: Dat
         theirs = data.draw(st.integers(standby.offset, count))
         standby, read = scene.moved(standby, range(read, until), theirs), until
     end = Standby(store="b0", epoch=0, offset=count)
-    rest = scene.read(partitions_between(TOPIC, holder_of(count), standby, end, None))
+    places = standby, end, place(count)
+    rest = scene.read(partitions_between(TOPIC, holder_of(count), places, None))
     assert sorted(rest) == sorted(scene.ours[read:])
 
 
@@ -136,16 +179,18 @@ def test_a_batch_that_is_run_again_at_a_standby_reads_what_it_read(data: DataObj
     then = data.draw(st.integers(first, count))
     before = scene.moved(START, range(first), data.draw(st.integers(0, count)))
     after = scene.moved(before, range(first, then), data.draw(st.integers(before.offset, count)))
-    again = scene.read(partitions_between(TOPIC, holder_of(count), before, after, None))
+    places = before, after, place(count)
+    again = scene.read(partitions_between(TOPIC, holder_of(count), places, None))
     assert sorted(again) == sorted(scene.ours[first:then])
 
 
 def test_two_members_that_differ_much_are_no_standby_of_each_other() -> None:
     read = [key(number) for number in range(EXCEPTIONS_MAX + 1)]
-    assert START.moved(read, [], 0) is None
-    assert START.moved([], list(enumerate(read)), len(read)) is None
-    assert START.moved(read, list(enumerate(read)), len(read)) == Standby(
-        store="b0", epoch=0, offset=len(read)
+    end = place(len(read))
+    assert START.moved(read, [], place(0)) is None
+    assert START.moved([], list(enumerate(read)), end) is None
+    assert START.moved(read, list(enumerate(read)), end) == Standby(
+        store="b0", epoch=0, offset=len(read), chain=end.chain
     )
 
 

@@ -95,7 +95,7 @@ BATCH_TROUBLES = {
     "give a position for each topic, and no other": {
         "endingOffsets": json.dumps({"invoices": POSITION})
     },
-    "the offset of topic 'orders' is no {store, epoch, offset}": {
+    "the offset of topic 'orders' is no {store, epoch, offset, chain}": {
         "startingOffsets": json.dumps({"orders": 5})
     },
     "the epoch of topic 'orders' is not from 0": {

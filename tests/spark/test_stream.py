@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +12,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from skipring.core.publications import Publication
 from skipring.errors import DataLossError, UnreachableError
 from skipring.spark.offsets import from_json
 from skipring.spark.ranges import RangePartition
+from skipring.storage.publications import PublicationStore
 from tests.spark.reading import Query, ids_of, rows_of, stop_readers, stream_reader
-from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
+from tests.spark.rings import SETTLE_S, TOPIC, Ring, fill, made, running_ring
 
 NODES = ["n00", "n01", "n02"]
 MADE = made(500)
@@ -77,9 +82,7 @@ def test_a_stream_begins_at_the_end_if_told_to(ring: Ring) -> None:
 
 
 def test_a_stream_begins_at_a_position(ring: Ring) -> None:
-    store = ring.store_of("n01")
-    start = f'{{"{TOPIC}": {{"store": "{store}", "epoch": 0, "offset": 490}}}}'
-    query = Query(ring, startingOffsets=start)
+    query = Query(ring, startingOffsets=json.dumps({TOPIC: ring.position("n01", 490)}))
     assert query.batch() == 10
     assert [row["offset"] for row in query.rows] == list(range(490, 500))
 
@@ -198,7 +201,7 @@ def test_a_first_batch_may_be_run_again_by_somebody_who_would_begin_elsewhere(ri
     query = Query(ring)
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
     elsewhere = next(n for n in NODES if ring.store_of(n) != from_json(end)[TOPIC].store)
-    start = {TOPIC: {"store": ring.store_of(elsewhere), "epoch": 0, "offset": 0}}
+    start = {TOPIC: ring.position(elsewhere, 0)}
     assert len(query.run(start, end)) == 500
 
 
@@ -256,7 +259,7 @@ def test_a_task_notices_that_the_store_was_replaced_while_it_reads(ring: Ring) -
     (partition,) = query.reader.partitions(query.offset, end)
     assert isinstance(partition, RangePartition)
     other = replace(partition, node="n00", address=ring.cluster.node("n00").address)
-    if partition.store == ring.store_of("n00"):
+    if partition.end.store == ring.store_of("n00"):
         other = replace(other, node="n01", address=ring.cluster.node("n01").address)
     with pytest.raises(DataLossError, match="has lost what it had stored"):
         rows_of(query.reader, [other])
@@ -340,3 +343,146 @@ def test_a_query_that_drains_ends_also_when_its_store_goes(ring: Ring) -> None:
     batches = [query.batch(ReadMaxRows(30)) for _ in range(4)]
     assert batches[-1] == 0
     assert sorted(query.ids) == all_ids(ring, node_of(ring, query))
+
+
+# -- a store that was restored from a backup -----------------------------------------------------
+
+
+@pytest.fixture
+def backup(tmp_path: Path) -> Path:
+    return tmp_path / "backup"
+
+
+def restore(ring: Ring, directory: Path, backup: Path, refill: list[Publication]) -> None:
+    """Put the copy of a node's directory in its place, with what comes back in this order."""
+    node = directory.name
+    ring.call(lambda: ring.cluster.kill(node))
+    ring.run(asyncio.wait_for(ring.cluster._killed[node], SETTLE_S))
+    shutil.rmtree(directory)
+    shutil.copytree(backup, directory)
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(TOPIC)
+        archive.write(archive.end, *refill)
+        store.commit()
+    ring.run(ring.cluster.restart(node))
+    ring.settle()
+
+
+def restored_after(
+    ring: Ring, query: Query, tmp_path: Path, backup: Path, read_max: int
+) -> list[Publication]:
+    """Read some of 30 new publications, then restore the store without them, and refill it.
+
+    It is refilled in the opposite order. Return the new publications in their first order.
+    """
+    query.batch()
+    node = node_of(ring, query)
+    shutil.copytree(tmp_path / node, backup)
+    publish(ring, 0, 30)
+    archive = ring.cluster._stores[node].archive(TOPIC)
+    new = ring.call(lambda: [each for _, each in archive.read_range(500, archive.end)])
+    assert query.batch(ReadMaxRows(read_max)) == read_max
+    restore(ring, tmp_path / node, backup, new[::-1])
+    return new
+
+
+def test_stream_fails_after_its_store_was_restored_and_refilled_in_another_order(
+    ring: Ring, tmp_path: Path, backup: Path
+) -> None:
+    query = Query(ring)
+    restored_after(ring, query, tmp_path, backup, 20)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=r"restored from a backup.*failOnDataLoss"):
+            query.batch()
+        query.restart()
+
+
+def test_stream_reads_on_at_its_standby_after_its_store_was_restored_if_that_is_allowed(
+    ring: Ring, tmp_path: Path, backup: Path
+) -> None:
+    query = Query(ring, failOnDataLoss="false")
+    restored_after(ring, query, tmp_path, backup, 20)
+    while query.batch(ReadMaxRows(7)):
+        pass
+    assert len(query.ids) == len(set(query.ids)) == 530
+
+
+def test_batch_that_is_run_again_fails_after_its_store_was_restored(
+    ring: Ring, tmp_path: Path, backup: Path
+) -> None:
+    query = Query(ring)
+    query.batch()
+    start, node = query.offset, node_of(ring, query)
+    shutil.copytree(tmp_path / node, backup)
+    publish(ring, 0, 30)
+    end = query.reader.latestOffset(start, ReadMaxRows(20))
+    planned = query.reader.partitions(start, end)
+    archive = ring.cluster._stores[node].archive(TOPIC)
+    new = ring.call(lambda: [each for _, each in archive.read_range(500, archive.end)])
+    restore(ring, tmp_path / node, backup, new[::-1])
+    with pytest.raises(DataLossError, match="restored"):
+        query.run(start, end)
+    address = ring.cluster.node(node).address
+    moved = [replace(each, address=address) for each in planned if isinstance(each, RangePartition)]
+    with pytest.raises(DataLossError, match="has lost what it had stored"):
+        rows_of(query.reader, moved)  # a task that was planned before
+    query.restart(failOnDataLoss="false")
+    again = query.run(start, end)
+    assert sorted(ids_of(again)) == sorted(each.id for each in new[:20])
+
+
+def test_stream_does_not_read_on_at_a_standby_that_was_restored(
+    ring: Ring, tmp_path: Path, backup: Path
+) -> None:
+    query = Query(ring, failOnDataLoss="false")
+    query.batch()
+    standby = from_json(query.offset)[TOPIC].standby
+    assert standby is not None
+    spare = next(node for node in NODES if ring.store_of(node) == standby.store)
+    shutil.copytree(tmp_path / spare, backup)
+    publish(ring, 0, 30)
+    query.batch(ReadMaxRows(20))
+    archive = ring.cluster._stores[spare].archive(TOPIC)
+    new = ring.call(lambda: [each for _, each in archive.read_range(500, archive.end)])
+    restore(ring, tmp_path / spare, backup, new[::-1])
+    lose(ring, node_of(ring, query))
+    query.batch()
+    assert len(query.ids) == len(set(query.ids))  # what is not known to be unread is skipped
+
+
+def test_stream_goes_on_after_its_store_was_restored_and_refilled_in_the_same_order(
+    ring: Ring, tmp_path: Path, backup: Path
+) -> None:
+    query = Query(ring)
+    query.batch()
+    node = node_of(ring, query)
+    shutil.copytree(tmp_path / node, backup)
+    publish(ring, 0, 30)
+    archive = ring.cluster._stores[node].archive(TOPIC)
+    new = ring.call(lambda: [each for _, each in archive.read_range(500, archive.end)])
+    query.batch(ReadMaxRows(20))
+    restore(ring, tmp_path / node, backup, new)
+    assert query.batch() == 10
+    assert len(query.ids) == len(set(query.ids)) == 530
+
+
+def test_stream_without_a_standby_skips_once_after_its_store_was_restored_if_that_is_allowed(
+    tmp_path: Path, backup: Path
+) -> None:
+    fill(tmp_path, NODES[:1], MADE)
+    with running_ring(1, tmp_path) as ring:
+        query = Query(ring, failOnDataLoss="false")
+        restored_after(ring, query, tmp_path, backup, 30)  # its end is the query's offset again
+        query.restart()  # the old reader would dial the old address first
+        assert query.batch() == 0
+        publish(ring, 100, 5)
+        assert query.batch() == 5
+        assert len(query.ids) == len(set(query.ids)) == 535
+
+
+def test_stream_begins_at_offset_0_of_any_epoch_of_its_store(ring: Ring) -> None:
+    start = ring.position("n01", 0) | {"epoch": 7}
+    query = Query(ring, startingOffsets=json.dumps({TOPIC: start}))
+    assert query.batch() == 500
+    publish(ring, 0)
+    assert query.batch() == 10

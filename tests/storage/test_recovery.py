@@ -13,6 +13,7 @@ from skipring.core.publications import Publication
 from skipring.storage import database, rebuilding
 from skipring.storage.carving import PAGE_SIZES, SMALL_PAGE_BYTES, carved
 from skipring.storage.files import DAMAGED_MAX
+from skipring.storage.promises import losses_of
 from skipring.storage.publications import PublicationStore
 from tests.storage.stored import (
     CHAT,
@@ -25,6 +26,7 @@ from tests.storage.stored import (
     made,
     offsets,
     places,
+    publication,
     write,
 )
 
@@ -58,7 +60,7 @@ def reopened(directory: Path) -> int:
         found = offsets(store)
         archive = store.archive(NEWS)
         assert len(found) == store.recovery.publications
-        assert archive.end == COUNT or (archive.end < COUNT and archive.epoch == 1)
+        assert archive.end == COUNT or (archive.end < COUNT and losses_of(archive.epoch) == 1)
         end = archive.end
         write(store, 2)
     with PublicationStore.open(directory) as store:
@@ -118,7 +120,7 @@ def test_a_file_without_its_first_page_keeps_everything(directory: Path, page_by
     (directory / DATABASE).write_bytes(b"\0" * page_bytes + data[page_bytes:])
     with PublicationStore.open(directory) as store:
         assert offsets(store) == list(range(60))
-        assert store.archive(NEWS).epoch == 0
+        assert losses_of(store.archive(NEWS).epoch) == 0
         assert str(store.recovery) == (
             "60 publications; the file was damaged: file is not a database; "
             "0 lost here, to be fetched from other nodes; "
@@ -137,7 +139,7 @@ def test_a_damaged_file_keeps_everything_however_large_its_pages_were(
     with PublicationStore.open(directory) as store:
         assert store.recovery.damage is not None
         assert offsets(store) == list(range(60))
-        assert store.archive(NEWS).epoch == 0
+        assert losses_of(store.archive(NEWS).epoch) == 0
     with PublicationStore.open(directory) as store:
         assert store.recovery.damage is None
 
@@ -174,6 +176,15 @@ def test_pages_are_not_looked_for_where_none_begin(
     assert (
         tried in ([], [page_bytes]) if is_clear else ([], [page_bytes], [*PAGE_SIZES, page_bytes])
     )
+
+
+def test_file_that_says_it_cannot_be_written_to_keeps_everything(directory: Path) -> None:
+    made(directory, 20)
+    flip(directory / DATABASE, 18)  # the version that writers have to know
+    with PublicationStore.open(directory) as store:
+        assert store.recovery.damage == "attempt to write a readonly database"
+        write(store, 1)
+        assert offsets(store) == list(range(21))
 
 
 def test_a_table_whose_text_is_no_text_any_more_keeps_everything(directory: Path) -> None:
@@ -216,7 +227,7 @@ def test_damage_to_one_publication_does_not_lose_the_others_of_its_pack(director
     with PublicationStore.open(directory) as store:
         assert offsets(store) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
         assert (store.recovery.lost, store.archive(NEWS).end) == (1, 10)
-        assert store.archive(NEWS).epoch == 0
+        assert losses_of(store.archive(NEWS).epoch) == 0
         marks = store._db.execute("SELECT topic, start, count, reason FROM quarantine").fetchall()
         assert marks == [(NEWS, 4, 1, "could not be read any more")]
     assert damaged(directory) == [f"{DATABASE}.damaged-1"]
@@ -227,7 +238,7 @@ def test_the_last_publication_of_a_topic_damaged_is_below_the_promise(directory:
     damage_publication(directory, b"news 9 news 9 ")
     with PublicationStore.open(directory) as store:
         assert offsets(store) == list(range(9))
-        assert (store.archive(NEWS).end, store.archive(NEWS).epoch) == (9, 1)
+        assert (store.archive(NEWS).end, losses_of(store.archive(NEWS).epoch)) == (9, 1)
         assert (store.recovery.lost, store.recovery.raised) == (1, (NEWS,))
         assert str(store.recovery).endswith("offsets count anew for news")
 
@@ -253,7 +264,7 @@ def test_packs_with_the_same_offsets_are_served_once(directory: Path) -> None:
     change(directory, "INSERT INTO packs(body) SELECT body FROM packs WHERE pack = 1")
     with PublicationStore.open(directory) as store:
         assert offsets(store) == list(range(5))
-        assert store.archive(NEWS).epoch == 0
+        assert losses_of(store.archive(NEWS).epoch) == 0
 
 
 def test_a_missing_pack_leaves_a_gap_that_is_known_from_then_on(directory: Path) -> None:
@@ -262,7 +273,7 @@ def test_a_missing_pack_leaves_a_gap_that_is_known_from_then_on(directory: Path)
     change(directory, "VACUUM")  # so that it is nowhere in the file
     with PublicationStore.open(directory) as store:
         assert offsets(store) == [0, 1, 2, 5, 6, 7, 8]
-        assert (store.archive(NEWS).end, store.archive(NEWS).epoch) == (9, 0)
+        assert (store.archive(NEWS).end, losses_of(store.archive(NEWS).epoch)) == (9, 0)
         assert store.recovery.lost == 2
     with PublicationStore.open(directory) as store:
         assert store.recovery.damage is None
@@ -287,11 +298,11 @@ def test_offsets_that_are_used_again_are_not_taken_for_those_put_aside(directory
     change(directory, "DELETE FROM packs WHERE pack = 2")
     change(directory, "VACUUM")
     with PublicationStore.open(directory) as store:
-        assert (offsets(store), store.archive(NEWS).epoch) == ([0, 1, 2], 1)
+        assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == ([0, 1, 2], 1)
         write(store, 3)
         assert offsets(store) == list(range(6))
     with PublicationStore.open(directory) as store:
-        assert (offsets(store), store.archive(NEWS).epoch) == (list(range(6)), 1)
+        assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == (list(range(6)), 1)
 
 
 def test_a_publication_that_looks_like_a_pack_is_not_taken_for_one(directory: Path) -> None:
@@ -318,7 +329,7 @@ def test_a_log_that_was_lost_is_noticed_because_of_the_promise(directory: Path) 
     crashed(directory, 3, 4)
     (directory / f"{DATABASE}-wal").unlink()
     with PublicationStore.open(directory) as store:
-        assert (offsets(store), store.archive(NEWS).epoch) == ([], 1)
+        assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == ([], 1)
         assert (store.recovery.lost, store.recovery.raised) == (7, (NEWS,))
 
 
@@ -328,7 +339,7 @@ def test_a_log_damaged_in_its_middle_keeps_what_is_behind(directory: Path, page_
     flip(wal, 32 + 24 + page_bytes + 10)  # the second frame's header of a page
     with PublicationStore.open(directory) as store:
         assert offsets(store) == list(range(60))
-        assert store.archive(NEWS).epoch == 0
+        assert losses_of(store.archive(NEWS).epoch) == 0
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
@@ -343,7 +354,7 @@ def test_a_log_that_ends_early_gives_what_was_before(
         found = offsets(store)
         assert found == list(range(len(found)))
         assert 60 * (share - 0.1) < len(found) < 60
-        assert store.archive(NEWS).epoch == 1
+        assert losses_of(store.archive(NEWS).epoch) == 1
 
 
 # -- promises and epochs ------------------------------------------------------------------
@@ -351,7 +362,10 @@ def test_a_log_that_ends_early_gives_what_was_before(
 
 def epochs_after(directory: Path, *, news: int, chat: int) -> None:
     with PublicationStore.open(directory) as store:
-        assert (store.archive(NEWS).epoch, store.archive(CHAT).epoch) == (news, chat)
+        assert (losses_of(store.archive(NEWS).epoch), losses_of(store.archive(CHAT).epoch)) == (
+            news,
+            chat,
+        )
         offsets(store, NEWS)
         offsets(store, CHAT)
 
@@ -380,6 +394,132 @@ def test_an_epoch_never_falls(directory: Path) -> None:
     for name in PROMISES:
         (directory / name).unlink()
     epochs_after(directory, news=3, chat=3)
+
+
+def epoch_of(directory: Path) -> int:
+    with PublicationStore.open(directory) as store:
+        return store.archive(NEWS).epoch
+
+
+def test_epoch_is_stored_and_random(tmp_path: Path) -> None:
+    one, other = made(tmp_path / "one", 3), made(tmp_path / "other", 3)
+    assert epoch_of(one) == epoch_of(one)
+    assert epoch_of(one) != epoch_of(other)
+
+
+def test_restored_directory_does_not_repeat_the_epochs_it_had(directory: Path) -> None:
+    """The promise files roll back with the directory, so only chance makes a difference."""
+    backup = directory.with_name("backup")
+    shutil.copytree(made(directory, 5), backup)
+    epochs = set()
+    for _ in range(2):
+        (directory / DATABASE).unlink()
+        epochs.add(epoch_of(directory))
+        shutil.rmtree(directory)
+        shutil.copytree(backup, directory)
+    assert {losses_of(epoch) for epoch in epochs} == {1}
+    assert len(epochs) == 2
+
+
+def test_topic_of_a_restored_directory_does_not_repeat_the_epoch_it_had(directory: Path) -> None:
+    backup = directory.with_name("backup")
+    shutil.copytree(made(directory, 5, topic=CHAT), backup)
+    before = epoch_of(made(directory, 5))
+    shutil.rmtree(directory)
+    shutil.copytree(backup, directory)
+    assert epoch_of(made(directory, 5)) != before
+
+
+def test_losing_what_was_not_synced_keeps_the_epoch(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        write(store, 3)
+        archive = store.archive(NEWS)
+        archive.write(3, publication(3))
+        assert (archive.end, archive.durable_end) == (4, 3)
+        kept = archive.epoch, archive.chain_at(3)
+        shutil.copytree(directory, directory.with_name("crashed"))
+    with PublicationStore.open(directory.with_name("crashed")) as store:
+        archive = store.archive(NEWS)
+        assert (archive.epoch, archive.chain_at(archive.end)) == kept
+
+
+# -- chains --------------------------------------------------------------------------------
+
+
+def chain_of(directory: Path) -> list[bytes]:
+    """The value at every offset, of a store as it is opened."""
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        return [archive.chain_at(offset) for offset in range(archive.end + 1)]
+
+
+def test_chain_is_the_same_whatever_packs_and_openings_there_were(tmp_path: Path) -> None:
+    with PublicationStore.open(tmp_path / "whole") as store:
+        archive = store.archive(NEWS)
+        archive.write(0, *map(publication, range(200)))
+        in_memory = [archive.chain_at(offset) for offset in range(201)]
+        store.commit()
+        assert [archive.chain_at(offset) for offset in range(201)] == in_memory
+    made(tmp_path / "parts", 1, 62, 2, 70)
+    made(tmp_path / "parts", 65)
+    assert chain_of(tmp_path / "whole") == chain_of(tmp_path / "parts") == in_memory
+    assert len(set(in_memory)) == 201
+
+
+def test_chain_outlives_a_recovery_that_loses_nothing(directory: Path) -> None:
+    made(directory, *[7] * 20)
+    before = chain_of(directory)
+    change(directory, "UPDATE packs SET pack = 100 - pack")  # out of order
+    assert chain_of(directory) == before
+    flip(directory / DATABASE, 20, 255)
+    assert chain_of(directory) == before
+
+
+def test_chain_changes_behind_a_pack_that_was_lost(directory: Path) -> None:
+    made(directory, 3, 2, 100)
+    before = chain_of(directory)
+    change(directory, "DELETE FROM packs WHERE pack = 2")
+    change(directory, "VACUUM")
+    for _ in range(2):
+        after = chain_of(directory)
+        assert [one == two for one, two in zip(before, after, strict=True)] == [True] * 4 + [
+            False
+        ] * 102
+
+
+def test_chain_outlives_a_publication_that_was_lost_if_its_id_is_intact(directory: Path) -> None:
+    made(directory, 100)
+    before = chain_of(directory)
+    damage_publication(directory, b"news 40 news 40 ")
+    with PublicationStore.open(directory) as store:
+        assert (store.recovery.lost, len(offsets(store))) == (1, 99)
+    for _ in range(2):
+        assert chain_of(directory) == before
+        change(directory, "INSERT INTO packs(body) SELECT body FROM packs")  # made anew once more
+
+
+def test_chain_changes_behind_a_publication_that_was_lost_with_its_id(directory: Path) -> None:
+    made(directory, 100)
+    before = chain_of(directory)
+    data = (directory / DATABASE).read_bytes()
+    flip(directory / DATABASE, data.index(publication(40).id) + 3)
+    after = chain_of(directory)
+    assert [one == two for one, two in zip(before, after, strict=True)] == [True] * 41 + [
+        False
+    ] * 60
+
+
+def test_chain_outlives_a_publication_in_quarantine(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        write(store, 100)
+    before = chain_of(directory)
+    with PublicationStore.open(directory) as store:
+        store.archive(NEWS).discard(40)
+        store.commit()
+        assert store.archive(NEWS).chain_at(50) == before[50]
+    assert chain_of(directory) == before
+    damage_publication(directory, b"news 40 news 40 ")  # the reason for the quarantine
+    assert chain_of(directory) == before
 
 
 def test_the_id_survives_the_loss_of_either_file(directory: Path) -> None:
@@ -424,7 +564,7 @@ def test_an_old_copy_of_the_file_is_noticed(directory: Path) -> None:
     made(directory, 5)
     shutil.copy(directory / "backup", directory / DATABASE)
     with PublicationStore.open(directory) as store:
-        assert (offsets(store), store.archive(NEWS).epoch) == (list(range(5)), 1)
+        assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == (list(range(5)), 1)
 
 
 def test_an_old_copy_from_before_a_new_epoch_is_noticed(directory: Path) -> None:
@@ -434,7 +574,7 @@ def test_an_old_copy_from_before_a_new_epoch_is_noticed(directory: Path) -> None
     made(directory, 2)
     shutil.copy(directory / "backup", directory / DATABASE)
     with PublicationStore.open(directory) as store:
-        assert (offsets(store), store.archive(NEWS).epoch) == (list(range(5)), 2)
+        assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == (list(range(5)), 2)
 
 
 def test_the_promise_of_another_store_means_nothing(tmp_path: Path) -> None:
@@ -442,7 +582,7 @@ def test_the_promise_of_another_store_means_nothing(tmp_path: Path) -> None:
     for name in PROMISES:
         shutil.copy(other / name, ours / name)
     with PublicationStore.open(ours) as store:
-        assert (offsets(store), store.archive(NEWS).epoch) == ([0, 1, 2], 0)
+        assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == ([0, 1, 2], 0)
     with PublicationStore.open(ours) as store:
         assert store.recovery.damage is None
 
@@ -484,5 +624,5 @@ def test_a_recovery_that_was_cut_short_is_finished(directory: Path, moment: str)
         (directory / DATABASE).unlink()
     with PublicationStore.open(directory) as store:
         assert offsets(store) == list(range(5))
-        assert store.archive(NEWS).epoch == 0
+        assert losses_of(store.archive(NEWS).epoch) == 0
     assert not list(directory.glob("*.new")) + list(directory.glob("*.rebuilding"))

@@ -69,6 +69,7 @@ from skipring.wire.runtime_messages import (
     WireMessage,
 )
 from skipring.wire.values import (
+    CHAIN_BYTES,
     LOCATED_MAX,
     NUMBER_MAX,
     OFFSET_MAX,
@@ -153,8 +154,8 @@ SAMPLES: tuple[WireMessage, ...] = (
     PublicationPage(3, 2, (replace(PUBLICATION, id=bytes(range(ID_BYTES))),)),
     ReadJournal(3),
     JournalPage(3, 9, (JournalEntry(8, 1, "Introduce", "b", "left", "none", "(0, b)", "why"),)),
-    Survey(5, 1),
-    Surveyed(5, "5eed", 1, 2, 3, 3, (bytes(range(DIGEST_BYTES)), b"")),
+    Survey(5, 1, 9),
+    Surveyed(5, "5eed", 1, 2, 3, 3, (bytes(range(DIGEST_BYTES)), b""), bytes(CHAIN_BYTES)),
     ReadStored(5, "5eed", 1, 1, 1000, 4, 15, contents=True),
     StoredPage(5, 9, (1, 8), b"", b"\x90"),
     ReadDeliveries(5, 1, 1000),
@@ -298,10 +299,11 @@ def reading_messages() -> SearchStrategy[RuntimeMessage]:
     bits, data = st.integers(0, SURVEY_BITS_MAX), st.binary(max_size=40)
     store = st.text("0123456789abcdef", max_size=64)
     digest = st.just(b"") | st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
+    chain = st.just(b"") | st.binary(min_size=CHAIN_BYTES, max_size=CHAIN_BYTES)
     after = st.none() | offset
     return st.one_of(
-        st.builds(Survey, number, st.none() | bits),
-        st.builds(Surveyed, number, store, number, offset, offset, number, several(digest)),
+        st.builds(Survey, number, st.none() | bits, after),
+        st.builds(Surveyed, number, store, number, offset, offset, number, several(digest), chain),
         st.builds(
             ReadStored,
             number,

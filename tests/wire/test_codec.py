@@ -284,10 +284,12 @@ OUTSIDE: dict[str, WireMessage] = {
     "a count below 0": status(count=-1),
     "a start of 2^40": ListPublications(0, 2**40, 0, payloads=False),
     "more publications than a page has": PublicationPage(0, None, (NAMED,) * 1025),
-    "digests for nine bits": Survey(0, 9),
-    "a digest of three bytes": Surveyed(0, "", 0, 0, 0, 0, (b"abc",)),
-    "more digests than there are prefixes": Surveyed(0, "", 0, 0, 0, 0, (b"",) * 257),
-    "a store that is no number": Surveyed(0, "store", 0, 0, 0, 0, ()),
+    "digests for nine bits": Survey(0, 9, None),
+    "a survey beyond 2^40": Survey(0, None, 2**40),
+    "a digest of three bytes": Surveyed(0, "", 0, 0, 0, 0, (b"abc",), b""),
+    "more digests than there are prefixes": Surveyed(0, "", 0, 0, 0, 0, (b"",) * 257, b""),
+    "a store that is no number": Surveyed(0, "store", 0, 0, 0, 0, (), b""),
+    "a chain value of seven bytes": Surveyed(0, "", 0, 0, 0, 0, (), bytes(7)),
     "a prefix of nine bits": ReadStored(0, "", 0, 0, 0, 8, 256, contents=True),
     "an offset of 2^40 in a page": StoredPage(0, None, (2**40,), b"", b""),
     "an offset below 0 in a page": StoredPage(0, None, (3, -1), b"", b""),
@@ -514,9 +516,10 @@ GOLDEN = {
         "0000003101939450030991980801a9496e74726f64756365a162a46c656674a46e6f6e65a628302c"
         "206229a3776879a46e65777380"
     ),
-    "Survey": ("0000000c009393510501a46e65777380"),
+    "Survey": "0000000d00939451050109a46e65777380",
     "Surveyed": (
-        "000000290093985205a4356565640102030392c410000102030405060708090a0b0c0d0e0fc400a46e65777380"
+        "000000330093995205a4356565640102030392c410000102030405060708090a0b0c0d0e0fc400c4"
+        "080000000000000000a46e65777380"
     ),
     "ReadStored": ("000000180093995305a4356565640101cd03e8040fc3a46e65777380"),
     "StoredPage": ("00000014019396540509920108c400c40190a46e65777380"),

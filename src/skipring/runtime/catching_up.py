@@ -104,7 +104,7 @@ class CatchingUp:
             self._histories[topic] = _History(sources, deque())
             self._give(topic, HistoryRead((), is_awaited=True))  # else others send it meanwhile
             for node, source in sources.items():
-                self._say(topic, node, Survey(source.request, None))
+                self._say(topic, node, Survey(source.request, None, None))
 
     def on_tick(self, topic: TopicId, machine: Subscriber | None) -> None:
         """Go on without those who do not answer."""

@@ -67,14 +67,20 @@ def surveyed(store: str, machine: Subscriber, question: Survey) -> Surveyed:
     """How far a topic is stored, and the digests of what is."""
     archive, trie = machine.archive, machine.trie
     name, epoch = _place(store, archive)
+    durable_end, chain = 0, b""
+    if isinstance(archive, StoredArchive):
+        durable_end = archive.durable_end  # once: a commit may end meanwhile
+        offset = durable_end if question.offset is None else question.offset
+        chain = archive.chain_at(offset) if offset <= durable_end else b""
     return Surveyed(
         request=question.request,
         store=name,
         epoch=epoch,
-        durable_end=archive.durable_end if isinstance(archive, StoredArchive) else 0,
+        durable_end=durable_end,
         end=archive.end,
         count=machine.count,
         digests=() if question.bits is None else tuple(_digests(trie, question.bits)),
+        chain=chain,
     )
 
 

@@ -15,8 +15,9 @@ from skipring.core.effects import Deliver, Origin
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import CursorError, InputError
+from skipring.storage.archive import StoredArchive
 from skipring.storage.publications import PublicationStore
-from skipring.wire.values import shown
+from skipring.wire.values import CHAIN_BYTES, shown
 
 READ_AT_ONCE: Final = 64  # Our guess: then a reader lets the others of its loop go on.
 # Our guesses: what is not read yet stays at hand; what is older than that lies in the archive.
@@ -28,8 +29,10 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
 _CURSOR: Final = re.compile(
-    r"c1\.(?P<store>[0-9a-f]{1,64})\.(?P<epoch>[0-9]{1,19})\.(?P<offset>[0-9]{1,19})\.(?P<topic>.+)"
+    r"c2\.(?P<store>[0-9a-f]{1,64})\.(?P<epoch>[0-9]{1,19})\.(?P<offset>[0-9]{1,19})"
+    rf"\.(?P<chain>[0-9a-f]{{{2 * CHAIN_BYTES}}})\.(?P<topic>.+)"
 )
+_CURSOR_OF_ANY_VERSION: Final = re.compile(r"c[0-9]+\.")
 _INSTEAD: Final = 'use start="all" and skip by id what you have'
 
 
@@ -69,7 +72,9 @@ class Publication(Struct, frozen=True, gc=False):
 class Cursor(Struct, frozen=True):
     """A place in a topic as one data directory keeps it: what is before it was handed out.
 
-    >>> cursor = Cursor("5eed", "orders", 0, 42)
+    The chain value depends on all publications before it and on their order (decision 0043).
+
+    >>> cursor = Cursor("5eed", "orders", 0, 42, bytes(8))
     >>> Cursor.parse(str(cursor)) == cursor
     True
     """
@@ -78,19 +83,26 @@ class Cursor(Struct, frozen=True):
     topic: TopicId
     epoch: int
     offset: int
+    chain: bytes
 
     def __str__(self) -> str:
-        return f"c1.{self.store}.{self.epoch}.{self.offset}.{self.topic}"
+        return f"c2.{self.store}.{self.epoch}.{self.offset}.{self.chain.hex()}.{self.topic}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """The cursor that a text stands for; CursorError if it stands for none."""
         match = _CURSOR.fullmatch(text)
+        if match is None and text.startswith("c1."):
+            raise CursorError(
+                "the cursor was made by an earlier version, and does not show which publications "
+                f"were before it; {_INSTEAD}"
+            )
         if match is None:
             raise CursorError(
                 f"not a cursor: {shown(text)}; take the text of subscription.cursor() as it is"
             )
-        return cls(match["store"], match["topic"], int(match["epoch"]), int(match["offset"]))
+        numbers = int(match["epoch"]), int(match["offset"])
+        return cls(match["store"], match["topic"], *numbers, bytes.fromhex(match["chain"]))
 
     def check(self, store: PublicationStore | None, topic: TopicId) -> None:
         """CursorError if it does not point into what a store keeps of a topic."""
@@ -109,12 +121,18 @@ class Cursor(Struct, frozen=True):
                 "the cursor came from another data directory, where publications lie in another "
                 f"order; connect with that data_dir, or {_INSTEAD}"
             )
-        archive = store.archive(topic)
-        if self.epoch != archive.epoch or self.offset > archive.end:
+        if not self._fits(store.archive(topic)):
             raise CursorError(
-                "publications were lost in the data directory since the cursor was made, and "
-                f"came back in another order; {_INSTEAD}"
+                "the data directory was restored from a copy, or has lost publications, since the "
+                f"cursor was made; they may come back in another order; {_INSTEAD}"
             )
+
+    def _fits(self, archive: StoredArchive) -> bool:
+        """Return True if what lies before the cursor is what lay there when it was made."""
+        if self.offset == 0:  # nothing lies before it, in any epoch
+            return True
+        is_there = self.epoch == archive.epoch and self.offset <= archive.durable_end
+        return is_there and archive.chain_at(self.offset) == self.chain
 
 
 # A text is "all", "new", one of their synonyms, or a cursor's.
@@ -129,7 +147,7 @@ def checked_start(start: object) -> Start:
     """
     if isinstance(start, str):
         start = SYNONYMS.get(start, start)
-    if isinstance(start, str) and start.startswith("c1."):
+    if isinstance(start, str) and _CURSOR_OF_ANY_VERSION.match(start):
         return Cursor.parse(start)
     if isinstance(start, datetime) and start.utcoffset() is None:
         raise InputError(

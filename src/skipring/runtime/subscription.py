@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from random import Random
 from types import TracebackType
@@ -128,7 +128,9 @@ class Subscription:
         self._start = checked_start(start)
         self._archive: Archive = MemoryArchive()
         self._store_id: str | None = None
+        self._last_cursors: list[Cursor] = []  # once the topic is left: its store may be closed
         self.reader = Reader(topic, self._archive, "all", now=0)
+        self._unread: Callable[[], int | None] = lambda: None  # read, and not handed out
         self._published_bytes = 0  # without letting others of the loop go on
         self._is_open = False
         self._has_been_opened = False
@@ -169,6 +171,9 @@ class Subscription:
         try:
             return await self._host.node.unsubscribe(self.topic, LEAVE_S)
         finally:
+            if self._store_id is not None:  # the second one counts once it is on the disk
+                last = self._cursor_at(min(self._handed_out(), self._archive.end))
+                self._last_cursors = [self.cursor(), last]
             self._host.close(self)
 
     # -- publishing --------------------------------------------------------------------------
@@ -308,17 +313,34 @@ class Subscription:
         It is never beyond what is on the disk: after a crash a reader may get the last few again,
         and misses none. CursorError if the node keeps its publications in memory.
         """
-        return self.cursor_at(self.reader.offset)
-
-    def cursor_at(self, offset: int) -> Cursor:
-        """The place before the publication with an offset."""
         if self._store_id is None or not isinstance(self._archive, StoredArchive):
             raise CursorError(
                 "a cursor points into a data directory, and there is none; "
                 "use it inside the block, on a connection with a data_dir"
             )
-        offset = min(offset, self._archive.durable_end)
-        return Cursor(self._store_id, self.topic, self._archive.epoch, offset)
+        durable_end = self._archive.durable_end
+        for cursor in reversed(self._last_cursors):
+            if cursor.offset <= durable_end:
+                return cursor
+        return self._cursor_at(min(self._handed_out(), durable_end))
+
+    def read_ahead(self, unread: Callable[[], int | None]) -> None:
+        """Let the caller keep publications that it has read; cursors stay before the first of them.
+
+        ``unread`` returns the offset of that one, or None.
+        """
+        self._unread = unread
+
+    def _handed_out(self) -> int:
+        """The offset behind the last publication that the application has."""
+        unread = self._unread()
+        return self.reader.offset if unread is None else unread
+
+    def _cursor_at(self, offset: int) -> Cursor:
+        assert self._store_id is not None
+        assert isinstance(self._archive, StoredArchive)
+        chain = self._archive.chain_at(offset)
+        return Cursor(self._store_id, self.topic, self._archive.epoch, offset, chain)
 
     def on_deliver(self, delivery: Deliver) -> None:
         """A publication has been stored here."""

@@ -55,16 +55,22 @@ class Stretch(Struct, frozen=True, kw_only=True):
 
 
 async def survey(
-    outsider: Outsider, topic: TopicId, bits: int | None, count: int = LOCATED_MAX
+    outsider: Outsider,
+    topic: TopicId,
+    bits: int | None,
+    count: int = LOCATED_MAX,
+    *,
+    offset: int | None = None,
 ) -> list[Holder]:
     """Ask some members how far they have stored a topic; those who answer, by name.
 
-    UnreachableError if there is no supervisor, no member, or none that answers.
+    The chain values are those at an offset, or at the end of what is durable. UnreachableError if
+    there is no supervisor, no member, or none that answers.
     """
     members = await outsider.locate(topic, count)
     if not members:
         raise UnreachableError(nobody_in(topic))
-    holders = await survey_of(outsider, topic, members.items(), bits)
+    holders = await survey_of(outsider, topic, members.items(), bits, offset=offset)
     if not holders:
         names = ", ".join(sorted(members)[:4])
         raise UnreachableError(
@@ -78,17 +84,19 @@ async def survey_of(
     topic: TopicId,
     members: Iterable[tuple[NodeId, Address]],
     bits: int | None,
+    *,
+    offset: int | None = None,
 ) -> list[Holder]:
     """The same, of members that are known; without those who do not answer."""
-    asked = (_ask(outsider, topic, node, address, bits) for node, address in sorted(members))
+    question = partial(Survey, bits=bits, offset=offset)
+    asked = (_ask(outsider, topic, node, address, question) for node, address in sorted(members))
     return [holder for holder in await asyncio.gather(*asked) if holder is not None]
 
 
 async def _ask(
-    outsider: Outsider, topic: TopicId, node: NodeId, address: Address, bits: int | None
+    outsider: Outsider, topic: TopicId, node: NodeId, address: Address, question: Question
 ) -> Holder | None:
     outsider.book.hear({node: address})
-    question = partial(Survey, bits=bits)
     answer = await outsider.ask(topic, node, question, Surveyed, SURVEY_S)
     if not isinstance(answer, Surveyed):
         return None

@@ -1,6 +1,8 @@
-"""How far a stream has read each topic: ``{topic: {store, epoch, offset}}``.
+"""How far a stream has read each topic: ``{topic: {store, epoch, offset, chain}}``.
 
-Offsets are the arrival numbers of one member's store. So that a query can go on when that store is
+Offsets are the arrival numbers of one member's store. The chain value depends on all publications
+before the offset and on their order, and shows whether the store still has them (decision 0043).
+So that a query can go on when that store is
 gone, a position may also say where it is in the store of another member, its standby: behind
 ``offset`` there, except for what was read and came later (``seen``), and without what came before
 and was not read (``missing``).
@@ -18,8 +20,9 @@ from msgspec import Struct, ValidationError, convert
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.errors import InputError
-from skipring.wire.values import OFFSET_MAX, shown
+from skipring.wire.values import CHAIN_BYTES, OFFSET_MAX, shown
 
+EPOCH_MAX: Final = (1 << 62) - 1  # as packs have it
 EXCEPTIONS_MAX: Final = 1024  # Our guess: more is no small difference between two members.
 _OFFSET_BYTES: Final = 8
 _RECORD_BYTES: Final = _OFFSET_BYTES + ID_BYTES
@@ -28,16 +31,30 @@ Entry = tuple[int, bytes]  # an offset and the id there
 Json = dict[str, Any]
 
 
-class Standby(Struct, frozen=True, kw_only=True):
-    """The same position in the store of another member."""
+class Place(Struct, frozen=True, kw_only=True):
+    """An offset in the log of one member's store."""
 
     store: str
     epoch: int
     offset: int
+    chain: bytes = b""  # the log's running digest there; none at offset 0, or if it is not known
+
+    def bare(self) -> Place:
+        """The place without what else a position has."""
+        return Place(store=self.store, epoch=self.epoch, offset=self.offset, chain=self.chain)
+
+    def is_in_log_of(self, other: Place) -> bool:
+        """Return True if both count in the same epoch of a store; offset 0 is in all of them."""
+        return self.store == other.store and (self.epoch == other.epoch or not self.offset)
+
+
+class Standby(Place, frozen=True, kw_only=True):
+    """The same position in the store of another member."""
+
     missing: tuple[Entry, ...] = ()  # before the offset, but not read
     seen: frozenset[bytes] = frozenset()  # read, but not before the offset
 
-    def moved(self, read: Iterable[bytes], arrived: Iterable[Entry], end: int) -> Self | None:
+    def moved(self, read: Iterable[bytes], arrived: Iterable[Entry], end: Place) -> Self | None:
         """The same after more was read and more has arrived there; None if they differ much."""
         missing = {key: offset for offset, key in self.missing}
         seen = set(self.seen)
@@ -52,20 +69,18 @@ class Standby(Struct, frozen=True, kw_only=True):
         if max(len(missing), len(seen)) > EXCEPTIONS_MAX:
             return None
         return type(self)(
-            store=self.store,
-            epoch=self.epoch,
-            offset=end,
+            store=end.store,
+            epoch=end.epoch,
+            offset=end.offset,
+            chain=end.chain,
             missing=tuple(sorted((offset, key) for key, offset in missing.items())),
             seen=frozenset(seen),
         )
 
 
-class Position(Struct, frozen=True, kw_only=True):
+class Position(Place, frozen=True, kw_only=True):
     """How far a topic has been read."""
 
-    store: str
-    epoch: int
-    offset: int
     seen: frozenset[bytes] = frozenset()  # read from a store that is gone, and not to be read again
     begun: int | None = None  # where the first micro-batch began, of which Spark keeps the end only
     standby: Standby | None = None
@@ -77,6 +92,7 @@ class _Bare(Struct, frozen=True, forbid_unknown_fields=True):
     store: str
     epoch: int
     offset: int
+    chain: str = ""
     seen: str = ""
     begun: int | None = None
     standby: dict[str, str | int] | None = None
@@ -86,6 +102,7 @@ class _BareStandby(Struct, frozen=True, forbid_unknown_fields=True):
     store: str
     epoch: int
     offset: int
+    chain: str = ""
     missing: str = ""
     seen: str = ""
 
@@ -96,11 +113,7 @@ def to_json(positions: Mapping[TopicId, Position]) -> dict[TopicId, Json]:
 
 
 def _position_to_json(position: Position) -> Json:
-    known: Json = {
-        "store": position.store,
-        "epoch": position.epoch,
-        "offset": position.offset,
-    }
+    known = _place_to_json(position)
     if position.seen:
         known["seen"] = _text(sorted(position.seen))
     if position.begun is not None:
@@ -109,12 +122,17 @@ def _position_to_json(position: Position) -> Json:
     if standby is not None:
         records = (o.to_bytes(_OFFSET_BYTES, "big") + key for o, key in standby.missing)
         known["standby"] = {
-            "store": standby.store,
-            "epoch": standby.epoch,
-            "offset": standby.offset,
+            **_place_to_json(standby),
             "missing": _text(records),
             "seen": _text(sorted(standby.seen)),
         }
+    return known
+
+
+def _place_to_json(place: Place) -> Json:
+    known: Json = {"store": place.store, "epoch": place.epoch, "offset": place.offset}
+    if place.chain:
+        known["chain"] = place.chain.hex()
     return known
 
 
@@ -143,18 +161,21 @@ def _position(topic: TopicId, given: object) -> Position:
         kept = None if bare.standby is None else convert(bare.standby, _BareStandby)
         standby = None if kept is None else _standby(kept)
         seen = frozenset(_cut(b64decode(bare.seen, validate=True), ID_BYTES))
+        chain = _chain(bare.chain)
     except (ValidationError, ValueError) as error:
         raise InputError(
-            f"the offset of topic {shown(topic)} is no {{store, epoch, offset}}: {error}"
+            f"the offset of topic {shown(topic)} is no {{store, epoch, offset, chain}}: {error}"
         ) from None
-    numbers = {"epoch": bare.epoch, "offset": bare.offset, "begun": bare.begun or 0}
-    for name, number in numbers.items():
-        if not 0 <= number <= OFFSET_MAX:
-            raise InputError(f"the {name} of topic {shown(topic)} is not from 0 to 2^40-1")
+    places: list[_Bare | _BareStandby] = [bare] if kept is None else [bare, kept]
+    if not all(0 <= place.epoch <= EPOCH_MAX for place in places):
+        raise InputError(f"the epoch of topic {shown(topic)} is not from 0 to 2^62-1")
+    if not all(0 <= each <= OFFSET_MAX for each in (bare.begun or 0, *(p.offset for p in places))):
+        raise InputError(f"the offset of topic {shown(topic)} is not from 0 to 2^40-1")
     return Position(
         store=bare.store,
         epoch=bare.epoch,
         offset=bare.offset,
+        chain=chain,
         seen=seen,
         begun=bare.begun,
         standby=standby,
@@ -167,12 +188,20 @@ def _standby(kept: _BareStandby) -> Standby:
         store=kept.store,
         epoch=kept.epoch,
         offset=kept.offset,
+        chain=_chain(kept.chain),
         missing=tuple(
             (int.from_bytes(record[:_OFFSET_BYTES], "big"), record[_OFFSET_BYTES:])
             for record in records
         ),
         seen=frozenset(_cut(b64decode(kept.seen, validate=True), ID_BYTES)),
     )
+
+
+def _chain(text: str) -> bytes:
+    chain = bytes.fromhex(text)
+    if len(chain) not in (0, CHAIN_BYTES):
+        raise ValueError(f"a chain value has {2 * CHAIN_BYTES} hexadecimal digits")
+    return chain
 
 
 def _text(records: Iterable[bytes]) -> str:

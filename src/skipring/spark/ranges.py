@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
 from pyspark.sql.datasource import InputPartition
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import DataLossError, InputError
 from skipring.runtime.surveying import Holder, Stretch
-from skipring.spark.offsets import Position
+from skipring.spark.offsets import Place, Position
 from skipring.spark.options import ReadOptions
 from skipring.spark.reach import Reach
 from skipring.spark.rows import Rows
-from skipring.spark.stores import Stores
+from skipring.spark.stores import Stores, verified
 from skipring.wire.runtime_messages import Address
 
 ROWS_PER_PARTITION: Final = 25_000  # Our guess: a second's work at most.
@@ -29,8 +30,7 @@ class RangePartition(InputPartition):
     topic: TopicId
     node: NodeId
     address: Address
-    store: str
-    epoch: int
+    end: Place  # in the store; the task reads nothing if another log is there by now
     ranges: tuple[range, ...]
     without: frozenset[bytes] = frozenset()
     only: frozenset[bytes] | None = None
@@ -50,19 +50,29 @@ def range_partitions(
             f"startingOffsets and endingOffsets of {topic!r} are of different stores or epochs, "
             "which count differently; take both from the same member"
         )
-    holder = Stores(reach).find(topic, given[0].store, given[0].epoch)
+    stores = Stores(reach)
+    holder = stores.find(topic, replace(given[0], offset=0))  # the member that has the store
     if holder is None:
-        raise DataLossError(gone(topic, given[0], f"{BRING_IT_BACK}, or read without offsets"))
+        raise DataLossError(gone(topic, given[0], READ_WITHOUT))
+    for each in given:
+        _check_given(stores, topic, holder, each)
     start = 0 if isinstance(options.starting, str) else options.starting[topic].offset
     end = holder.survey.durable_end
     if not isinstance(options.ending, str):
         end = options.ending[topic].offset
-    if max(start, end) > holder.survey.durable_end:
+    place = stores.place_at(topic, holder, end)
+    return partitions_of(topic, holder, [range(start, end)], options.partitions_min, place)
+
+
+def _check_given(stores: Stores, topic: TopicId, holder: Holder, given: Position) -> None:
+    """Raise DataLossError or InputError if a position is not in a member's store."""
+    end = holder.survey.durable_end
+    if given.epoch == holder.survey.epoch and not given.chain and given.offset > end:
         raise InputError(
-            f"{topic!r} has {holder.survey.durable_end} offsets in that store, "
-            f"and {max(start, end)} was asked for"
+            f"{topic!r} has {end} offsets in that store, and {given.offset} was asked for"
         )
-    return partitions_of(topic, holder, [range(start, end)], options.partitions_min)
+    if not stores.has(topic, holder, given):
+        raise DataLossError(gone(topic, given, READ_WITHOUT))
 
 
 def partitions_of(
@@ -70,20 +80,18 @@ def partitions_of(
     holder: Holder,
     ranges: Sequence[range],
     partitions_min: int | None,
+    end: Place,
     without: frozenset[bytes] = frozenset(),
 ) -> list[RangePartition]:
-    """Partitions of about the same size for some ranges of a member's store."""
+    """Partitions of about the same size for some ranges of a member's store, before ``end``."""
     size = sum(map(len, ranges))
     if not size:
         return []
     count = max(partitions_min or 1, min(size // ROWS_PER_PARTITION, PARTITIONS_MAX))
     return [
-        RangePartition(
-            topic, holder.node, holder.address, holder.survey.store, holder.survey.epoch, part,
-            without,
-        )
+        RangePartition(topic, holder.node, holder.address, end.bare(), part, without)
         for part in cut(ranges, -(-size // count))
-    ]  # fmt: skip
+    ]
 
 
 def cut(ranges: Sequence[range], size: int) -> Iterator[tuple[range, ...]]:
@@ -104,12 +112,11 @@ def cut(ranges: Sequence[range], size: int) -> Iterator[tuple[range, ...]]:
 
 
 def read_range(reach: Reach, partition: RangePartition) -> Iterator[Rows]:
-    """Read a part of a store; DataLossError if the member has another one by now."""
-    topic, node, address = partition.topic, partition.node, partition.address
+    """Read a part of a store; DataLossError if the member has another one, or another log."""
+    topic, node, address, end = partition.topic, partition.node, partition.address, partition.end
+    verified(reach, topic, node, address, end)
     for part in partition.ranges:
-        wanted = Stretch(
-            store=partition.store, epoch=partition.epoch, start=part.start, end=part.stop
-        )
+        wanted = Stretch(store=end.store, epoch=end.epoch, start=part.start, end=part.stop)
         for page in reach.pages(topic, node, address, wanted):
             rows = Rows.of(topic, page).without(partition.without)
             if partition.only is not None:
@@ -119,16 +126,17 @@ def read_range(reach: Reach, partition: RangePartition) -> Iterator[Rows]:
 
 
 BRING_IT_BACK: Final = "bring it back"
+READ_WITHOUT: Final = f"{BRING_IT_BACK}, or read without offsets"
 READ_ON: Final = (
     "bring it back, or set failOnDataLoss to false to read on from another member, or begin anew "
     "with another checkpoint"
 )
 
 
-def gone(topic: TopicId, position: Position, advice: str) -> str:
+def gone(topic: TopicId, position: Place, advice: str) -> str:
     """That a store cannot be found, and what to do."""
     return (
         f"the store {position.store} (epoch {position.epoch}) from which {topic!r} was read up to "
-        f"offset {position.offset} is gone: its node is down, has left the topic or has lost its "
-        f"disk; {advice}"
+        f"offset {position.offset} is gone: its node is down, has left the topic, has lost its "
+        f"disk or was restored from a backup; {advice}"
     )

@@ -53,13 +53,16 @@ class Reach:
         """Some members of a topic; UnreachableError if the supervisor does not say."""
         return self._run(self._outsider.locate(topic))
 
-    def survey(self, topic: TopicId, bits: int | None) -> list[Holder]:
+    def survey(self, topic: TopicId, bits: int | None, offset: int | None = None) -> list[Holder]:
         """How far some members have stored a topic; UnreachableError if nobody says."""
-        return self._run(survey(self._outsider, topic, bits))
+        return self._run(survey(self._outsider, topic, bits, offset=offset))
 
-    def survey_of(self, topic: TopicId, node: NodeId, address: Address) -> Holder | None:
+    def survey_of(
+        self, topic: TopicId, node: NodeId, address: Address, offset: int | None = None
+    ) -> Holder | None:
         """How far a member that is known has stored a topic; None if it does not say."""
-        found = self._run(survey_of(self._outsider, topic, [(node, address)], None))
+        members = [(node, address)]
+        found = self._run(survey_of(self._outsider, topic, members, None, offset=offset))
         return found[0] if found else None
 
     def pages(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from time import sleep
 from typing import Final
 
+from msgspec.structs import replace
+
 from skipring.core.peers import NodeId, TopicId
-from skipring.errors import UnreachableError
-from skipring.runtime.surveying import Holder, Stretch
-from skipring.spark.offsets import Entry
+from skipring.errors import DataLossError, UnreachableError
+from skipring.runtime.surveying import ATTEMPTS, Holder, Stretch
+from skipring.spark.offsets import Entry, Place
 from skipring.spark.reach import Reach
 from skipring.spark.rows import entries
-from skipring.wire.runtime_messages import Address
+from skipring.wire.runtime_messages import Address, Surveyed
 from skipring.wire.values import LOCATED_MAX
 
 LOOKS: Final = 4  # a member may be restarting
@@ -26,17 +28,20 @@ class Stores:
         self._reach = reach
         self._known: dict[tuple[TopicId, str], tuple[NodeId, Address]] = {}
 
-    def find(self, topic: TopicId, store: str, epoch: int) -> Holder | None:
-        """The member that has a store in an epoch; None if there is none."""
-        if known := self._known.get((topic, store)):  # then no supervisor is needed
-            holder = self._reach.survey_of(topic, *known)
-            if holder is not None and _is(holder, store, epoch):
+    def find(self, topic: TopicId, place: Place) -> Holder | None:
+        """The member that has the log of a place; None if there is none, or it is another log.
+
+        Its survey has the chain value at the place.
+        """
+        if known := self._known.get((topic, place.store)):  # then no supervisor is needed
+            holder = self._reach.survey_of(topic, *known, place.offset)
+            if holder is not None and fits(holder.survey, place):
                 return holder
         for look in range(LOOKS_AT_MANY):
-            holders = self._look(topic)
-            for holder in holders:
-                if _is(holder, store, epoch):
-                    return holder
+            holders = self._look(topic, offset=place.offset)
+            named = [each for each in holders if each.survey.store == place.store]
+            if named:
+                return next((each for each in named if fits(each.survey, place)), None)
             if look + 1 >= LOOKS and len(holders) < LOCATED_MAX:
                 break  # these were all members
             sleep(AGAIN_S)
@@ -57,6 +62,20 @@ class Stores:
             )
         return found[0]
 
+    def place_at(self, topic: TopicId, holder: Holder, offset: int) -> Place:
+        """A place in the log of a member, with its chain value; errors as those of ``verified``."""
+        place = Place(store=holder.survey.store, epoch=holder.survey.epoch, offset=offset)
+        survey = verified(self._reach, topic, holder.node, holder.address, place)
+        return replace(place, chain=survey.chain)
+
+    def has(self, topic: TopicId, holder: Holder, place: Place) -> bool:
+        """Return True if a member's log is that of a place; UnreachableError if it is silent."""
+        try:
+            verified(self._reach, topic, holder.node, holder.address, place)
+        except DataLossError:
+            return False
+        return True
+
     def entries(self, topic: TopicId, holder: Holder, start: int, end: int) -> list[Entry]:
         """Offsets and ids in a part of a member's store."""
         survey = holder.survey
@@ -66,12 +85,40 @@ class Stores:
         pages = self._reach.pages(topic, holder.node, holder.address, wanted)
         return [entry for page in pages for entry in entries(page)]
 
-    def _look(self, topic: TopicId, bits: int | None = None) -> list[Holder]:
-        holders = self._reach.survey(topic, bits)
+    def _look(
+        self, topic: TopicId, bits: int | None = None, offset: int | None = None
+    ) -> list[Holder]:
+        holders = self._reach.survey(topic, bits, offset)
         for holder in holders:
             self._known[topic, holder.survey.store] = holder.node, holder.address
         return holders
 
 
-def _is(holder: Holder, store: str, epoch: int) -> bool:
-    return (holder.survey.store, holder.survey.epoch) == (store, epoch)
+def fits(survey: Surveyed, place: Place) -> bool:
+    """Return True if a survey at the offset of a place is of the log that the place is in.
+
+    A place without a chain value is believed if the log is long enough.
+    """
+    log = Place(store=survey.store, epoch=survey.epoch, offset=survey.durable_end)
+    is_same = not place.chain or not place.offset or survey.chain == place.chain
+    return place.is_in_log_of(log) and place.offset <= survey.durable_end and is_same
+
+
+def verified(
+    reach: Reach, topic: TopicId, node: NodeId, address: Address, place: Place
+) -> Surveyed:
+    """Survey a member at a place; DataLossError if its log is another one by now.
+
+    UnreachableError if it does not answer.
+    """
+    for _ in range(ATTEMPTS):
+        holder = reach.survey_of(topic, node, address, place.offset)
+        if holder is None:
+            continue
+        if not fits(holder.survey, place):
+            raise DataLossError(
+                f"{node} has lost what it had stored of {topic!r}, or was restored from a backup, "
+                "since the query was planned; run the query again"
+            )
+        return holder.survey
+    raise UnreachableError(f"{node} stopped serving {topic!r} at offset {place.offset}")

@@ -45,9 +45,10 @@ class Ahead(Struct, frozen=True, kw_only=True):
     start: int
     end: int
     seen: frozenset[bytes] = frozenset()
+    is_elsewhere: bool = False  # not in the log that the position is in
 
     def position(self, taken: int) -> Position:
-        """The position after so many."""
+        """The position after ``taken`` offsets, without its chain value."""
         return _position(self.holder, self.start + taken, self.seen)
 
 
@@ -86,7 +87,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stores = self._members()
         found = {topic: stores.first(topic) for topic in self._options.topics}
         return {
-            topic: _position(holder, holder.survey.durable_end) for topic, holder in found.items()
+            topic: replace(_position(holder, holder.survey.durable_end), chain=holder.survey.chain)
+            for topic, holder in found.items()
         }
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -108,16 +110,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         after = {topic: each.position(taken[topic]) for topic, each in ahead.items()}
         if start == self._initial:
-            after = {t: _with_begin(positions[t], each) for t, each in after.items()}
-        if all(_is_same(positions[topic], after[topic]) for topic in after):
+            after = {
+                topic: each if ahead[topic].is_elsewhere else _with_begin(positions[topic], each)
+                for topic, each in after.items()
+            }
+        if not any(ahead[topic].is_elsewhere or taken[topic] for topic in after):
             return start  # Spark compares texts, and standbys may have moved
-        stores = self._members()
         return to_json(
             {
-                topic: with_standby(stores, topic, positions[topic], each, ahead[topic].holder)
+                topic: self._complete(topic, positions[topic], each, ahead[topic])
                 for topic, each in after.items()
             }
         )
+
+    def _complete(
+        self, topic: TopicId, before: Position, after: Position, ahead: Ahead
+    ) -> Position:
+        """A position with its chain value and its standby."""
+        stores = self._members()
+        place = stores.place_at(topic, ahead.holder, after.offset)
+        after = replace(after, chain=place.chain)
+        known = None if ahead.is_elsewhere else before
+        return with_standby(stores, topic, known, after, ahead.holder)
 
     def reportLatestOffset(self) -> Json | None:
         """How far it could read at most, for the figures of a query."""
@@ -175,8 +189,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ahead(self, topic: TopicId, position: Position) -> Ahead:
         """What can be read from a position on; elsewhere, if its store is gone."""
-        holder = self._members().find(topic, position.store, position.epoch)
-        if holder is not None and holder.survey.durable_end >= position.offset:
+        holder = self._members().find(topic, position)
+        if holder is not None:
             end = holder.survey.durable_end
             ahead = Ahead(holder=holder, start=position.offset, end=end, seen=position.seen)
         elif self._options.fails_on_data_loss:
@@ -188,17 +202,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _elsewhere(self, topic: TopicId, position: Position) -> Ahead:
         """The same position in another store; behind everything there, if it is not known."""
         stores, standby = self._members(), position.standby
-        holder = standby and stores.find(topic, standby.store, standby.epoch)
-        if standby and holder and holder.survey.durable_end >= standby.offset:
+        holder = standby and stores.find(topic, standby)
+        if standby and holder:
             _LOG.warning("%s", gone(topic, position, f"reading on from {holder.node}"))
-            end, seen = holder.survey.durable_end, standby.seen | position.seen
-            return Ahead(holder=holder, start=standby.offset, end=end, seen=seen)
-        holder = stores.first(topic)
+            start, seen = standby.offset, standby.seen | position.seen
+        else:
+            holder, seen = stores.first(topic), position.seen
+            if position.offset:
+                _LOG.warning("%s", gone(topic, position, SKIPPED))
+            start = holder.survey.durable_end if position.offset else 0
         end = holder.survey.durable_end
-        if position.offset:
-            _LOG.warning("%s", gone(topic, position, SKIPPED))
-        start = end if position.offset else 0
-        return Ahead(holder=holder, start=start, end=end, seen=position.seen)
+        return Ahead(holder=holder, start=start, end=end, seen=seen, is_elsewhere=True)
 
     def _until_the_last(self, topic: TopicId, ahead: Ahead) -> Ahead:
         """The same, but not beyond where a query that drains ends."""
@@ -216,13 +230,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Sequence[RangePartition]:
         """The partitions from one position to another."""
         stores = self._members()
-        holder = stores.find(topic, after.store, after.epoch)
-        if holder is not None and holder.survey.durable_end < after.offset:
-            holder = None  # an older copy of its disk is there
-        if holder is not None and (before.store, before.epoch) == (after.store, after.epoch):
+        holder = stores.find(topic, after)
+        # The end first: whatever is restored meanwhile, one of the two, or the task, notices it.
+        if holder is not None and before.is_in_log_of(after) and stores.has(topic, holder, before):
             ranges = [range(before.offset, after.offset)]
             minimum = self._options.partitions_min
-            return partitions_of(topic, holder, ranges, minimum, before.seen)
+            return partitions_of(topic, holder, ranges, minimum, after, before.seen)
         if self._options.fails_on_data_loss:
             raise DataLossError(gone(topic, after if holder is None else before, READ_ON))
         return replayed(stores, topic, before, after, self._options.partitions_min)
@@ -250,9 +263,4 @@ def _with_begin(begin: Position, end: Position) -> Position:
     Spark only keeps the end. A query that is killed in its first micro-batch asks for the beginning
     again, and that may be elsewhere by then.
     """
-    is_same = (begin.store, begin.epoch) == (end.store, end.epoch)
-    return replace(end, begun=begin.offset) if is_same else end
-
-
-def _is_same(one: Position, other: Position) -> bool:
-    return (one.store, one.epoch, one.offset) == (other.store, other.epoch, other.offset)
+    return replace(end, begun=begin.offset) if begin.is_in_log_of(end) else end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from threading import Lock
 from typing import Final, NamedTuple
@@ -10,9 +10,11 @@ from typing import Final, NamedTuple
 from skipring.core.archive import newest_of
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Encoded, Publication
-from skipring.storage.database import Mark
+from skipring.storage.chain import LOST_ID, LogChain
+from skipring.storage.database import Mark, lost_ids
 from skipring.storage.packs import Draft, Pack, Segment
 from skipring.storage.places import Places
+from skipring.storage.promises import losses_of
 from skipring.storage.rows import Rows, Stretch, encoded_all
 
 SPOILT: Final = "not what was stored there (T12)"
@@ -41,10 +43,12 @@ class StoredArchive:
     """
 
     __slots__ = (
+        "_chain",
         "_drafts",
         "_end",
         "_fetch",
         "_lock",
+        "_lost_ids",
         "_marks",
         "_on_the_way",
         "_places",
@@ -61,14 +65,18 @@ class StoredArchive:
         *,
         places: Places,
         epoch: int,
-        marks: Iterable[Mark],
+        marks: Sequence[Mark],
+        chain: LogChain,
     ) -> None:
+        assert chain.end == places.end, "a chain of another log"
         self.topic = topic
-        self.epoch = epoch  # raised when a recovery ends below what was promised to be durable
+        self.epoch = epoch  # another one when a recovery ends below what was promised
+        self._chain = chain
         self.durable_end = places.end  # everything before this offset is on the disk
         self._end = places.end
         self._fetch = fetch
         self._places = places
+        self._lost_ids = lost_ids(topic, marks)
         self._put_aside: set[int] = set()
         for mark in marks:
             if places.covers(mark.start):  # else nothing is there
@@ -175,7 +183,7 @@ class StoredArchive:
         assert offset == self._end, f"offset {offset} after {self._end}"
         rows = encoded or Encoded.of(encoded_all(publications))
         # Views: what is left for the next pack is not copied each time.
-        ids = memoryview(b"".join([publication.id for publication in publications]))
+        all_ids = ids = memoryview(b"".join([publication.id for publication in publications]))
         data, sizes = memoryview(rows.data), rows.sizes
         with self._lock:
             while sizes:
@@ -185,6 +193,24 @@ class StoredArchive:
                 ids, data = ids[ID_BYTES * count :], data[sum(sizes[:count]) :]
                 sizes, offset = sizes[count:], offset + count
         self._end = offset
+        self._chain.extend(all_ids)
+
+    def chain_at(self, offset: int) -> bytes:
+        """Return the value of the running digest over all ids before an offset (decision 0043)."""
+        return self._chain.at(offset, self._ids)
+
+    def _ids(self, start: int, end: int) -> bytes:
+        """The ids between two offsets; zeros for those that are not known any more."""
+        lost = (self._lost_ids.get(offset, LOST_ID) for offset in range(start, end))
+        found = bytearray(b"".join(lost))
+        for segment in self._segments(start):
+            first, last = max(start, segment.start), min(end, segment.end)
+            if first >= last:
+                break
+            part = segment.ids[ID_BYTES * (first - segment.start) :][: ID_BYTES * (last - first)]
+            at = ID_BYTES * (first - start)
+            found[at : at + len(part)] = part
+        return bytes(found)
 
     def discard(self, offset: int, reason: str = SPOILT) -> None:
         """Carry out a Discard: put aside what is at an offset, never to be served again."""
@@ -234,8 +260,8 @@ class StoredArchive:
 
     @property
     def is_known(self) -> bool:
-        """True if there is anything to remember: publications, or an epoch."""
-        return self.written_end > 0 or self.epoch > 0
+        """True if there is anything to remember: publications, or that some were lost."""
+        return self.written_end > 0 or losses_of(self.epoch) > 0
 
     # -- where things are ------------------------------------------------------------------
 

@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple
 from msgspec.msgpack import Encoder
 
 from skipring.core.peers import TopicId
+from skipring.core.publications import ID_BYTES
 from skipring.storage.carving import PAGE_BYTES, PAGE_SIZES
+from skipring.storage.chain import LOST_ID, LogChain
 from skipring.storage.packs import Pack
 from skipring.storage.places import Places
 from skipring.storage.promises import Promise
@@ -35,6 +37,7 @@ SCHEMA: Final = {
     ),
 }
 
+LOST: Final = "could not be read any more"  # why a mark is there; its body has the ids, or nothing
 _SEAL_BYTES: Final = 8
 _ENCODER: Final = Encoder()
 
@@ -61,6 +64,7 @@ class Contents(NamedTuple):
     places: dict[TopicId, Places]
     epochs: dict[TopicId, int]  # as the packs have them
     marks: list[Mark]
+    chains: dict[TopicId, LogChain]
 
     def epoch_of(self, topic: TopicId) -> int:
         """The latest that is known."""
@@ -168,9 +172,12 @@ def contents_of(db: sqlite3.Connection) -> Contents:
     if tables != SCHEMA or _page_bytes(db) not in PAGE_SIZES:
         raise DamageError("its tables are not those of a store")
     (store,) = stores_of(db)
-    places, epochs = _packs(db)
-    contents = Contents(store, dict(promises_of(db)), places, epochs, list(marks_of(db)))
+    places, epochs, chains = _packs(db)
+    contents = Contents(store, dict(promises_of(db)), places, epochs, list(marks_of(db)), chains)
     _check_offsets(contents)
+    for topic, its_places in places.items():
+        if chains[topic].end != its_places.end:
+            chains[topic] = _chain_of(db, its_places, lost_ids(topic, contents.marks))
     if (said := db.execute("PRAGMA quick_check(1)").fetchall()) != [("ok",)]:
         raise DamageError(str(said[0][0]).splitlines()[-1])
     return contents
@@ -206,19 +213,38 @@ def _check_seal(seal: object, *fields: Any) -> None:  # noqa: ANN401  (damage gi
         raise DamageError("a row does not fit its seal")
 
 
-def _packs(db: sqlite3.Connection) -> tuple[dict[TopicId, Places], dict[TopicId, int]]:
+def _packs(
+    db: sqlite3.Connection,
+) -> tuple[dict[TopicId, Places], dict[TopicId, int], dict[TopicId, LogChain]]:
+    """Return places, epochs and chains; a chain ends early if the offsets are out of order."""
     places: dict[TopicId, Places] = {}
     epochs: dict[TopicId, int] = {}
+    chains: dict[TopicId, LogChain] = {}
     for row, body in db.execute("SELECT pack, body FROM packs ORDER BY pack"):
         pack = Pack.parse(body) if isinstance(body, bytes) else None
         if pack is None or not pack.is_whole:
             raise DamageError("a pack is not what was written")
         head = pack.head
         if head.topic not in places:
-            places[head.topic] = Places()
+            places[head.topic], chains[head.topic] = Places(), LogChain()
         places[head.topic].add(head.start, head.end, row)
         epochs[head.topic] = max(epochs.get(head.topic, 0), head.epoch)
-    return places, epochs
+        if chains[head.topic].end == head.start:
+            chains[head.topic].extend(pack.ids)
+    return places, epochs, chains
+
+
+def _chain_of(db: sqlite3.Connection, places: Places, lost: dict[int, bytes]) -> LogChain:
+    """Return the chain of a topic whose packs were rebuilt: out of order, or with gaps."""
+    chain = LogChain()
+    for start, row in places.rows():
+        pack = read_pack(db, row)
+        if pack is None:
+            raise DamageError("a pack is not what was written")
+        for offset in range(chain.end, start):
+            chain.extend(lost.get(offset, LOST_ID))
+        chain.extend(pack.ids)
+    return chain
 
 
 def _check_offsets(contents: Contents) -> None:
@@ -229,6 +255,19 @@ def _check_offsets(contents: Contents) -> None:
             raise DamageError("two packs have the same offsets")
         if any(gap not in known.get(topic, ()) for gap in places.gaps()):
             raise DamageError("a pack is missing")
+
+
+def lost_ids(topic: TopicId, marks: Iterable[Mark]) -> dict[int, bytes]:
+    """Ids that lost publications of a topic had, as far as they are known, by offset.
+
+    They count for the chain alone: a wrong one leads to another chain, as no id does.
+    """
+    return {
+        mark.start + place: mark.body[ID_BYTES * place : ID_BYTES * (place + 1)]
+        for mark in marks
+        if (mark.topic, mark.reason, len(mark.body)) == (topic, LOST, ID_BYTES * mark.length)
+        for place in range(mark.length)
+    }
 
 
 def lost_offsets(marks: Iterable[Mark]) -> dict[TopicId, set[tuple[int, int]]]:

@@ -116,6 +116,11 @@ class Draft:
         self._data += data[: begins[count] - begins[0]]
         return count
 
+    @property
+    def ids(self) -> memoryview:
+        """The ids of all its publications, one behind the other."""
+        return memoryview(bytes(self._ids))
+
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Ids and their offsets."""
         return ((self._id(offset), offset) for offset in range(self.start, self.end))
@@ -196,6 +201,11 @@ class Pack:
     def size_bytes(self) -> int:
         """What it takes."""
         return len(self._body)
+
+    @property
+    def ids(self) -> memoryview:
+        """The ids of all its publications, one behind the other, right or wrong."""
+        return memoryview(self._body)[self._ids : self._ids + ID_BYTES * self.head.count]
 
     @property
     def digest(self) -> bytes:

@@ -49,6 +49,10 @@ class Places:
             return None
         return self._starts[index], self._ends[index], self._rows[index]
 
+    def rows(self) -> Iterator[tuple[int, int]]:
+        """First offset and row of each pack, in the order of the offsets."""
+        return zip(self._starts, self._rows, strict=True)
+
     def gaps(self) -> Iterator[tuple[int, int]]:
         """Offsets before the end that are in no pack."""
         end = 0

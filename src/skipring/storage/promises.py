@@ -7,6 +7,7 @@ one of them, and the other one still holds what was promised last.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -24,6 +25,24 @@ _SIZE_BYTES: Final = 4
 _DIGEST_BYTES: Final = 16
 _sync: Final = getattr(os, "fdatasync", os.fsync)  # not everywhere
 _BYTES_MAX: Final = 1 << 26  # Limit of ours: about a million topics.
+
+
+_RANDOM_BITS: Final = 32  # of an epoch; Guess: two that were drawn for one topic never meet
+
+
+def new_epoch(before: int | None = None) -> int:
+    """Return the epoch of a new topic, or the one that follows ``before``.
+
+    An epoch is a counter of losses and 32 random bits: later ones are larger, and a directory that
+    was restored does not repeat those it had.
+    """
+    losses = 0 if before is None else losses_of(before) + 1
+    return losses << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+
+
+def losses_of(epoch: int) -> int:
+    """Return how often a recovery has ended below what was promised."""
+    return epoch >> _RANDOM_BITS
 
 
 class Promise(Struct, frozen=True, array_like=True, order=True, gc=False):

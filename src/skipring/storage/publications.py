@@ -13,6 +13,7 @@ from typing import Final, Self
 
 from skipring.core.peers import TopicId
 from skipring.storage.archive import Batch, StoredArchive
+from skipring.storage.chain import LogChain
 from skipring.storage.database import (
     FILE,
     Contents,
@@ -27,7 +28,7 @@ from skipring.storage.database import (
 from skipring.storage.files import Lock, failures_told, make_directory
 from skipring.storage.packs import Pack
 from skipring.storage.places import Places
-from skipring.storage.promises import Promise, PromiseFile
+from skipring.storage.promises import Promise, PromiseFile, new_epoch
 from skipring.storage.recovery import open_database
 
 LOCK_FILE: Final = "publications.lock"
@@ -98,7 +99,12 @@ class PublicationStore:
         """The publications of one topic."""
         if topic not in self._archives:
             self._archives[topic] = StoredArchive(
-                topic, self._cache.pack, places=Places(), epoch=0, marks=()
+                topic,
+                self._cache.pack,
+                places=Places(),
+                epoch=new_epoch(),
+                marks=(),
+                chain=LogChain(),
             )
         return self._archives[topic]
 
@@ -160,6 +166,7 @@ class PublicationStore:
                 places=contents.places.get(topic, Places()),
                 epoch=contents.epoch_of(topic),
                 marks=marks.get(topic, ()),
+                chain=contents.chains.get(topic) or LogChain(),
             )
             for topic in sorted({*contents.places, *contents.promises})
         }

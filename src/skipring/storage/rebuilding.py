@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
 from skipring.core.peers import TopicId
+from skipring.core.publications import ID_BYTES
 from skipring.storage.carving import carved, page_sizes
+from skipring.storage.chain import LOST_ID
 from skipring.storage.database import (
+    LOST,
     DamageError,
     Mark,
     connect,
     create,
     insert_mark,
     insert_pack,
+    lost_ids,
     lost_offsets,
     marks_of,
     promises_of,
@@ -27,7 +31,7 @@ from skipring.storage.database import (
 from skipring.storage.files import COMPLAINTS, beside, sync_directory
 from skipring.storage.packs import Draft, Head, Pack
 from skipring.storage.places import Places
-from skipring.storage.promises import Promise, Promises
+from skipring.storage.promises import Promise, Promises, new_epoch
 
 T = TypeVar("T")
 
@@ -61,7 +65,7 @@ def rebuild(
                 if gathered.has_something:
                     break
         places = gathered.settled()
-        rebuilt = _account(db, places, gathered.epochs, old, promises)
+        rebuilt = _account(db, places, gathered, old, promises)
         db.execute("COMMIT")
     fresh.replace(beside(path, COMPLETE))
     sync_directory(path.parent)
@@ -142,6 +146,7 @@ class _Gathered:
         self._whole: dict[TopicId, list[tuple[Head, int]]] = {}
         self._damaged: list[Pack] = []
         self.epochs: dict[TopicId, int] = {}
+        self.claimed: dict[TopicId, dict[int, bytes]] = {}  # ids in damaged packs, right or wrong
 
     @property
     def has_something(self) -> bool:
@@ -201,7 +206,11 @@ class _Gathered:
         """What is intact in damaged packs and nowhere else, as new packs."""
         found: dict[tuple[TopicId, int], tuple[bytes, Pack]] = {}
         for pack in self._damaged:
-            topic = pack.head.topic
+            topic, ids = pack.head.topic, bytes(pack.ids)
+            self.claimed.setdefault(topic, {}).update(
+                (pack.start + at // ID_BYTES, ids[at : at + ID_BYTES])
+                for at in range(0, len(ids) - len(ids) % ID_BYTES, ID_BYTES)
+            )
             for key, offset in pack.entries():
                 if topic not in places or not places[topic].covers(offset):
                     found.setdefault((topic, offset), (key, pack))
@@ -217,10 +226,17 @@ class _Gathered:
             yield draft, epoch
 
 
+def _ids_between(start: int, end: int, ids: Mapping[int, bytes]) -> bytes:
+    """The ids at lost offsets, zeros for those that are not known; nothing if none is."""
+    if not any(start <= offset < end for offset in ids):
+        return b""
+    return b"".join(ids.get(offset, LOST_ID) for offset in range(start, end))
+
+
 def _account(
     db: sqlite3.Connection,
     places: dict[TopicId, Places],
-    epochs: dict[TopicId, int],
+    gathered: _Gathered,
     old: _Remembered,
     promises: Promises | None,
 ) -> Rebuilt:
@@ -232,17 +248,19 @@ def _account(
         place = places.get(topic, Places())
         own_promise, said_promise = old.promises.get(topic), said.get(topic)
         promise = max(own_promise or Promise(), said_promise or Promise())
-        epoch = max(promise.epoch, epochs.get(topic, 0))
+        epoch = max(promise.epoch, gathered.epochs.get(topic, 0))
         gaps = [gap for gap in place.gaps() if gap not in known.get(topic, ())]
-        for start, end in gaps:
-            insert_mark(db, Mark(topic, start, end - start, "could not be read any more"))
+        ids = gathered.claimed.get(topic, {}) | lost_ids(topic, old.marks)
+        for start, end in place.gaps():
+            insert_mark(db, Mark(topic, start, end - start, LOST, _ids_between(start, end, ids)))
         lost += sum(end - start for start, end in gaps) + max(0, promise.end - place.end)
         is_unknown = promises is None or epoch > promise.epoch
         if is_unknown or is_short(place.end, own_promise or said_promise, said_promise):
-            epoch += 1
+            epoch = new_epoch(epoch)
             raised.append(topic)
         replace_promise(db, topic, Promise(epoch, place.end))
     for mark in old.marks:
-        if mark.topic in places and mark.start < places[mark.topic].end:
+        is_before_end = mark.topic in places and mark.start < places[mark.topic].end
+        if is_before_end and mark.reason != LOST:
             insert_mark(db, mark)
     return Rebuilt(lost, tuple(raised))

@@ -18,6 +18,7 @@ from skipring.errors import MessageError
 from skipring.wire.runtime_messages import Address, JournalEntry
 from skipring.wire.values import (
     ARRIVALS_MAX,
+    CHAIN_BYTES,
     CONTROL_CHARACTER,
     DAMAGED_MAX,
     ENTRIES_MAX,
@@ -186,6 +187,11 @@ def _check_survey(digests: tuple[bytes, ...]) -> None:
         raise MessageError(f"a digest that has neither {DIGEST_BYTES} bytes nor none")
 
 
+def _check_chain(chain: bytes) -> None:
+    if len(chain) not in (0, CHAIN_BYTES):
+        raise MessageError(f"a chain value that has neither {CHAIN_BYTES} bytes nor none")
+
+
 def _check_numbers(last: int) -> Check:
     def check(numbers: tuple[int, ...]) -> None:
         _check_count(numbers, STORED_MAX, "numbers")
@@ -290,6 +296,7 @@ BITS: Final = _number(SURVEY_BITS_MAX, f"0 to {SURVEY_BITS_MAX}")
 PREFIX: Final = _number((1 << SURVEY_BITS_MAX) - 1, f"0 to {(1 << SURVEY_BITS_MAX) - 1}")
 STORE: Final = FieldKind("hexadecimal digits, or none", _check_store)
 SURVEY: Final = FieldKind("16 bytes or none, each", _check_survey)
+CHAIN: Final = FieldKind(f"{CHAIN_BYTES} bytes or none", _check_chain)
 OFFSETS: Final = FieldKind("0 to 2^40-1, each", _check_numbers(OFFSET_MAX))
 TIMES: Final = FieldKind("0 to 2^63-1, each", _check_numbers(NUMBER_MAX))
 BYTES_OF_EACH: Final = FieldKind("1 byte each", _check_bytes(STORED_MAX))

@@ -42,6 +42,7 @@ from skipring.wire.fields import (
     ARRIVALS,
     BITS,
     BYTES_OF_EACH,
+    CHAIN,
     CLAIMS,
     COUNT,
     DATABASE,
@@ -227,7 +228,7 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
     PublicationPage: _data(request=NUMBER, next=OFFSET.or_none(), publications=LISTED),
     ReadJournal: _control(request=NUMBER),
     JournalPage: _page(request=NUMBER, tick=NUMBER, entries=JOURNAL),
-    Survey: _control(request=NUMBER, bits=BITS.or_none()),
+    Survey: _control(request=NUMBER, bits=BITS.or_none(), offset=OFFSET.or_none()),
     Surveyed: _control(
         request=NUMBER,
         store=STORE,
@@ -236,6 +237,7 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
         end=OFFSET,
         count=NUMBER,
         digests=SURVEY,
+        chain=CHAIN,
     ),
     ReadStored: _control(
         request=NUMBER,

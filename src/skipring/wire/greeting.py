@@ -21,7 +21,7 @@ from skipring.wire.runtime_messages import Address
 from skipring.wire.values import check_address, check_node
 
 MAGIC: Final = "skipring"
-VERSION: Final = 1
+VERSION: Final = 2
 # The last field of a greeting that opens a connection: a server of a protocol of lines, such as
 # HTTP, answers it at once and is recognised. Readers ignore it, as every field behind the known.
 BLANK_LINE: Final = "\r\n\r\n"

@@ -208,18 +208,22 @@ class JournalPage(Struct, frozen=True, array_like=True, gc=False, tag=80):
 class Survey(Struct, frozen=True, array_like=True, gc=False, tag=81):
     """Ask a node how far it has stored the topic, and what; answered by Surveyed or Refused.
 
-    Wanted are the digests of all 2^``bits`` prefixes that an id can begin with, or none.
+    Wanted are the digests of all 2^``bits`` prefixes that an id can begin with, or none; and the
+    chain value at ``offset``, or at the end of what is durable.
     """
 
     request: int
     bits: int | None
+    offset: int | None
 
 
 class Surveyed(Struct, frozen=True, array_like=True, gc=False, tag=82):
     """The sender has ``count`` publications at offsets below ``end``, with these digests.
 
     Offsets are those of its ``store`` in this ``epoch``; below ``durable_end`` they are on its
-    disk. A node without a disk has no store. A prefix without ids has a digest of no bytes.
+    disk. A node without a disk has no store. A prefix without ids has a digest of no bytes. The
+    value ``chain`` depends on all ids before the offset that was asked for, and on their order; it
+    has no bytes if that is beyond ``durable_end``, or without a disk.
     """
 
     request: int
@@ -229,6 +233,7 @@ class Surveyed(Struct, frozen=True, array_like=True, gc=False, tag=82):
     end: int
     count: int
     digests: tuple[bytes, ...]
+    chain: bytes
 
 
 class ReadStored(Struct, frozen=True, array_like=True, gc=False, tag=83):

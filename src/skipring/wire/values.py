@@ -41,6 +41,7 @@ SURVEY_BITS_MAX: Final = 8  # so a survey has 256 digests at most
 STORED_MAX: Final = 16_384  # publications, ids or deliveries in one page
 STORED_BYTES_MAX: Final = 960 * 1024  # of contents in one page
 STORE_CHARACTERS_MAX: Final = 64
+CHAIN_BYTES: Final = 8  # of a log's running digest: 2^32 logs of one store until two are alike
 JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in an entry
 # Of what is damaged on purpose: twice as many as a supervisor has connections.
 DAMAGED_MAX: Final = 8192
