@@ -418,9 +418,10 @@ def test_node_logs_each_reason_once_and_the_connection_that_follows() -> None:
             await cluster.start_supervisor()
             await until(lambda: "supervisor connected" in [each["event"] for each in lines()])
             lost = [each for each in lines() if each["event"] == "supervisor not connected"]
-            assert [(each["address"], each["reason"]) for each in lost] == [
-                (address, f"nothing listens at {address}; start one with: skipring supervisor")
-            ]
+            reasons = [each["reason"] for each in lost]
+            assert len(reasons) == len(set(reasons))  # a connection that breaks may be another one
+            assert f"nothing listens at {address}; start one with: skipring supervisor" in reasons
+            assert {each["address"] for each in lost} == {address}
 
     with logged() as lines:
         asyncio.run(scene())
