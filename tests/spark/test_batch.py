@@ -47,9 +47,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many pages were read from each store."""
     counts: Counter[str] = Counter()
 
-    def counted(store: str, machine: Any, question: Any) -> Surveyed | StoredPage | Refused:  # noqa: ANN401
-        counts[store] += isinstance(question, ReadStored)
-        return offer(store, machine, question)
+    def counted(store: str, *given: Any) -> Surveyed | StoredPage | Refused:  # noqa: ANN401
+        counts[store] += isinstance(given[1], ReadStored)
+        return offer(store, *given)
 
     monkeypatch.setattr(skipring.runtime.node, "offer", counted)
     return counts
@@ -236,8 +236,8 @@ def lying(
 ) -> None:
     """Let the nodes with these stores send other pages than they should."""
 
-    def offered(store: str, machine: Any, question: Any) -> Any:  # noqa: ANN401
-        said = offer(store, machine, question)
+    def offered(store: str, *given: Any) -> Any:  # noqa: ANN401
+        said = offer(store, *given)
         return lie(said) if store in stores and isinstance(said, StoredPage) else said
 
     monkeypatch.setattr(skipring.runtime.node, "offer", offered)
