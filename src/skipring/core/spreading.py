@@ -127,7 +127,8 @@ class Spreading:
         """Count one more tick without a change of our view, and whether something was new."""
         self.look_again()
         self._look()
-        self._calm_ticks = max(self._calm_ticks, 0) + 1  # memory may be corrupted
+        # Memory may be corrupted: no counter is believed below 0.
+        self._calm_ticks = self._calm_ticks + 1 if self._calm_ticks > 0 else 1
         if self._arrivals is None:
             self._arrived = self._arrived_bytes = 0
         self._news_ticks = self._news_ticks + 1 if self._has_news else 0
