@@ -390,11 +390,10 @@ class Subscriber:
 
     def memory(self) -> SubscriberMemory | None:
         """The machine's other variables as a value; None if they are those of a new machine."""
-        chains = self._shortcuts.wrong_chains()  # first: others look at the chains
         memory = replace(
             self._circulation.memory(),
             audit_ticks=self._audit_ticks,
-            chains=chains,
+            chains=self._shortcuts.wrong_chains(),
             weight=self._digest.wrong_weight,
         )
         return memory if memory != SubscriberMemory() else None
