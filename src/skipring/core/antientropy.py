@@ -91,7 +91,8 @@ class AntiEntropy:
         if self._histories.is_receiving:
             return
         self._quiet_ticks = min(self._quiet_ticks, config.quiet_ticks_max)
-        self._period = min(max(self._period, 1), config.quiet_ticks_max)
+        if not 0 < self._period <= config.quiet_ticks_max:
+            self._period = 1
         if self._open_ticks > 0:
             self._open_ticks -= 1
             if self._open_ticks == 0:  # whoever has more to do than time gets fewer questions

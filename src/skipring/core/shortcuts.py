@@ -137,3 +137,12 @@ class Shortcuts:
     def forget_all(self) -> None:
         """Drop every shortcut."""
         self.slots = {}
+
+
+def derived_chains(me: Peer, pred: Peer | None, succ: Peer | None) -> Chains:
+    """The chains around us, worked out anew."""
+    return chains_around(
+        me.label,
+        pred.label if pred is not None else None,
+        succ.label if succ is not None else None,
+    )

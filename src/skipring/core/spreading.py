@@ -12,23 +12,27 @@ publisher's numbers show that nothing of it can be known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from operator import attrgetter
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from skipring.core.announcing import Announcing, News
+from skipring.core.chains import Chains
 from skipring.core.config import ProtocolConfig, Spread
 from skipring.core.effects import Origin, Outbox
 from skipring.core.events import PublishRequested
 from skipring.core.holdings import Holdings
 from skipring.core.messages import HOPS_MAX, IHave, PublishMany, PublishNew, Want
-from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.peers import SUPERVISOR, NodeId, Peer
 from skipring.core.publications import Publication, believed
 from skipring.core.ring import Ring
-from skipring.core.shortcuts import Shortcuts
+from skipring.core.shortcuts import Shortcuts, derived_chains
 from skipring.core.state import AnnouncingState, ArrivalState, SpreadingState
+
+ChainsOf: TypeAlias = Callable[[Peer, Peer | None, Peer | None], Chains]
 
 
 class _Route(Struct, frozen=True, gc=False):
@@ -110,15 +114,15 @@ class Spreading:
         """Who is above and below us in the tree; None for an edge whose end is not known."""
         self._look()
         if self._edges is None:
-            self._edges = self._found_tree_edges()
+            self._edges = self._found_tree_edges(self._shortcuts.chains)
         return self._edges
 
-    def _found_tree_edges(self) -> list[NodeId | None]:
+    def _found_tree_edges(self, chains_of: ChainsOf) -> list[NodeId | None]:
         ring, shortcuts, me = self._ring, self._shortcuts, self._ring.me
         if me is None:
             return [None]
         pred, succ = ring.pred, ring.succ
-        chains = shortcuts.chains(me, pred, succ)
+        chains = chains_of(me, pred, succ)
         labels = [*chains.children, *([chains.parent] if chains.parent is not None else [])]
         nodes = dict.fromkeys(shortcuts.holder(label, pred, succ) for label in labels)
         return [node for node in nodes if node not in (ring.node, SUPERVISOR)]
@@ -127,7 +131,8 @@ class Spreading:
         """Count one more tick without a change of our view, and whether something was new."""
         self.look_again()
         self._look()
-        self._calm_ticks = max(self._calm_ticks, 0) + 1  # memory may be corrupted
+        # Memory may be corrupted: no counter is believed below 0.
+        self._calm_ticks = self._calm_ticks + 1 if self._calm_ticks > 0 else 1
         if self._arrivals is None:
             self._arrived = self._arrived_bytes = 0
         self._news_ticks = self._news_ticks + 1 if self._has_news else 0
@@ -317,7 +322,7 @@ class Spreading:
         """What we remember; of derived values those that are wrong."""
         is_current = self._view == self._found_view()
         edges, levels = self._edges, self._levels
-        is_right = edges is None or edges == self._found_tree_edges()
+        is_right = edges is None or edges == self._found_tree_edges(derived_chains)
         return SpreadingState(
             calm_ticks=self._calm_ticks if is_current else 0,
             has_news=self._has_news,

@@ -141,7 +141,9 @@ class Subscriber:
         if not self.wants:
             out.send(SUPERVISOR, Unsubscribe(self.node))  # S2: until we are let go
         ring, rules = self._ring, self._config.rules
-        self._audit()
+        self._audit_ticks = (self._audit_ticks + 1) % self._config.audit_ticks
+        if self._audit_ticks == 0:
+            self._drop_derived()
         ring.on_tick(me, out)
         pred, succ = ring.pred, ring.succ
         chains = self._shortcuts.on_tick(me, pred, succ, out)
@@ -154,17 +156,15 @@ class Subscriber:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
         self._circulation.on_tick(self.ring_neighbours(), self._rng, out)
 
-    def _audit(self) -> None:
-        """Drop all derived values at every 16th tick, so that wrong ones do not stay.
+    def _drop_derived(self) -> None:
+        """Drop all derived values, at every 16th tick, so that wrong ones do not stay.
 
         The next use derives them again, at the cost of a change of label: so a wrong one is gone
         after ``audit_ticks`` ticks (``test_wrong_derived_values_are_gone_after_16_ticks``).
         """
-        self._audit_ticks = (self._audit_ticks + 1) % self._config.audit_ticks
-        if self._audit_ticks == 0:
-            self._shortcuts.drop_derived()
-            self._digest.drop_derived()
-            self._circulation.drop_derived()
+        self._shortcuts.drop_derived()
+        self._digest.drop_derived()
+        self._circulation.drop_derived()
 
     def neighbours(self) -> list[NodeId]:
         """Everybody we have an edge to, the ring neighbours first."""
@@ -408,11 +408,10 @@ class Subscriber:
 
     def memory(self) -> SubscriberMemory | None:
         """The machine's other variables as a value; None if they are those of a new machine."""
-        chains = self._shortcuts.wrong_chains()  # first: others look at the chains
         memory = replace(
             self._circulation.memory(),
             audit_ticks=self._audit_ticks,
-            chains=chains,
+            chains=self._shortcuts.wrong_chains(),
             weight=self._digest.wrong_weight,
         )
         return memory if memory != SubscriberMemory() else None
