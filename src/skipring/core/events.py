@@ -37,7 +37,7 @@ class NodeSuspected(Struct, frozen=True, gc=False):
 
 
 class PublishRequested(Struct, frozen=True, kw_only=True, gc=False):
-    """The application publishes; who writes for others names the publisher and its number."""
+    """The application publishes; ``publisher`` and ``seq`` together name another publisher."""
 
     payload: bytes
     time: int = 0
