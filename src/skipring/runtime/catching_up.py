@@ -90,6 +90,10 @@ class CatchingUp:
         self._expected.discard(topic)
         self._histories.pop(topic, None)
 
+    def is_reading(self, topic: TopicId) -> bool:
+        """Return True until the history of a topic has been read."""
+        return topic in self._histories or topic in self._expected
+
     def look(self, topic: TopicId, machine: Subscriber | None) -> None:
         """Begin once there is somebody to ask."""
         if topic not in self._expected or machine is None or machine.label is None:

@@ -43,7 +43,7 @@ from skipring.runtime.detector import Watch
 from skipring.runtime.driver import Driver
 from skipring.runtime.durability import Durability
 from skipring.runtime.errands import Errands
-from skipring.runtime.inspection import NOT_A_MEMBER, answer
+from skipring.runtime.inspection import NOT_A_MEMBER, answer, node_status
 from skipring.runtime.journal import Journals
 from skipring.runtime.keeping import Deliverer, Keeping
 from skipring.runtime.links import Links
@@ -66,6 +66,7 @@ from skipring.wire.runtime_messages import (
     Address,
     InspectNode,
     ListPublications,
+    NodeHealth,
     Probe,
     ProbeReply,
     Publish,
@@ -334,8 +335,22 @@ class Node:
         self, topic: TopicId, machine: Subscriber | None, question: InspectNode | Survey
     ) -> RuntimeMessage:
         if isinstance(question, InspectNode):
-            return answer(topic, machine, self._journals, question)
+            if machine is None:
+                return Refused(question.request, NOT_A_MEMBER)
+            return node_status(machine, question.request, self._health(topic, machine))
         return offer(self._keeping.store_id, machine, question)
+
+    def _health(self, topic: TopicId, machine: Subscriber) -> NodeHealth:
+        neighbours, error = machine.ring_neighbours(), self.durability.error
+        return NodeHealth(
+            time=max(time_ns() // 1000, 0),
+            silent=self._watch.silent_ticks(topic),
+            unlinked=tuple(node for node in neighbours if not self.links.is_linked(node)),
+            not_ready="the backfill is not complete" if self._catching_up.is_reading(topic) else "",
+            ahead=machine.incarnations_ahead,
+            quarantined=self.put_aside,
+            disk_error=shown(str(error)) if error is not None else "",
+        )
 
     def _page(
         self,

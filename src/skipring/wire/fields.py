@@ -15,10 +15,11 @@ from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState
 from skipring.errors import MessageError
-from skipring.wire.runtime_messages import Address, JournalEntry
+from skipring.wire.runtime_messages import Address, JournalEntry, NodeHealth
 from skipring.wire.values import (
     ARRIVALS_MAX,
     CHAIN_BYTES,
+    CLONES_MAX,
     CONTROL_CHARACTER,
     DAMAGED_MAX,
     ENTRIES_MAX,
@@ -213,6 +214,21 @@ def _check_reason(reason: str) -> None:
     check_text(reason)
 
 
+def _check_health(health: NodeHealth) -> None:
+    for nodes in (health.silent, health.unlinked):
+        _check_count(nodes, SHORTCUTS_MAX, "ring neighbours")
+        for node in nodes:
+            check_node(node)
+    _check_count(health.clones, CLONES_MAX, "clones")
+    for address in health.clones:
+        check_address(address)
+    for number in (health.time, health.ahead, health.quarantined, *health.silent.values()):
+        if not 0 <= number <= NUMBER_MAX:
+            raise MessageError(f"{number} is not from 0 to 2^63-1")
+    _check_reason(health.not_ready)
+    _check_reason(health.disk_error)
+
+
 class FieldKind(Struct, frozen=True):
     """What a field holds: how to say it, how to check it, which nodes it names as peers.
 
@@ -285,6 +301,7 @@ SHORTCUTS: Final = FieldKind(
 SILENCE: Final = FieldKind("map of node to [ticks, threshold, pending]", _check_silence, tuple)
 DIGESTS: Final = FieldKind("map of node to 0 to 2^64-1", _check_digests, tuple)
 ROOT: Final = FieldKind("16 bytes", _check_root)
+HEALTH: Final = FieldKind("condition of the process", _check_health)
 LISTED: Final = FieldKind("publications, with ids", _check_all_listed)
 JOURNAL: Final = FieldKind("changes", _check_journal)
 TOPICS: Final = FieldKind("[topic, members, requests] each", _check_topics)
