@@ -113,6 +113,10 @@ class Links:
         """True if there is a link to somebody, over which both have greeted."""
         return name in self._peers and self._peers[name].link is not None
 
+    def connection_to(self, name: NodeId) -> Link | None:
+        """Return the connection in use with a node; a restarted node has another one."""
+        return self._peers[name].link if name in self._peers else None
+
     def why_unreachable(self, name: NodeId) -> str | None:
         """Return why the last dial to a node or supervisor has not led to a link, as a sentence.
 

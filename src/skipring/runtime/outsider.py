@@ -205,6 +205,10 @@ class Outsider:
         why = self._links.why_unreachable(supervisor_at(address))
         return why or f"no supervisor answers at {address}; is it running?"
 
+    def connection_to(self, node: NodeId) -> object | None:
+        """Return a token of the connection in use; a restarted node has another one."""
+        return self._links.connection_to(node)
+
     async def ask(
         self,
         topic: TopicId,
