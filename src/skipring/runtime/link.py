@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol, cast
 
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.errors import WireError
+from skipring.errors import GreetingError, WireError
 from skipring.runtime.addresses import join_address
 from skipring.runtime.dial_failure import (
     CLOSED,
@@ -26,6 +26,7 @@ from skipring.runtime.dial_failure import (
     failure_of,
 )
 from skipring.runtime.names import may_act_as, peer_name
+from skipring.runtime.partial_frames import PartialFrames
 from skipring.runtime.work_budget import (
     NEXT_TURN_S,
     REQUEST_WAIT_S,
@@ -33,10 +34,12 @@ from skipring.runtime.work_budget import (
     WorkBudget,
 )
 from skipring.wire.codec import Envelope, decode, encode
-from skipring.wire.framing import Frame, FrameReader
+from skipring.wire.framing import CONTROL_BYTES_MAX, Frame, FrameReader
 from skipring.wire.greeting import Greeting, Role, check_greeting
 from skipring.wire.runtime_messages import (
     BUSY,
+    CONNECTION_REQUEST,
+    NO_TOPIC,
     Refused,
     WireMessage,
     is_request,
@@ -44,6 +47,7 @@ from skipring.wire.runtime_messages import (
 )
 
 GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want to talk.
+TURN_AWAY_S: Final = 1.0  # Guess: what a peer that reads needs for the reason.
 
 # What a handshake can fail of; the details are OpenSSL's words and ours, never a stranger's.
 HANDSHAKE_REASONS: Final = frozenset({"bad certificate", "no certificate", "handshake failed"})
@@ -95,6 +99,7 @@ class Switchboard(Protocol):
 
     bytes_received: int
     budget: WorkBudget
+    partial_frames: PartialFrames
 
     def greeting_frame(self, *, is_opening: bool) -> bytes:
         """Return the first frame to send, as the side that opens a connection or accepts it."""
@@ -104,7 +109,10 @@ class Switchboard(Protocol):
         """True if whoever talks to us has to show a certificate."""
 
     def admit(self, link: Link) -> bool:
-        """A connection is there; False if there are too many."""
+        """Count a connection; return False if there are to be no more."""
+
+    def why_no_place(self, link: Link, name: NodeId) -> str | None:
+        """Give a connection that others have opened a place; return why there is none."""
 
     def welcome(self, greeting: Greeting) -> Owner:
         """Whom a link belongs to, now that somebody who dialled us has greeted."""
@@ -131,6 +139,8 @@ class Link(asyncio.Protocol):
     def __init__(self, board: Switchboard, dialled_for: Owner | None) -> None:
         self._board = board
         self._budget = board.budget
+        self._partial_frames = board.partial_frames
+        self._partial_bytes = 0  # of the frame that has begun to come
         self._owner = dialled_for
         self._reader = FrameReader()
         # Frames that have come and were not handled yet, each with the time at which it came.
@@ -140,6 +150,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.address = "unknown"  # of the other end, for a person
+        self.account = self.address  # whose limits count: a name, or a host before the greeting
         self._is_refused = False
         self._first = b""  # what came before the greeting was read
         self.failure: DialFailure | None = None  # of a link that was lost before its greeting
@@ -165,8 +176,9 @@ class Link(asyncio.Protocol):
         where = transport.get_extra_info("peername")
         if where:
             self.address = join_address(where[0], where[1])
+            self.account = where[0]
         if not self._board.admit(self):
-            self._refuse("too many connections")
+            self._refuse("closed")
             return
         certificate = cast("Mapping[str, Any] | None", transport.get_extra_info("peercert"))
         self._certificate_name = peer_name(certificate) if certificate else None
@@ -185,6 +197,12 @@ class Link(asyncio.Protocol):
         except WireError as error:
             self._refuse_bytes(error)
             return
+        held = self._reader.buffered_bytes
+        if held or self._partial_bytes:
+            self._partial_bytes = held
+            self._partial_frames.update(self, held, is_new=bool(frames))
+            if self.sender is None and held > CONTROL_BYTES_MAX and not frames:
+                self._refuse_bytes(GreetingError("the first frame is longer than a greeting"))
         if not frames:
             return
         done = self._handle(frames) if budget.left_s > 0 and not self._waiting else 0
@@ -259,6 +277,8 @@ class Link(asyncio.Protocol):
         transport = self._transport
         if self._is_paused and transport is not None and not transport.is_closing():
             transport.resume_reading()
+            if self._partial_bytes:  # it had no chance to send the rest
+                self._partial_frames.update(self, self._partial_bytes, is_new=True)
         self._is_paused = False
         self._waiting_bytes = 0
 
@@ -275,6 +295,7 @@ class Link(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._waiting.clear()
+        self._partial_frames.forget(self)
         self.settled.set()
         self._board.on_lost(self)
         if self._owner is not None:
@@ -312,10 +333,19 @@ class Link(asyncio.Protocol):
             self._on_greeting(check_greeting(frame))
             return
         envelope = decode(frame)
+        if type(envelope.message) is Refused and envelope.message.request == CONNECTION_REQUEST:
+            self._on_refusal(envelope.message.reason)
+            return
         if self._is_client and not is_runtime(envelope.message):
             self._refuse("not for clients", type(envelope.message).__name__)
             return
         self._board.receive(self.sender, envelope, frame)
+
+    def _on_refusal(self, reason: str) -> None:
+        """Close the connection: the other side refuses it."""
+        self.failure = DialFailure(Cause.TURNED_AWAY, reason)
+        self._is_refused = True
+        self.abort()
 
     def _on_greeting(self, greeting: Greeting) -> None:
         if self._deadline is not None:
@@ -347,6 +377,12 @@ class Link(asyncio.Protocol):
     def _attach(self, greeting: Greeting) -> None:
         self.role = greeting.role
         self._is_client = greeting.role is Role.CLIENT
+        if not self.is_dialled:
+            self.account = self._certificate_name or greeting.node
+            why = self._board.why_no_place(self, self.account)
+            if why is not None:
+                self._turn_away("too many connections", why)
+                return
         self.is_greeted = True
         self._first = b""
         if self._owner is None:
@@ -373,6 +409,27 @@ class Link(asyncio.Protocol):
         self.failure = failure
         self._board.refuse(reason, self, detail)
         self.abort()
+
+    def _turn_away(self, reason: str, why: str) -> None:
+        """Refuse a connection that has greeted, and send the reason."""
+        self._is_refused = True
+        self._board.refuse(reason, self, why)
+        self.write(encode(NO_TOPIC, Refused(CONNECTION_REQUEST, why)))
+        self.close()
+        asyncio.get_running_loop().call_later(TURN_AWAY_S, self.abort)  # it may not read that
+
+    def give_way(self) -> None:
+        """Close the connection: another client needs its place."""
+        self._turn_away("idle client", "this connection was idle, and another client needs a place")
+
+    def refuse_partial(self, reason: str, detail: str) -> None:
+        """Close the connection: its frame is not complete."""
+        self._refuse(reason, detail)
+
+    @property
+    def is_read(self) -> bool:
+        """Return False while this side does not read what comes."""
+        return not self._is_paused
 
     def close(self) -> None:
         """Close the connection once what was written is out."""

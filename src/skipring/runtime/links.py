@@ -20,7 +20,9 @@ from skipring.core.peers import NodeId
 from skipring.runtime.addresses import AddressBook, join_address, supervisor_at
 from skipring.runtime.link import HANDSHAKE_REASONS, Link
 from skipring.runtime.logs import Rarely, logger
+from skipring.runtime.partial_frames import PartialFrames
 from skipring.runtime.partner import BACK_OFF_MAX_S, Partner
+from skipring.runtime.places import Places
 from skipring.runtime.securing import Doors
 from skipring.runtime.work_budget import WorkBudget
 from skipring.wire.codec import Envelope
@@ -31,7 +33,6 @@ from skipring.wire.runtime_messages import Address, WireMessage
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
-LINKS_MAX: Final = 4096  # Limit of ours: connections that others have opened.
 CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
 CLIENTS: Final = "client/"  # how the names of all clients begin
 GRUDGES_MAX: Final = 1024  # Limit of ours: whom we could not reach.
@@ -76,10 +77,11 @@ class Links:
         self.supervisors: set[Address] = set()  # that have greeted us, of the few we were given
         self.is_closed = False
         self.budget = WorkBudget()
+        self.partial_frames = PartialFrames()
+        self._places = Places()
         self._greeting = greeting
         self._peers: dict[NodeId, Partner] = {}
         self._grudges: dict[NodeId, Partner] = {}
-        self._accepted = 0
         self._client_numbers = count(1)
         self.dialling = 0  # how many we dial at this moment
         self._doors = Doors(self)
@@ -132,6 +134,7 @@ class Links:
         """Stop listening, send what is queued if that is quick, and close every connection."""
         self.is_closed = True
         self._doors.close()
+        self.partial_frames.close()
         dialling = [task for peer in list(self._peers.values()) if (task := peer.close())]
         if dialling:
             await asyncio.wait(dialling)
@@ -186,10 +189,14 @@ class Links:
         return self.credentials is not None
 
     def admit(self, link: Link) -> bool:
-        """A connection is there; False if there are too many."""
+        """Count a connection; return False if there are to be no more."""
         self.connections.add(link)
-        self._accepted += not link.is_dialled
-        return not self.is_closed and (link.is_dialled or self._accepted <= LINKS_MAX)
+        return not self.is_closed
+
+    def why_no_place(self, link: Link, name: NodeId) -> str | None:
+        """Give a connection that others have opened a place; return why there is none."""
+        now_s = asyncio.get_running_loop().time()
+        return self._places.occupy(link, name, is_client=link.role is Role.CLIENT, now_s=now_s)
 
     def welcome(self, greeting: Greeting) -> Partner:
         """Somebody who has dialled us has greeted: its queue."""
@@ -238,7 +245,7 @@ class Links:
         if link not in self.connections:
             return
         self.connections.discard(link)
-        self._accepted -= not link.is_dialled
+        self._places.release(link)
         if self._emptied is not None and not self.connections and not self._emptied.done():
             self._emptied.set_result(None)
 

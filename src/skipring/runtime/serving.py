@@ -23,14 +23,15 @@ from skipring.runtime.addresses import (
     split_address,
 )
 from skipring.runtime.durability import opened
+from skipring.runtime.handshakes import PLAIN
 from skipring.runtime.limits import allow_files
-from skipring.runtime.links import LINKS_MAX
 from skipring.runtime.listener import why_not_listening
 from skipring.runtime.logs import logger
 from skipring.runtime.loops import new_loop
 from skipring.runtime.measures import NodeMeasures, SupervisorMeasures
 from skipring.runtime.names import may_act_as
 from skipring.runtime.node import Node
+from skipring.runtime.places import LINKS_MAX
 from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.runtime.telemetry import Source, Telemetry
@@ -44,7 +45,8 @@ from skipring.wire.values import check_topic
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
-FILES: Final = LINKS_MAX + 1024  # links of others, our own, and what else is open
+# Links of others, those that have not greeted, our own, and what else is open.
+FILES: Final = LINKS_MAX + PLAIN.at_once + 1024
 LEAVING_S: Final = 5.0  # Our guess: as long as a person waits for a process to stop.
 
 Announce = Callable[[str], None]
