@@ -294,8 +294,7 @@ class Link(asyncio.Protocol):
             self.failure = failure_of(exc) if exc is not None else CLOSED
         if self._deadline is not None:
             self._deadline.cancel()
-        self._waiting.clear()
-        self._partial_frames.forget(self)
+        self._forget_bytes()
         self.settled.set()
         self._board.on_lost(self)
         if self._owner is not None:
@@ -431,6 +430,12 @@ class Link(asyncio.Protocol):
         """Return False while this side does not read what comes."""
         return not self._is_paused
 
+    def _forget_bytes(self) -> None:
+        """Free what has come and is not handled: the link itself is in cycles."""
+        self._waiting.clear()
+        self._reader = FrameReader()
+        self._partial_frames.forget(self)
+
     def close(self) -> None:
         """Close the connection once what was written is out."""
         self._waiting.clear()
@@ -439,7 +444,7 @@ class Link(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection at once."""
-        self._waiting.clear()
+        self._forget_bytes()
         if self._transport is not None:
             self._transport.abort()
 
