@@ -198,7 +198,7 @@ def test_peer_is_let_in_while_another_address_takes_all_places(
             b.knows(a)
             b.links.send("a", note(1))
             await until(lambda: a.numbers("b") == [1])
-            await until(lambda: a.counts["too many handshakes"] >= 12)
+            await until(lambda: a.links.counts["too many handshakes"] >= 12)
             assert b.counts == {}, "it was let in at its first attempt"
         refused = [each for each in lines() if each["event"] == "connection refused"]
         line = next(each for each in refused if each["reason"] == "too many handshakes")

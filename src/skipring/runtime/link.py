@@ -10,7 +10,8 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, cast
+from time import time
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import GreetingError, WireError
@@ -25,8 +26,9 @@ from skipring.runtime.dial_failure import (
     failure_in,
     failure_of,
 )
-from skipring.runtime.names import may_act_as, peer_name
+from skipring.runtime.names import may_act_as
 from skipring.runtime.partial_frames import PartialFrames
+from skipring.runtime.peer_certificate import PeerCertificate
 from skipring.runtime.work_budget import (
     NEXT_TURN_S,
     REQUEST_WAIT_S,
@@ -45,6 +47,9 @@ from skipring.wire.runtime_messages import (
     is_request,
     is_runtime,
 )
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.runtime.credentials import Distrust
 
 GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want to talk.
 TURN_AWAY_S: Final = 1.0  # Guess: what a peer that reads needs for the reason.
@@ -114,6 +119,9 @@ class Switchboard(Protocol):
     def why_no_place(self, link: Link, name: NodeId) -> str | None:
         """Give a connection that others have opened a place; return why there is none."""
 
+    def distrust(self, certificate: PeerCertificate, now_s: float) -> Distrust | None:
+        """Return why a certificate that was verified is refused now; None if it is not."""
+
     def welcome(self, greeting: Greeting) -> Owner:
         """Whom a link belongs to, now that somebody who dialled us has greeted."""
 
@@ -154,7 +162,7 @@ class Link(asyncio.Protocol):
         self._is_refused = False
         self._first = b""  # what came before the greeting was read
         self.failure: DialFailure | None = None  # of a link that was lost before its greeting
-        self._certificate_name: NodeId | None = None
+        self.certificate: PeerCertificate | None = None
         self.sender: NodeId | None = None  # known from the greeting on
         self.role = Role.NODE
         self._is_client = False
@@ -180,10 +188,19 @@ class Link(asyncio.Protocol):
         if not self._board.admit(self):
             self._refuse("closed")
             return
-        certificate = cast("Mapping[str, Any] | None", transport.get_extra_info("peercert"))
-        self._certificate_name = peer_name(certificate) if certificate else None
+        shown = cast("Mapping[str, Any] | None", transport.get_extra_info("peercert"))
+        self.certificate = PeerCertificate.read(shown) if shown else None
+        if not self.check_certificate(time()):
+            return
         self.write(self._board.greeting_frame(is_opening=self.is_dialled))
         self._deadline = loop.call_later(GREETING_S, self._refuse, "no greeting", "", SILENT)
+
+    def check_certificate(self, now_s: float) -> bool:
+        """Close the connection if the certificate of the other side is denied or has expired."""
+        why = self._board.distrust(self.certificate, now_s) if self.certificate else None
+        if why is not None and not self._is_refused:
+            self._refuse(why.reason, why.sentence, DialFailure(Cause.UNTRUSTED, why.sentence))
+        return why is None
 
     def data_received(self, data: bytes) -> None:
         """Cut into frames; handle them now, or in a later turn of the loop."""
@@ -350,7 +367,8 @@ class Link(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         if not self._is_believed(greeting):
-            shown_name = f"{self._certificate_name} as {greeting.node}"
+            certificate_name = self.certificate.name if self.certificate else None
+            shown_name = f"{certificate_name} as {greeting.node}"
             failure = DialFailure(Cause.UNTRUSTED, shown_name)
             self._refuse("name not in certificate", shown_name, failure)
         elif self._owner is not None and not self._owner.is_called(greeting):
@@ -366,7 +384,7 @@ class Link(asyncio.Protocol):
             return False
         if not self._board.is_secured:
             return True
-        name = self._certificate_name
+        name = self.certificate.name if self.certificate else None
         if name is None:
             return False
         if greeting.role is Role.SUPERVISOR:
@@ -377,7 +395,8 @@ class Link(asyncio.Protocol):
         self.role = greeting.role
         self._is_client = greeting.role is Role.CLIENT
         if not self.is_dialled:
-            self.account = self._certificate_name or greeting.node
+            name = self.certificate.name if self.certificate else None
+            self.account = name or greeting.node
             why = self._board.why_no_place(self, self.account)
             if why is not None:
                 self._turn_away("too many connections", why)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from random import Random
+from time import time
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from skipring.runtime.link import HANDSHAKE_REASONS, Link
 from skipring.runtime.logs import Rarely, logger
 from skipring.runtime.partial_frames import PartialFrames
 from skipring.runtime.partner import BACK_OFF_MAX_S, Partner
+from skipring.runtime.peer_certificate import PeerCertificate
 from skipring.runtime.places import Places
 from skipring.runtime.securing import Doors
 from skipring.runtime.work_budget import WorkBudget
@@ -31,10 +33,11 @@ from skipring.wire.greeting import Greeting, Role, encode_greeting
 from skipring.wire.runtime_messages import Address, WireMessage
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
-    from skipring.runtime.credentials import Credentials
+    from skipring.runtime.credentials import Credentials, Distrust
 
 CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
 CLIENTS: Final = "client/"  # how the names of all clients begin
+CHECK_S: Final = 1.0  # Guess: the interval in which certificates of open connections are checked.
 GRUDGES_MAX: Final = 1024  # Limit of ours: whom we could not reach.
 
 Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
@@ -79,6 +82,7 @@ class Links:
         self.budget = WorkBudget()
         self.partial_frames = PartialFrames()
         self._places = Places()
+        self._checking: asyncio.TimerHandle | None = None  # certificates, while there are links
         self._greeting = greeting
         self._peers: dict[NodeId, Partner] = {}
         self._grudges: dict[NodeId, Partner] = {}
@@ -135,6 +139,8 @@ class Links:
         self.is_closed = True
         self._doors.close()
         self.partial_frames.close()
+        if self._checking is not None:
+            self._checking.cancel()
         dialling = [task for peer in list(self._peers.values()) if (task := peer.close())]
         if dialling:
             await asyncio.wait(dialling)
@@ -191,7 +197,29 @@ class Links:
     def admit(self, link: Link) -> bool:
         """Count a connection; return False if there are to be no more."""
         self.connections.add(link)
+        if self.credentials is not None and self._checking is None and not self.is_closed:
+            loop = asyncio.get_running_loop()
+            self._checking = loop.call_later(CHECK_S, self._check_later)
         return not self.is_closed
+
+    def distrust(self, certificate: PeerCertificate, now_s: float) -> Distrust | None:
+        """Return why a certificate that was verified is refused now; None if it is not."""
+        return self.credentials.distrust(certificate, now_s) if self.credentials else None
+
+    def _check_later(self) -> None:
+        """Look at the files of the credentials and at all connections, while there are some."""
+        self._checking = None
+        if self.credentials is not None and self.connections:
+            self.credentials.refresh()
+            self.check_certificates()
+            loop = asyncio.get_running_loop()
+            self._checking = loop.call_later(CHECK_S, self._check_later)
+
+    def check_certificates(self) -> None:
+        """Close connections whose certificate is denied or has expired."""
+        now_s = time()
+        for link in list(self.connections):
+            link.check_certificate(now_s)
 
     def why_no_place(self, link: Link, name: NodeId) -> str | None:
         """Give a connection that others have opened a place; return why there is none."""

@@ -64,6 +64,7 @@ async def dial(
     if exchange.credentials is None:
         opening = loop.create_connection(lambda: link, sock=made)
     else:
+        exchange.credentials.refresh()
         opening = loop.create_connection(
             lambda: link,
             sock=made,
@@ -264,6 +265,7 @@ class Doors:
         if credentials is None:
             opening = loop.connect_accepted_socket(lambda: link, came)
         else:
+            credentials.refresh()
             opening = loop.connect_accepted_socket(
                 lambda: link,
                 came,
