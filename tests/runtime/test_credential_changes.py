@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import copy
@@ -19,6 +23,7 @@ from skipring.runtime.certificates import issue, make_authority
 from skipring.runtime.credentials import Credentials
 from skipring.runtime.deny_list import deny, deny_list_beside
 from tests.runtime.exchanges import (
+    DEADLINE_S,
     LOOPS,
     Host,
     LoopFactory,
@@ -29,7 +34,7 @@ from tests.runtime.exchanges import (
     play,
     running,
 )
-from tests.runtime.rings import until
+from tests.runtime.rings import LOOPBACK, until
 
 
 @pytest.fixture(params=LOOPS.values(), ids=LOOPS)
@@ -75,8 +80,12 @@ class Machine:
     def serial(self) -> int:
         return x509.load_pem_x509_certificate(self.certificate.read_bytes()).serial_number
 
+    @property
+    def key(self) -> Path:
+        return self._directory / "own.key"
+
     def credentials(self) -> Credentials:
-        return Credentials.load(self.ca, self.certificate, self._directory / "own.key")
+        return Credentials.load(self.ca, self.certificate, self.key)
 
     def deny(self, other: Machine) -> None:
         """Deny the certificate that another machine has now."""
@@ -311,3 +320,77 @@ def test_certificates_are_not_looked_at_without_connections(
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
     play(scene)
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+class Process:
+    """A running command of skipring, and what it logs."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    def hang_up(self) -> None:
+        self._process.send_signal(signal.SIGHUP)
+
+    async def listens_at(self) -> str:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(DEADLINE_S):
+            return (await self._process.stdout.readline()).decode().split()[1]
+
+    async def logged(self, event: str) -> dict[str, str]:
+        """Wait for an event in the log."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(DEADLINE_S):
+            while line := await self._process.stderr.readline():
+                found: dict[str, str] = json.loads(line)
+                if found["event"] == event:
+                    return found
+        raise AssertionError(f"the process has ended without a word about {event!r}")
+
+
+@asynccontextmanager
+async def process(machine: Machine, *words: str) -> AsyncIterator[Process]:
+    files = ("--tls-ca", machine.ca, "--tls-cert", machine.certificate, "--tls-key", machine.key)
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "skipring", *words, *map(str, files)),
+        *("--listen", f"{LOOPBACK}:0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield Process(started)
+    finally:
+        started.kill()
+        async with asyncio.timeout(DEADLINE_S):
+            await started.communicate()
+
+
+@pytest.mark.heavy
+def test_supervisor_reads_certificates_again_and_closes_the_link_of_a_denied_node(
+    tmp_path: Path,
+) -> None:
+    authority = make_authority(tmp_path / "authority", days=100)
+    for name in ("supervisor", "a"):
+        (tmp_path / name).mkdir()
+    machine = Machine(authority, tmp_path / "supervisor", "supervisor")
+    other = Machine(authority, tmp_path / "a", "a")
+
+    async def scene() -> None:
+        async with process(machine, "supervisor") as supervisor:
+            address = await supervisor.listens_at()
+            supervisor.hang_up()
+            assert (await supervisor.logged("credentials read again"))["denied"] == 0
+            machine.renew(days=20)
+            words = ("node", "--topic", "news", "--supervisor", address)
+            async with process(other, *words) as node:
+                await node.logged("joined")
+                await supervisor.logged("credentials read again")  # without a signal
+                machine.deny(other)
+                line = await supervisor.logged("connection refused")
+                assert line["reason"] == "certificate denied"
+                node.hang_up()
+                await node.logged("credentials read again")
+
+    asyncio.run(scene())

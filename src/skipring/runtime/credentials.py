@@ -259,6 +259,11 @@ class Certificate(Struct, frozen=True):
         """The certificate as text."""
         return self.parsed.public_bytes(Encoding.PEM).decode()
 
+    @property
+    def serial(self) -> int:
+        """The serial number, unique among the certificates of an authority."""
+        return self.parsed.serial_number
+
     def is_signed_by(self, issuer: Certificate) -> bool:
         """True if the key of another certificate has signed this one."""
         try:
