@@ -399,7 +399,7 @@ class Link(asyncio.Protocol):
             self.account = name or greeting.node
             why = self._board.why_no_place(self, self.account)
             if why is not None:
-                self._turn_away("too many connections", why)
+                self._refuse_with_reason("too many connections", why)
                 return
         self.is_greeted = True
         self._first = b""
@@ -428,7 +428,7 @@ class Link(asyncio.Protocol):
         self._board.refuse(reason, self, detail)
         self.abort()
 
-    def _turn_away(self, reason: str, why: str) -> None:
+    def _refuse_with_reason(self, reason: str, why: str) -> None:
         """Refuse a connection that has greeted, and send the reason."""
         self._is_refused = True
         self._board.refuse(reason, self, why)
@@ -438,7 +438,9 @@ class Link(asyncio.Protocol):
 
     def give_way(self) -> None:
         """Close the connection: another client needs its place."""
-        self._turn_away("idle client", "this connection was idle, and another client needs a place")
+        self._refuse_with_reason(
+            "idle client", "this connection was idle, and another client needs a place"
+        )
 
     def refuse_partial(self, reason: str, detail: str) -> None:
         """Close the connection: its frame is not complete."""

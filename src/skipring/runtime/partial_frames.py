@@ -75,11 +75,8 @@ class PartialFrames:
             f"unfinished frames hold {self.size_bytes >> 20} MiB, which is the limit, "
             f"and those of {largest} {sizes[largest] >> 20} MiB"
         )
-        self._refuse(oldest, "too many unfinished frames", detail)
-
-    def _refuse(self, link: Sending, reason: str, detail: str) -> None:
-        self.forget(link)
-        link.refuse_partial(reason, detail)
+        self.forget(oldest)
+        oldest.refuse_partial("too many unfinished frames", detail)
 
     def _schedule(self, due_s: float) -> None:
         if self._timer is None:
@@ -98,7 +95,8 @@ class PartialFrames:
                 self.update(link, size_bytes, is_new=True)
             elif now_s - since_s >= FRAME_S:
                 detail = f"{size_bytes} bytes of a frame, and no more within {FRAME_S:.0f} s"
-                self._refuse(link, "unfinished frame", detail)
+                self.forget(link)
+                link.refuse_partial("unfinished frame", detail)
             else:
                 break
         if self._held:
