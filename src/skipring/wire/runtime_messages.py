@@ -397,6 +397,9 @@ def is_runtime(message: WireMessage) -> TypeGuard[RuntimeMessage]:
     return type(message) in _RUNTIME  # sooner known than by going through thirty types
 
 
+NO_TOPIC: Final = "-"  # of an envelope that is about none: it must have one
+# The request of a Refused that answers none: the connection is refused, and closed after it.
+CONNECTION_REQUEST: Final = 2**63 - 1
 # Why a request is refused without work; the asker may ask again.
 BUSY: Final = "busy: too many requests wait at this node; ask again later"
 
