@@ -381,6 +381,10 @@ class Subscriber:
         """True if neighbours have handed over everything that they held when they were asked."""
         return self._circulation.completeness.is_complete
 
+    def drain_candidates(self) -> list[NodeId]:
+        """The nodes to which a drain may hand over."""
+        return self._circulation.drain.candidates(self.neighbours())
+
     @property
     def unconfirmed(self) -> int:
         """How many publications the receiver of a drain has not confirmed yet, at most."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from skipring.core.events import PublishRequested
@@ -36,11 +36,13 @@ class Errands:
         publish: Publishing,
         *,
         has_disk: bool,
+        is_leaving: Callable[[TopicId], bool],
     ) -> None:
         self._topics = topics
         self._driver = driver
         self._durability = durability
         self._publish = publish
+        self._is_leaving = is_leaving
         self._has_disk = has_disk
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -82,6 +84,8 @@ class Errands:
         """Why we do not publish for somebody, or None."""
         if topic not in self._topics:
             return "not a member of the topic"
+        if self._is_leaving(topic):  # what it would accept now, it could not hand over
+            return "it is about to leave the topic"
         if message.publication.payload is None:
             return "no payload"
         if not self._has_disk and not message.volatile:
