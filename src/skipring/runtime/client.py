@@ -228,7 +228,8 @@ class Connection:
     def on_drained(self, departure: Departure, *, is_alone: bool) -> None:
         """Note what no other member has confirmed of a topic that is left."""
         self._unconfirmed += departure.own_unconfirmed
-        if not (is_alone and self._data_dir is not None):
+        is_kept = is_alone and self._data_dir is not None
+        if self.drain_s > 0 and not is_kept:
             self._in_doubt += departure.own_unconfirmed
 
     def on_left(self, subscription: Subscription) -> None:
@@ -271,8 +272,8 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first can be left
     127.0.0.1:7400. With a data directory the node's name and all publications are stored there;
     without one they are in memory. ``ca``, ``cert`` and ``key`` are files of ``skipring certs``;
     without them nothing leaves this machine. When a subscription ends it waits, at most
-    ``drain_s``, until another member has what it holds. InputError names an argument that cannot
-    be used.
+    ``drain_s``, until another member has what it holds; 0 does without. InputError names an
+    argument that cannot be used.
     """
     if not _is_seconds(tick_s):
         raise InputError(

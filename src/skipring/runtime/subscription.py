@@ -120,7 +120,7 @@ class Subscription:
     >>> from skipring.testing import Cluster
     >>> async def scene() -> list[bytes]:
     ...     async with (
-    ...         Cluster(n=2) as cluster,
+    ...         Cluster(n=2, topic="orders") as cluster,
     ...         skipring.connect(cluster.url, tick_s=0.05) as node,
     ...         node.subscribe("orders") as orders,
     ...     ):
