@@ -381,6 +381,11 @@ class Subscriber:
         """True if neighbours have handed over everything that they held when they were asked."""
         return self._circulation.completeness.is_complete
 
+    @property
+    def is_leaving(self) -> bool:
+        """True if the application is about to leave, or has asked to."""
+        return self._circulation.drain.is_leaving
+
     def drain_candidates(self) -> list[NodeId]:
         """The nodes to which a drain may hand over."""
         return self._circulation.drain.candidates(self.neighbours())

@@ -89,9 +89,6 @@ class Departures:
         self._own: dict[TopicId, OwnPublications] = {}
         self._ends: dict[TopicId, asyncio.Future[NodeId | None]] = {}
 
-    def __contains__(self, topic: TopicId) -> bool:
-        return topic in self._ends
-
     def on_published(self, topic: TopicId, ids: Iterable[bytes]) -> None:
         """Note publications that were published here."""
         self._own.setdefault(topic, OwnPublications()).add(ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Final, Protocol
 
 from skipring.core.events import PublishRequested
@@ -36,13 +36,11 @@ class Errands:
         publish: Publishing,
         *,
         has_disk: bool,
-        is_leaving: Callable[[TopicId], bool],
     ) -> None:
         self._topics = topics
         self._driver = driver
         self._durability = durability
         self._publish = publish
-        self._is_leaving = is_leaving
         self._has_disk = has_disk
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -82,9 +80,10 @@ class Errands:
 
     def _why_not(self, topic: TopicId, message: Publish) -> str | None:
         """Why we do not publish for somebody, or None."""
-        if topic not in self._topics:
+        machine = self._topics.machine(topic)
+        if machine is None:
             return "not a member of the topic"
-        if self._is_leaving(topic):  # what it would accept now, it could not hand over
+        if machine.is_leaving:  # what it would accept now, it could not hand over
             return "it is about to leave the topic"
         if message.publication.payload is None:
             return "no payload"

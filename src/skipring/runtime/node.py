@@ -81,6 +81,8 @@ from skipring.wire.runtime_messages import (
     Address,
     InspectNode,
     ListPublications,
+    Locate,
+    Members,
     Probe,
     ProbeReply,
     Publish,
@@ -96,7 +98,7 @@ from skipring.wire.runtime_messages import (
     WireMessage,
     is_request,
 )
-from skipring.wire.values import shown
+from skipring.wire.values import LOCATED_MAX, shown
 from skipring.wire.watching import ReadArrivals
 
 LINK_POLL_S: Final = 0.05  # Guess: short beside UNLINKED_S.
@@ -177,14 +179,15 @@ class Node:
             self._is_linked_to_supervisor,
             has_disk=store is not None,
         )
-        self.replications = Replications(self._topics, self._driver.give, settings.tick_s)
+        self.replications = Replications(
+            self._topics, self._driver.give, self._locate, settings.tick_s
+        )
         self.errands = Errands(
             self._topics,
             self._driver,
             self.durability,
             self.publish,
             has_disk=store is not None,
-            is_leaving=self._departures.__contains__,
         )
 
     async def start(self, host: str, port: int) -> Self:
@@ -293,6 +296,9 @@ class Node:
                 count=machine.incarnations_ahead,
             )
 
+    def _locate(self, topic: TopicId) -> None:
+        self._driver.say(topic, SUPERVISOR, Locate(0, LOCATED_MAX))
+
     def confirm(self, topic: TopicId) -> None:
         """Ask the ring neighbours in a topic whether they have all that we have (T19)."""
         self._driver.give(topic, ConfirmRequested())
@@ -364,6 +370,9 @@ class Node:
                 self._driver.say(topic, sender, self._page(topic, message))
             case Refused(reason=reason) if sender == SUPERVISOR:
                 self.membership.on_refused(topic, reason)
+            case Members(members=members) if sender == SUPERVISOR:
+                self.links.book.hear(members)
+                self.replications.on_members(topic, members)
             case Surveyed() | StoredPage() | Refused():
                 self._catching_up.on_answer(sender, topic, message, self._topics.machine(topic))
             case _ if isinstance(message, DAMAGES):
