@@ -298,7 +298,7 @@ def test_whatever_comes_exactly_what_is_wanted_is_read_once_and_in_order(
 
 
 def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
-    return connect(cluster.url, tick_s=TICK_S, data_dir=data_dir)
+    return connect(cluster.url, tick_s=TICK_S, data_dir=data_dir, drain_s=0)
 
 
 def test_the_place_of_a_reader_is_never_beyond_what_is_stored(tmp_path: Path) -> None:

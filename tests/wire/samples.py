@@ -8,10 +8,14 @@ from skipring.core.claims import Claim, Summary
 from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.messages import (
     CheckAndPublish,
+    CheckHeld,
     CheckLabel,
     CheckTrie,
     Digest,
+    Draining,
     GetConfiguration,
+    HandoverDone,
+    Held,
     IHave,
     Introduce,
     IntroduceShortcut,
@@ -19,6 +23,7 @@ from skipring.core.messages import (
     PublishMany,
     PublishNew,
     RemoveConnections,
+    RequestHandover,
     SetConfiguration,
     Subscribe,
     TrieEqual,
@@ -125,6 +130,11 @@ SAMPLES: tuple[WireMessage, ...] = (
     PublishMany((PUBLICATION, PUBLICATION), 3),
     IHave("a", b"12345678", b"\x03"),
     Want("a", b"", b""),
+    CheckHeld("a", 9, (_CLAIM,), bytes(range(ID_BYTES))),
+    Held("a", 9, True, (_CLAIM,), bytes(range(ID_BYTES)), bytes(ID_BYTES)),
+    Draining("a", ("b",)),
+    RequestHandover("a"),
+    HandoverDone("a", complete=True),
     Locate(1, 8),
     Members(1, {"a": ADDRESS, "b": "[::1]:7401"}),
     ReportSilent("b"),
@@ -236,6 +246,8 @@ def _allowed(message: WireMessage) -> WireMessage:
             return Publications(tuple(map(travelling, carried)), session & SESSION_MAX)
         case CheckTrie(session=session) | CheckAndPublish(session=session):
             return replace(message, session=session & SESSION_MAX)
+        case CheckHeld(session=session) | Held(session=session):
+            return replace(message, session=session & NUMBER_MAX)
         case _:
             return message
 

@@ -85,14 +85,14 @@ class CatchingUp:
         """We have just come to a topic."""
         self._expected.add(topic)
 
+    def is_reading(self, topic: TopicId) -> bool:
+        """Return True while a history of a topic is read."""
+        return topic in self._histories
+
     def forget(self, topic: TopicId) -> None:
         """We have left a topic."""
         self._expected.discard(topic)
         self._histories.pop(topic, None)
-
-    def is_reading(self, topic: TopicId) -> bool:
-        """Return True until the history of a topic has been read."""
-        return topic in self._histories or topic in self._expected
 
     def look(self, topic: TopicId, machine: Subscriber | None) -> None:
         """Begin once there is somebody to ask."""

@@ -56,6 +56,13 @@ Result = TypeVar("Result")
 _LOG: Final = logger("process")
 
 
+class Stop(Struct, frozen=True):
+    """How a node has ended: by which signal, and what nobody else has."""
+
+    signal: signal.Signals
+    not_handed_over: int = 0  # publications that no remaining member has confirmed
+
+
 class Place(Struct, frozen=True, kw_only=True):
     """Where a process listens, keeps its data and shows how it is."""
 
@@ -104,11 +111,12 @@ async def serve_node(
     name: NodeId | None,
     announce: Announce,
     supervisors_again: Callable[[], Sequence[Address]] | None = None,
-) -> signal.Signals:
-    """Run a subscriber of some topics until it is asked to stop, and by which signal; leave them.
+) -> Stop:
+    """Run a subscriber of some topics until it is asked to stop; leave them, and return how.
 
-    On SIGHUP certificates are read again, and so is the list of supervisors: topics move if it has
-    changed.
+    Before it leaves it hands over what it holds, within ``settings.drain_s`` or until a second
+    signal. On SIGHUP certificates are read again, and so is the list of supervisors: topics move
+    if it has changed.
     """
     host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
     parse_supervisors(settings.supervisors, is_secured=_is_secured(settings))
@@ -142,8 +150,43 @@ async def serve_node(
             node.subscribe(topic)
         await stop
         _LOG.info("node stops", node=called)
+        left = await _handed_over(node, topics, settings.drain_s, _stop_signal())
         await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
-    return stop.result()
+    return Stop(stop.result(), left)
+
+
+async def _handed_over(
+    node: Node, topics: Sequence[TopicId], drain_s: float, stop: asyncio.Future[signal.Signals]
+) -> int:
+    """Hand over what is held of topics; return how many publications were not handed over.
+
+    Another signal ends the wait.
+    """
+
+    async def drain(topic: TopicId) -> int:
+        departure = await node.drain(topic, drain_s)
+        left = departure.unconfirmed
+        if departure.receiver is not None and not left:
+            _LOG.info("handed over", topic=topic, to=departure.receiver)
+        elif left:
+            _LOG.error("not_handed_over", topic=topic, publications=left)
+        return left
+
+    draining = {topic: asyncio.ensure_future(drain(topic)) for topic in topics}
+    everything = asyncio.gather(*draining.values(), return_exceptions=True)
+    await asyncio.wait((everything, stop), return_when=asyncio.FIRST_COMPLETED)
+    left = 0
+    for topic, task in draining.items():
+        if task.done():
+            left += task.result()
+            continue
+        machine = node.machine(topic)
+        count = machine.unconfirmed if machine is not None else 0
+        _LOG.error("not_handed_over", topic=topic, publications=count, reason="a second signal")
+        left += count
+    everything.cancel()
+    await asyncio.wait((everything,))
+    return left
 
 
 # -- names and addresses -----------------------------------------------------------------------

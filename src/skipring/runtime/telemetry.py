@@ -129,6 +129,7 @@ class Telemetry:
         pages = {
             "/metrics": self._on_metrics,
             "/healthz": self._on_health,
+            "/livez": self._on_health,
             "/readyz": self._on_ready,
         }
         show = pages.get(path.partition("?")[0])

@@ -18,6 +18,7 @@ from skipring.errors import MessageError
 from skipring.wire.runtime_messages import Address, JournalEntry, NodeHealth
 from skipring.wire.values import (
     ARRIVALS_MAX,
+    ASKED_MAX,
     CHAIN_BYTES,
     CLONES_MAX,
     CONTROL_CHARACTER,
@@ -32,6 +33,7 @@ from skipring.wire.values import (
     NUMBER_MAX,
     OFFSET_MAX,
     REASON_CHARACTERS_MAX,
+    REMAINING_MAX,
     SESSION_MAX,
     SHORTCUTS_MAX,
     STORE_CHARACTERS_MAX,
@@ -108,6 +110,12 @@ def _check_names(nodes: tuple[NodeId, ...]) -> None:
 
 def _check_forged(frames: bytes) -> None:
     _check_count(frames, FORGED_BYTES_MAX, "bytes")
+
+
+def _check_remaining(nodes: tuple[NodeId, ...]) -> None:
+    _check_count(nodes, REMAINING_MAX, "nodes that remain")
+    for node in nodes:
+        check_node(node)
 
 
 def _check_waiting(nodes: tuple[NodeId, ...]) -> None:
@@ -293,6 +301,7 @@ ENTRIES: Final = FieldKind(
     lambda entries: _some(node for _, node in entries),
 )
 WAITING: Final = FieldKind("nodes", _check_waiting, lambda nodes: nodes)
+REMAINING: Final = FieldKind("nodes", _check_remaining, lambda nodes: nodes)
 SHORTCUTS: Final = FieldKind(
     "[[position], node or nil] each",
     _check_shortcuts,
@@ -318,4 +327,5 @@ OFFSETS: Final = FieldKind("0 to 2^40-1, each", _check_numbers(OFFSET_MAX))
 TIMES: Final = FieldKind("0 to 2^63-1, each", _check_numbers(NUMBER_MAX))
 BYTES_OF_EACH: Final = FieldKind("1 byte each", _check_bytes(STORED_MAX))
 IDS: Final = FieldKind("32 bytes each", _check_bytes(ID_BYTES * STORED_MAX))
+ASKED_IDS: Final = FieldKind("32 bytes each", _check_bytes(ID_BYTES * ASKED_MAX))
 STORED: Final = FieldKind("publications as bytes", _check_bytes(STORED_BYTES_MAX))
