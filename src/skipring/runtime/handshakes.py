@@ -94,6 +94,7 @@ class Handshakes(Generic[Connection]):
         self._limits = limits
         self._rate = _Rate(limits.total_rate, now_s)
         self._sources: OrderedDict[str, _Source[Connection]] = OrderedDict()
+        self._busy: dict[str, _Source[Connection]] = {}  # of these: with connections
         self._open: OrderedDict[Connection, tuple[str, float]] = OrderedDict()  # since when
         self._turns: OrderedDict[str, None] = OrderedDict()  # sources with connections that wait
 
@@ -122,6 +123,7 @@ class Handshakes(Generic[Connection]):
         self._sources.move_to_end(source)
         if len(self._sources) > SOURCES_MAX:
             self._forget_source()
+        self._busy[source] = own
         own.open[connection] = None
         own.waiting.append(connection)
         self._open[connection] = source, now_s
@@ -133,15 +135,15 @@ class Handshakes(Generic[Connection]):
 
         A source that has most connections gets no place of another one.
         """
-        largest = max(self._sources.values(), key=lambda each: len(each.open))
+        largest = max(self._busy.values(), key=lambda each: len(each.open))
         if len(largest.open) > len(own.open) + 1:
             return next(iter(largest.open))
         oldest, (_, since_s) = next(iter(self._open.items()))
         return oldest if largest is not own and now_s - since_s > OLD_S else None
 
     def _forget_source(self) -> None:
-        """Forget the rate of the source that was idle longest; at_once have connections."""
-        idle = next((name for name, each in self._sources.items() if not each.open), None)
+        """Forget the rate of the source that was idle longest."""
+        idle = next((name for name in self._sources if name not in self._busy), None)
         if idle is not None:
             del self._sources[idle]
 
@@ -173,6 +175,8 @@ class Handshakes(Generic[Connection]):
         name, _ = self._open.pop(connection)
         source = self._sources[name]
         del source.open[connection]
+        if not source.open:
+            del self._busy[name]
         if connection in source.waiting:
             source.waiting.remove(connection)
             if not source.waiting:

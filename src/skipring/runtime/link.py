@@ -394,9 +394,9 @@ class Link(asyncio.Protocol):
     def _attach(self, greeting: Greeting) -> None:
         self.role = greeting.role
         self._is_client = greeting.role is Role.CLIENT
+        name = self.certificate.name if self.certificate else None
+        self.account = name or greeting.node
         if not self.is_dialled:
-            name = self.certificate.name if self.certificate else None
-            self.account = name or greeting.node
             why = self._board.why_no_place(self, self.account)
             if why is not None:
                 self._refuse_with_reason("too many connections", why)
