@@ -136,10 +136,8 @@ class Connection:
     ) -> None:
         await self.close()
         if self._in_doubt:
-            text = (
-                f"{self._in_doubt} publications were not confirmed by another member within "
-                f"{self.drain_s:g} s: {self._where()}"
-            )
+            count = f"publications that no other member has confirmed: {self._in_doubt}"
+            text = f"{count}; {self._where()}"
             warnings.warn(text, UnconfirmedWarning, stacklevel=2)
 
     async def close(self) -> int:
