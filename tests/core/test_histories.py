@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.histories import Histories
+from skipring.core.messages import Publications
+from skipring.core.publications import Publication
+from skipring.core.state import HistoriesState
+from skipring.sim.engine import World
+from skipring.sim.schedulers import Synchronous, run_rounds
+from skipring.world.snapshot import Parcel
+from tests.support.conversations import standing_ring
 
 CONFIG = ProtocolConfig(rumours_max=10, history_ticks=3)
 MANY, FEW = 11, 10
@@ -153,3 +161,56 @@ def test_a_corrupted_counter_does_not_make_reading_last_for_ever() -> None:
     histories = reading()
     histories._source_ticks = 10**9
     assert not after(CONFIG.history_ticks, histories).is_reading
+
+
+# -- a source that sends too little (P6) ---------------------------------------------------------
+
+
+def test_source_that_never_ends_lets_others_in_after_a_bounded_number_of_ticks() -> None:
+    config = ProtocolConfig()
+    histories = Histories(config)
+    free: list[int] = []
+    for tick in range(3 * config.history_ticks_max):
+        if tick % 2 == 0:
+            histories.note_read(is_last=False)
+        histories.on_tick()
+        if not histories.is_receiving:
+            free.append(tick)
+    assert free[0] <= config.history_ticks_max
+    assert len(free) >= 2 * config.history_rest_ticks
+
+
+def test_corrupted_rest_ends() -> None:
+    histories = Histories(CONFIG)
+    histories.load(HistoriesState(received_ticks=-(1 << 40), rest_ticks=1 << 40))
+    after(CONFIG.history_rest_ticks, histories)
+    histories.note_read(is_last=False)
+    assert histories.is_receiving
+
+
+def test_neighbour_that_drips_a_history_does_not_keep_others_out() -> None:
+    ring = standing_ring("abcd")
+    made = tuple(
+        Publication(publisher="x", seq=number, payload=b"%d" % number).settled(ring.topic)
+        for number in range(600)
+    )
+    states = {
+        node: replace(state, publications=made if node in "cd" else ())
+        for node, state in ring.subscribers.items()
+    }
+    config = ProtocolConfig(rumours_max=4)
+    world = World(replace(ring, subscribers=states), seed=0, config=config)
+    world.crash("b")  # another process speaks for it
+    newcomer = world.subscribers["a"]
+    for number in range(4 * config.history_ticks_max):
+        dripped = tuple(
+            Publication(publisher="b", seq=5 * number + place, payload=b"drip").settled(ring.topic)
+            for place in range(5)
+        )
+        if number % 2 == 0:
+            world.channels.append(Parcel("a", Publications(dripped), "b", world.next_serial))
+            world.next_serial += 1
+        run_rounds(world, Synchronous(), 1)
+        if set(newcomer.trie.keys()) >= {each.id for each in made}:
+            return
+    raise AssertionError(f"{newcomer.count} publications")

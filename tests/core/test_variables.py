@@ -154,6 +154,8 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         },
         "Histories": {
             "_config": (FIXED, "given when the machine is made"),
+            "_received_ticks": (FILE, "HistoriesState.received_ticks"),
+            "_rest_ticks": (FILE, "HistoriesState.rest_ticks"),
             "_served": (FILE, "HistoriesState.served"),
             "_source": (FILE, "HistoriesState.source"),
             "_source_ticks": (FILE, "HistoriesState.source_ticks"),
@@ -175,7 +177,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_node": (FIXED, "the node's name"),
             "_passed": (FILE, "DrainState.passed"),
             "_receiver": (FILE, "DrainState.receiver"),
-            "_takes_memory": (FILE, "DrainState.memory"),
+            "_takes_memory": (FILE, "DrainState.takes_memory"),
             "_ticks": (FILE, "DrainState.ticks"),
             "_told": (FILE, "DrainState.told"),
         },

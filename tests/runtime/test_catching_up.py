@@ -16,13 +16,14 @@ from msgspec.msgpack import encode as packed
 from msgspec.structs import replace
 
 from skipring.core.archive import MemoryArchive
+from skipring.core.backfill import PATIENCE_TICKS
 from skipring.core.events import HistoryRead
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Encoded, Publication
 from skipring.core.subscriber import Subscriber
 from skipring.runtime import catching_up, offering
-from skipring.runtime.catching_up import PATIENCE_TICKS, SHARE, SOURCES_MAX, CatchingUp
+from skipring.runtime.catching_up import SHARE, SOURCES_MAX, CatchingUp
 from skipring.runtime.node import Node
 from skipring.runtime.offering import stored_page
 from skipring.runtime.settings import Settings
@@ -292,6 +293,46 @@ def test_nobody_is_left_out_because_one_alone_says_that_it_has_more() -> None:
     newcomer.stores["n1"] = MemoryArchive(history(COUNT // SHARE - 1))
     newcomer.look().answer_surveys()
     assert [newcomer.questions(node) != [] for node in NEIGHBOURS[:2]] == [True, True]
+
+
+# -- slow sources (P6) -----------------------------------------------------------------------
+
+
+def dripped(newcomer: Newcomer, question: Question) -> StoredPage:
+    """A page with the first publication only of what was asked for."""
+    message = question.message
+    assert isinstance(message, ReadStored)
+    page = newcomer.true_answer(Question(question.topic, question.node, message))
+    assert isinstance(page, StoredPage)
+    rows = msgpack.decode(page.publications, type=list[Raw])[:1]
+    following = page.offsets[0] + 1 if page.offsets else None
+    return StoredPage(message.request, following, page.offsets[:1], page.ids[:32], packed(rows))
+
+
+def test_source_that_sends_a_publication_every_two_ticks_is_replaced() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
+    slow = NEIGHBOURS[0]
+    for tick in range(20):
+        newcomer.answer_all(slow)
+        if tick % 2 == 0 and any(each.node == slow for each in newcomer.open):
+            question = newcomer.last_asked(slow)
+            newcomer.open.remove(question)
+            newcomer.hear(slow, dripped(newcomer, question))
+        newcomer.tick()
+    assert newcomer.has_ended()
+    assert len(newcomer.got()) == 4000
+
+
+def test_backfill_from_slow_sources_only_ends() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
+    for tick in range(40):
+        for question in list(newcomer.open) if tick % 2 == 0 else ():
+            newcomer.open.remove(question)
+            newcomer.hear(question.node, dripped(newcomer, question))
+        newcomer.tick()
+        if newcomer.has_ended():
+            return
+    raise AssertionError("no end")
 
 
 # -- prefixes and pages ----------------------------------------------------------------------

@@ -225,7 +225,7 @@ def test_connection_warns_with_the_number_that_nobody_has_confirmed() -> None:
                 await news.publish(b"y")
             assert await node.close() == 2
 
-    with pytest.warns(UnconfirmedWarning, match=r"^2 publications .* memory and are lost"):
+    with pytest.warns(UnconfirmedWarning, match=r"confirmed: 2; .* memory and are lost"):
         asyncio.run(scene())
 
 

@@ -160,6 +160,9 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     session_ticks_max: int = 64
     # Our guess: so long after the last part of a history we wait for the next one.
     history_ticks: int = 8
+    # P6, our guesses: so many ticks of a history in a row, and tries are compared for some.
+    history_ticks_max: int = 64
+    history_rest_ticks: int = 8
     # T18: while nothing differs a node compares ever more rarely; 1 means at every tick.
     quiet_ticks_max: int = 1
     # Measured: 1.5 microseconds an id, so nothing stands still for longer than 10 ms.

@@ -225,7 +225,7 @@ class Drain:
             receiver=self._receiver,
             ids=self._ids,
             everything=self._everything,
-            memory=self._takes_memory,
+            takes_memory=self._takes_memory,
             told=tuple(self._told or ()),
             passed=tuple(self._passed or ()),
             absent=tuple(self._absent or ()),
@@ -236,7 +236,7 @@ class Drain:
         """Take over what we are supposed to remember."""
         self._ticks, self._receiver = state.ticks, state.receiver
         self._ids, self._everything = state.ids, state.everything
-        self._takes_memory = state.memory
+        self._takes_memory = state.takes_memory
         self._told = dict.fromkeys(state.told) or None
         self._passed = dict.fromkeys(state.passed) or None
         self._absent = dict.fromkeys(state.absent) or None

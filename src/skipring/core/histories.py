@@ -3,6 +3,7 @@
 A session ends by itself, but a history takes many messages and ticks. Meanwhile both sides see
 that they differ, and so do their neighbours. Whoever is sent a history takes no other one, and
 whoever sends one talks with its receiver in no other session. Who only sends is free for others.
+A history that takes long pauses now and then for the comparison of tries, whatever its source does.
 """
 
 from __future__ import annotations
@@ -24,12 +25,21 @@ class _Served(Struct, frozen=True, gc=False):
 class Histories:
     """The histories that one subscriber takes part in."""
 
-    __slots__ = ("_config", "_served", "_source", "_source_ticks")
+    __slots__ = (
+        "_config",
+        "_received_ticks",
+        "_rest_ticks",
+        "_served",
+        "_source",
+        "_source_ticks",
+    )
 
     def __init__(self, config: ProtocolConfig) -> None:
         self._config = config
         self._source: NodeId | None = None  # who sends us one
         self._source_ticks = 0  # for which we wait for the next part of it
+        self._received_ticks = 0  # in a row, in which we were sent one
+        self._rest_ticks = 0  # for which nobody has to wait for one
         self._served: dict[NodeId, _Served] = {}  # to whom we send one
 
     @property
@@ -47,6 +57,11 @@ class Histories:
         # Memory may be corrupted: no counter is believed beyond what it can have been set to.
         ticks_max = self._config.history_ticks
         self._source_ticks = max(min(self._source_ticks, ticks_max) - 1, 0)
+        self._rest_ticks = max(min(self._rest_ticks, self._config.history_rest_ticks) - 1, 0)
+        self._received_ticks = max(self._received_ticks, 0) + 1 if self.is_receiving else 0
+        if self._received_ticks >= self._config.history_ticks_max:
+            self._source_ticks = self._received_ticks = 0
+            self._rest_ticks = self._config.history_rest_ticks
         self._served = {
             node: _Served(served.session, min(served.ticks, ticks_max) - 1)
             for node, served in self._served.items()
@@ -60,13 +75,15 @@ class Histories:
 
     def note_taken(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
         """So many publications have come in one message that were new to us."""
-        if count > self._config.rumours_max and sender is not None:
+        if count > self._config.rumours_max and sender is not None and self._rest_ticks == 0:
             self._source, self._source_ticks = sender, self._config.history_ticks
         if is_last and sender == self._source:
             self._source_ticks = 0
 
     def note_read(self, *, is_last: bool) -> None:
         """A part of a history has come that was read from several at once."""
+        if self._rest_ticks > 0:
+            return
         self._source = None
         # To the next tick: the host has its hands full, and what follows can wait for it.
         self._source_ticks = 1 if is_last else self._config.history_ticks
@@ -81,9 +98,16 @@ class Histories:
     def state(self) -> HistoriesState:
         """What we remember."""
         served = {node: (each.session, each.ticks) for node, each in self._served.items()}
-        return HistoriesState(source=self._source, source_ticks=self._source_ticks, served=served)
+        return HistoriesState(
+            source=self._source,
+            source_ticks=self._source_ticks,
+            received_ticks=self._received_ticks,
+            rest_ticks=self._rest_ticks,
+            served=served,
+        )
 
     def load(self, state: HistoriesState) -> None:
         """Take over what we are supposed to remember."""
         self._source, self._source_ticks = state.source, state.source_ticks
+        self._received_ticks, self._rest_ticks = state.received_ticks, state.rest_ticks
         self._served = {node: _Served(*each) for node, each in state.served.items()}

@@ -92,6 +92,8 @@ class HistoriesState(Struct, frozen=True, kw_only=True, gc=False):
 
     source: NodeId | None = None
     source_ticks: int = 0
+    received_ticks: int = 0
+    rest_ticks: int = 0
     served: dict[NodeId, tuple[int, int]] = {}
 
 
@@ -120,7 +122,7 @@ class DrainState(Struct, frozen=True, kw_only=True, gc=False):
     receiver: NodeId | None = None
     ids: tuple[bytes, ...] = ()
     everything: bool = False
-    memory: bool = False  # a receiver without a disk is accepted
+    takes_memory: bool = False  # a receiver without a disk is accepted
     told: tuple[NodeId, ...] = ()  # that remain, as others say
     passed: tuple[NodeId, ...] = ()
     absent: tuple[NodeId, ...] = ()

@@ -2,9 +2,9 @@
 
 Comparing tries finds what is missing one way or the other; but where nearly all is missing there is
 nothing to compare. So a node that has just come to a topic asks its neighbours how much they have,
-and if that is much more than it has itself, reads it from them as it lies in their stores. Who does
-not answer is replaced by another. Whatever goes wrong, or is published meanwhile, is left to the
-comparison of tries.
+and if that is much more than it has itself, reads it from them as it lies in their stores. A source
+that does not answer, or sends too little in a tick, is replaced by another (``core/backfill.py``).
+Whatever goes wrong, or is published meanwhile, is left to the comparison of tries.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.backfill import SourceProgress
 from skipring.core.events import HistoryRead
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Encoded, Publication
@@ -36,7 +37,6 @@ from skipring.wire.values import OFFSET_MAX, RECORD_BYTES_MAX, check_publication
 SOURCES_MAX: Final = 4  # Our guess: more do not fill a link faster.
 HISTORY_MIN: Final = 2048  # Our guess: fewer publications come by comparing tries as quickly.
 SHARE: Final = 2  # Who has less than one part in so many of it, lacks a history.
-PATIENCE_TICKS: Final = 3  # Our guess: who has not answered for so long is not asked again.
 
 PAGES_MAX: Final = 1 << 16  # Limit of ours, for one neighbour: some gigabytes.
 
@@ -52,7 +52,7 @@ class _Source(Struct):
     prefix: int | None = None  # that it was asked for
     start: int = 0  # from where on
     is_held: bool = False  # the next page is not asked for yet
-    ticks: int = 0  # since it was asked
+    progress: SourceProgress = SourceProgress()
     pages: int = 0
 
     @property
@@ -114,8 +114,9 @@ class CatchingUp:
         if history is None or machine is None:
             return
         for node, source in list(history.sources.items()):
-            source.ticks += source.is_asked
-            if source.ticks > PATIENCE_TICKS:
+            if source.is_asked:
+                source.progress = source.progress.after_tick()
+            if source.progress.is_too_slow:
                 self._give_up(history, node)
         self._go_on(topic, history, machine)
 
@@ -131,9 +132,8 @@ class CatchingUp:
         source = history.sources.get(sender) if history is not None else None
         if history is None or source is None or source.request != message.request:
             return
-        source.ticks = 0
         if isinstance(message, Surveyed) and source.survey is None:
-            source.survey = message
+            source.survey, source.progress = message, SourceProgress()
         elif isinstance(message, StoredPage) and source.survey is not None and source.is_asked:
             self._on_page(sender, topic, history, message)
         else:
@@ -157,8 +157,11 @@ class CatchingUp:
             self._give_up(history, node)
             return
         if page.next is None:
-            source.prefix = None
+            source.prefix, source.progress = None, SourceProgress()
         else:  # asked for at once: it is made ready while we read this one
+            source.progress = source.progress.after_page(
+                len(page.publications), page.next - source.start, source.survey.end
+            )
             source.start, source.is_held = page.next, True
             self._ask(topic, history, node)
         if part.publications:
@@ -185,7 +188,7 @@ class CatchingUp:
         survey, prefix = source.survey, source.prefix
         if survey is None or prefix is None or not source.is_held or not self._has_room():
             return
-        source.request, source.ticks, source.is_held = next(self._requests), 0, False
+        source.request, source.is_held = next(self._requests), False
         end = min(survey.end, OFFSET_MAX)
         self._say(
             topic,

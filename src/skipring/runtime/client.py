@@ -136,12 +136,9 @@ class Connection:
     ) -> None:
         await self.close()
         if self._in_doubt:
-            warnings.warn(
-                f"{self._in_doubt} publications were not confirmed by another member within "
-                f"{self.drain_s:g} s: {self._where()}",
-                UnconfirmedWarning,
-                stacklevel=2,
-            )
+            count = f"publications that no other member has confirmed: {self._in_doubt}"
+            text = f"{count}; {self._where()}"
+            warnings.warn(text, UnconfirmedWarning, stacklevel=2)
 
     async def close(self) -> int:
         """Leave all topics and stop; return how many publications no other member has confirmed.

@@ -110,6 +110,8 @@ class Memories:
             histories=HistoriesState(
                 source=draw.maybe(0.5, draw.node),
                 source_ticks=self.counter(),
+                received_ticks=self.counter(),
+                rest_ticks=self.counter(),
                 served={node: (self.counter(), self.counter()) for node in draw.some(draw.node)},
             ),
             scrub=ScrubState(
@@ -168,7 +170,7 @@ class Memories:
                 receiver=draw.maybe(0.5, draw.node),
                 ids=tuple(dict.fromkeys(draw.some(draw.whole_id))),
                 everything=draw.chance(0.5),
-                memory=draw.chance(0.5),
+                takes_memory=draw.chance(0.5),
                 told=tuple(dict.fromkeys(draw.some(draw.node))),
                 passed=tuple(dict.fromkeys(draw.some(draw.node))),
                 absent=tuple(dict.fromkeys(draw.some(draw.node))),

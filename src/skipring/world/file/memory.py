@@ -226,6 +226,8 @@ _HISTORIES: Final = _object(
     HistoriesState,
     source=node_name,
     source_ticks=integer,
+    received_ticks=integer,
+    rest_ticks=integer,
     served=_map(node_name, _pair_of_integers),
 )
 _SCRUB: Final = _object(
@@ -254,7 +256,7 @@ _DRAIN: Final = _object(
     receiver=node_name,
     ids=_list(_id),
     everything=flag,
-    memory=flag,
+    takes_memory=flag,
     told=_list(node_name),
     passed=_list(node_name),
     absent=_list(node_name),

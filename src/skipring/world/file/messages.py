@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -211,8 +212,9 @@ def _type_of(fields: Mapping[str, Any], place: str) -> type[Message]:
         raise complaint(place, "missing 'type'")
     name = fields["type"]
     if not isinstance(name, str) or name not in _BY_NAME:
-        known = ", ".join(sorted(_BY_NAME))
-        raise complaint(f"{place}.type", f"no message {shown(name)}; there are {known}")
+        near = get_close_matches(name, _BY_NAME) if isinstance(name, str) else []
+        hint = f"did you mean {' or '.join(near)}?" if near else "docs/wire.md lists them"
+        raise complaint(f"{place}.type", f"no message {shown(name)}; {hint}")
     return _BY_NAME[name]
 
 

@@ -1,0 +1,89 @@
+"""Members that stop hand over what they hold: real processes, SIGTERM and ``/readyz``."""
+
+from __future__ import annotations
+
+import signal
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.live.processes import LiveProcesses, numbered
+
+PUBLICATIONS = 20_000
+AT_ONCE = 500
+ANSWER_S = 30.0
+
+
+def readiness(ring: LiveProcesses, name: str) -> str:
+    """What a node answers at ``/readyz``; empty if it is ready."""
+    address = ring.events(name, "metrics")[-1]["address"]
+    try:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=ANSWER_S):
+            return ""
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+
+
+def until_ready(ring: LiveProcesses, name: str) -> None:
+    ring.until(lambda: bool(ring.events(name, "metrics")), lambda: f"{name} has not started")
+    ring.until(lambda: not readiness(ring, name), lambda: readiness(ring, name))
+
+
+def publish(ring: LiveProcesses, name: str, count: int) -> set[bytes]:
+    made: set[bytes] = set()
+    for start in range(0, count, AT_ONCE):
+        numbers = range(start, min(start + AT_ONCE, count))
+        made.update(ring.publish(name, *((b"%d " % n).ljust(1024, b"x") for n in numbers)))
+    return made
+
+
+def stop(ring: LiveProcesses, name: str) -> int:
+    ring.send_signal(name, signal.SIGTERM)
+    return ring.exit_status(name)
+
+
+def replace_all(tmp_path: Path, count: int) -> None:
+    with LiveProcesses(tmp_path, has_metrics=True) as ring:
+        ring.start_supervisor()
+        old = numbered(3)
+        ring.start(*old)
+        for name in old:
+            until_ready(ring, name)
+        made = publish(ring, "n00", count)
+        assert len(made) == count
+        for name in old:
+            assert stop(ring, name) == 0
+            newcomer = f"new-{name}"
+            ring.start(newcomer)
+            until_ready(ring, newcomer)
+            assert ring.stored(newcomer) == made
+        for name in ring.nodes:
+            assert ring.stored(name) == made
+
+
+@pytest.mark.heavy
+def test_rolling_replacement_keeps_20000_publications(tmp_path: Path) -> None:
+    replace_all(tmp_path, PUBLICATIONS)
+
+
+def test_rolling_replacement_keeps_every_publication(tmp_path: Path) -> None:
+    replace_all(tmp_path, 300)
+
+
+def test_second_signal_ends_the_wait_for_a_member_that_does_not_answer(tmp_path: Path) -> None:
+    with LiveProcesses(tmp_path, has_metrics=True) as ring:
+        ring.start_supervisor()
+        ring.start("n00", "n01")
+        for name in ("n00", "n01"):
+            until_ready(ring, name)
+        ring.pause("n01")
+        ring.publish("n00", b"x")
+        ring.send_signal("n00", signal.SIGTERM)
+        ring.until(lambda: bool(ring.events("n00", "node stops")))
+        ring.send_signal("n00", signal.SIGTERM)
+        assert ring.exit_status("n00") == 1
+        (event,) = ring.events("n00", "not_handed_over")
+        assert event["publications"] == 1
+        ring.resume("n01")
