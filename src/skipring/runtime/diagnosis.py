@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.errors import InputError, UnreachableError
 from skipring.runtime.inspector import Contents, Inspection, Inspector
@@ -64,6 +65,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     silent: tuple[NodeId, ...]  # referred to, but they do not answer
     violations: tuple[Violation, ...]
     advice: tuple[str, ...]
+    clones: tuple[Conflict, ...] = ()  # names that two live processes have
 
     @property
     def is_legitimate(self) -> bool:
@@ -80,7 +82,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     @property
     def is_healthy(self) -> bool:
         """True if there is nothing to complain about."""
-        return self.is_legitimate and self.has_all_publications
+        return self.is_legitimate and self.has_all_publications and not self.clones
 
 
 def diagnose(inspection: Inspection) -> Diagnosis:
@@ -94,6 +96,7 @@ def diagnose(inspection: Inspection) -> Diagnosis:
         silent=snapshot.crashed,
         violations=found,
         advice=tuple(_advice(inspection, members, found)),
+        clones=inspection.clones,
     )
 
 
@@ -173,6 +176,12 @@ def _advice(
 ) -> Iterator[str]:
     """What to do about what is wrong, the most urgent first."""
     snapshot = inspection.snapshot
+    for clone in inspection.clones:
+        yield (
+            f"Two live processes have the name {clone.name}: {_process(clone.holder)} holds it, "
+            f"{_process(clone.refused)} was refused. Is it a copy of the data directory? Stop one "
+            "of them, or give it another name and a data directory of its own."
+        )
     if not members:
         yield f"Nobody subscribes to {snapshot.topic!r}: is the name right, and is a node running?"
     recorded = {node for _, node in snapshot.supervisor.database if node is not None}
@@ -198,6 +207,10 @@ def _advice(
             "What is missing is on its way or will be repaired: look again in a few intervals; "
             "if the same node still lacks as many, look at its log and at the room on its disk."
         )
+
+
+def _process(process: ProcessId) -> str:
+    return f"the one at {process.address} (incarnation {process.incarnation:x})"
 
 
 def _listed(nodes: Sequence[NodeId]) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from skipring.core.name_registry import Conflict
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import Publication
@@ -69,6 +70,7 @@ class Inspection(Struct, frozen=True, kw_only=True):
 
     snapshot: Snapshot
     statuses: dict[NodeId, NodeStatus]  # of those who are in the topic
+    clones: tuple[Conflict, ...] = ()  # names of members that two live processes have
 
     @property
     def is_known(self) -> bool:
@@ -117,6 +119,7 @@ class Inspector:
         self._seen: dict[NodeId, NodeStatus | Refused | None] = {}  # None: has not answered
         self._unaddressed: set[NodeId] = set()  # of whom nobody has said where they listen
         self._listed_bytes = 0
+        self._clones: dict[NodeId, Conflict] = {}
 
     async def inspect(self, contents: Contents, before: Inspection | None = None) -> Inspection:
         """Look at the supervisor, then at every node; UnreachableError without a supervisor.
@@ -152,6 +155,7 @@ class Inspector:
                 crashed=tuple(sorted(self._seen.keys() - subscribers.keys())),
             ),
             statuses=statuses,
+            clones=tuple(self._clones[name] for name in sorted(self._clones)),
         )
 
     async def journal(self, node: NodeId) -> JournalPage | None:
@@ -169,6 +173,7 @@ class Inspector:
             if pages is not None:
                 break
         assert pages is not None, "the last reading is taken as it is"
+        self._clones = {each.name: each for page in pages for each in page.conflicts}
         return SupervisorState(
             database=tuple(entry for page in pages for entry in page.entries),
             next=pages[-1].cursor,

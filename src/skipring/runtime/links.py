@@ -16,16 +16,25 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.runtime.addresses import AddressBook, join_address, supervisor_at
 from skipring.runtime.link import HANDSHAKE_REASONS, Link
 from skipring.runtime.logs import Rarely, logger
+from skipring.runtime.name_guard import NameGuard, name_taken_text
 from skipring.runtime.partner import BACK_OFF_MAX_S, Partner
 from skipring.runtime.securing import Doors
 from skipring.runtime.work_budget import WorkBudget
-from skipring.wire.codec import Envelope
+from skipring.wire.codec import Envelope, encode
 from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role, encode_greeting
+from skipring.wire.name_messages import (
+    NO_TOPIC,
+    AskHolder,
+    HolderReply,
+    NameMessage,
+    NameTaken,
+)
 from skipring.wire.runtime_messages import Address, WireMessage
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
@@ -86,6 +95,7 @@ class Links:
         self._emptied: asyncio.Future[None] | None = None
         self._gathering: list[Partner] | None = None  # whom something is said, while we react
         self._rarely = Rarely(_LOG)
+        self._names = NameGuard(self._on_conflict)
 
     async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
         """Accept connections; return where, and say so in greetings from now on.
@@ -122,9 +132,14 @@ class Links:
         """
         return self._peers[name].why_unreachable if name in self._peers else None
 
+    def is_name_refused(self, name: NodeId) -> bool:
+        """Return True if a node or supervisor refuses us because another process has our name."""
+        return name in self._peers and self._peers[name].is_name_refused
+
     def sweep(self) -> None:
         """Close links that nobody needs, and forget whom we could not reach; once a tick."""
         now = asyncio.get_running_loop().time()
+        self._names.on_tick()
         for peer in list(self._peers.values()):
             peer.sweep(now)
 
@@ -181,6 +196,11 @@ class Links:
         return self._greeting.node
 
     @property
+    def incarnation(self) -> int:
+        """The incarnation in our greeting."""
+        return self._greeting.incarnation
+
+    @property
     def is_secured(self) -> bool:
         """True if whoever talks to us has to show a certificate."""
         return self.credentials is not None
@@ -197,14 +217,41 @@ class Links:
             # No node can have such a name. Each connection has its own: two clients may be called
             # the same, and an answer is for the one that has asked.
             return self.peer(f"{CLIENTS}{greeting.node}#{next(self._client_numbers)}")
-        known = self.book.find(greeting.node)
-        if self.is_linked(greeting.node) and known not in (None, greeting.address):
-            # Restarted just now, or two that should have names of their own.
-            self._rarely.warn(
-                "two nodes of one name", reason=greeting.node, address=greeting.address
-            )
         self.book.greet(greeting.node, greeting.address)
         return self.peer(greeting.node)
+
+    def claim(self, link: Link, greeting: Greeting) -> None:
+        """Admit a node under its name, now or later, or refuse it."""
+        process = ProcessId(greeting.incarnation, greeting.address)
+        self._names.claim(link, greeting.node, process)
+
+    def on_name_message(self, link: Link, message: NameMessage) -> None:
+        """Handle a message about the name of one end of a connection."""
+        match message:
+            case AskHolder():
+                own = HolderReply(self._greeting.incarnation, self._greeting.address)
+                link.write(encode(NO_TOPIC, own))
+            case HolderReply():
+                self._names.on_reply(link, message)
+            case NameTaken():
+                self._on_name_taken(link, message)
+
+    def _on_name_taken(self, link: Link, message: NameTaken) -> None:
+        """Another process has our name; the peer has refused it, or us."""
+        other = ProcessId(message.incarnation, message.address)
+        why = name_taken_text(self.node, other, is_refused=message.refused)
+        self._rarely.warn("name_conflict", reason=why, address=link.address)
+        self.counts["name conflict"] += 1
+        if message.refused and link.is_dialled and link.sender is not None:
+            self.peer(link.sender).on_refused(link, why)
+
+    def _on_conflict(self, conflict: Conflict) -> None:
+        why = name_taken_text(conflict.name, conflict.holder, is_refused=True)
+        self._rarely.warn("name_conflict", reason=why, address=conflict.refused.address)
+
+    def conflicts(self) -> list[Conflict]:
+        """Return the names that two live processes had lately, as far as this process saw."""
+        return self._names.conflicts()
 
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
         """A message has come, in a frame."""
@@ -238,6 +285,7 @@ class Links:
         if link not in self.connections:
             return
         self.connections.discard(link)
+        self._names.on_lost(link)
         self._accepted -= not link.is_dialled
         if self._emptied is not None and not self.connections and not self._emptied.done():
             self._emptied.set_result(None)

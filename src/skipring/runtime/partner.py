@@ -52,6 +52,7 @@ class Partner:
         self._is_scheduled = False
         self._dialling: asyncio.Task[None] | None = None
         self._failures = 0
+        self._refusals = 0  # of our name, after a greeting
         self._failed_s = 0.0
         self._dialled: Address = ""  # where we have dialled last
         self._failure: DialFailure | None = None  # of the last dial; None once there is a link
@@ -130,13 +131,25 @@ class Partner:
         finally:
             self._dialling = None
         if failure is not None and self.link is None:
-            self._failures = min(self._failures + 1, 16)
-            self._failed_s = asyncio.get_running_loop().time()
-            links.bear_a_grudge(self)
+            self._count_failure()
             if links.book.find(self.name) == address:
                 links.book.doubt(self.name)
             self._on_failure(failure)
             self._drop("cannot connect")
+
+    def _count_failure(self) -> None:
+        self._failures = min(self._failures + 1, 16)
+        self._failed_s = asyncio.get_running_loop().time()
+        self._links.bear_a_grudge(self)
+
+    def on_refused(self, link: Link, why: str) -> None:
+        """The peer has refused our name after its greeting: try again later."""
+        self._refusals = min(self._refusals + 1, 16)
+        self._failures = self._refusals - 1
+        self._count_failure()
+        self.on_lost(link)
+        link.close()
+        self._on_failure(DialFailure(Cause.NAME_TAKEN, why))
 
     async def _connect(self, address: Address) -> DialFailure | None:
         """Open a link; return why there is none."""
@@ -184,6 +197,11 @@ class Partner:
             return None
         return self._failure.sentence(self._dialled, None if self._address else self.name)
 
+    @property
+    def is_name_refused(self) -> bool:
+        """Return True if the last link ended because another process has our name."""
+        return self._failure is not None and self._failure.cause is Cause.NAME_TAKEN
+
     def _on_trouble(self, address: Address, error: Exception) -> None:
         reason, detail = trouble(error)
         if reason is not None:  # nobody there is usual, a certificate that is refused is not
@@ -201,7 +219,7 @@ class Partner:
             if self._is_rather(old, link):
                 self.link, old = old, link
             self._spare.append(old)
-        self._failures = 0
+        self._failures = self._refusals
         self._failure = None
         if self._address is not None:
             self._links.supervisors.add(self._address)
@@ -244,7 +262,7 @@ class Partner:
 
     def forgive(self) -> None:
         """Forget that it could not be reached."""
-        self._failures = 0
+        self._failures = self._refusals = 0
         self._forget_if_idle()
 
     def _is_idle(self, link: Link, now: float) -> bool:

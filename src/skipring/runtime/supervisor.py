@@ -154,7 +154,8 @@ class SupervisorServer:
             case Locate(request=request, count=count):
                 self._driver.say(topic, sender, Members(request, self._members(topic, count)))
             case InspectDatabase():
-                self._driver.say(topic, sender, database_page(self._topics.machine(topic), message))
+                page = database_page(self._topics.machine(topic), message, self.links.conflicts())
+                self._driver.say(topic, sender, page)
             case _ if isinstance(message, DAMAGES):
                 self._driver.say(topic, sender, damage_supervisor(self, topic, message))
             case _:

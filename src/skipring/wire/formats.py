@@ -39,11 +39,13 @@ from skipring.wire.damages import (
     Spoil,
 )
 from skipring.wire.fields import (
+    ADDRESS,
     ARRIVALS,
     BITS,
     BYTES_OF_EACH,
     CHAIN,
     CLAIMS,
+    CONFLICTS,
     COUNT,
     DATABASE,
     DIGEST,
@@ -55,6 +57,7 @@ from skipring.wire.fields import (
     HOPS_OF_EACH,
     ID,
     IDS,
+    INCARNATION,
     JOURNAL,
     LABEL,
     LINK,
@@ -87,6 +90,7 @@ from skipring.wire.fields import (
     Naming,
 )
 from skipring.wire.framing import CONTROL, CONTROL_BYTES_MAX, DATA, DATA_BYTES_MAX, FrameKind
+from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
 from skipring.wire.runtime_messages import (
     ConfigurationAck,
     DatabasePage,
@@ -208,6 +212,7 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
         next=NUMBER.or_none(),
         entries=ENTRIES,
         queue=WAITING,
+        conflicts=CONFLICTS,
     ),
     InspectNode: _control(request=NUMBER),
     NodeStatus: _page(
@@ -274,6 +279,9 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
     ),
     ReadArrivals: _control(request=NUMBER, since=NUMBER),
     ArrivalPage: _page(request=NUMBER, next=NUMBER, arrivals=ARRIVALS),
+    AskHolder: _control(),
+    HolderReply: _control(incarnation=INCARNATION, address=ADDRESS),
+    NameTaken: _control(incarnation=INCARNATION, address=ADDRESS, refused=FLAG),
     AskConsent: _control(request=NUMBER),
     Overwrite: _page(
         request=NUMBER,

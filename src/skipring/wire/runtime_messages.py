@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from skipring.core.labels import Label
 from skipring.core.messages import MESSAGE_TYPES, Message
+from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import Publication
 from skipring.core.state import SilenceState
@@ -29,6 +30,7 @@ from skipring.wire.damages import (
     OverwriteDatabase,
     Spoil,
 )
+from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
 from skipring.wire.watching import ArrivalPage, InspectSupervisor, ReadArrivals, SupervisorStatus
 
 Address: TypeAlias = str  # "host:port"; a hint where to find a node, no part of its identity
@@ -115,7 +117,8 @@ class DatabasePage(Struct, frozen=True, array_like=True, gc=False, tag=74):
     """A part of the supervisor's database, then of those who wait for an answer (R15).
 
     The page after it begins at ``next``. While ``total`` and ``digest`` stay the same from page to
-    page, so does the database; ``cursor`` is the place of the round robin.
+    page, so does the database; ``cursor`` is the place of the round robin. Of members whose name
+    two live processes have, ``conflicts`` says which.
     """
 
     request: int
@@ -125,6 +128,7 @@ class DatabasePage(Struct, frozen=True, array_like=True, gc=False, tag=74):
     next: int | None
     entries: tuple[tuple[str, NodeId | None], ...]
     queue: tuple[NodeId, ...]
+    conflicts: tuple[Conflict, ...] = ()
 
 
 class InspectNode(Struct, frozen=True, array_like=True, gc=False, tag=75):
@@ -325,6 +329,9 @@ RuntimeMessage: TypeAlias = (
     | SupervisorStatus
     | ReadArrivals
     | ArrivalPage
+    | AskHolder
+    | HolderReply
+    | NameTaken
     | AskConsent
     | Overwrite
     | OverwriteDatabase
@@ -363,6 +370,9 @@ RUNTIME_TYPES: Final[tuple[type[RuntimeMessage], ...]] = (
     SupervisorStatus,
     ReadArrivals,
     ArrivalPage,
+    AskHolder,
+    HolderReply,
+    NameTaken,
     AskConsent,
     Overwrite,
     OverwriteDatabase,
