@@ -25,7 +25,7 @@ from skipring.core import state as states
 MACHINES: Final = (
     *("supervisor", "roster", "subscriber", "ring", "shortcuts", "silence", "digest"),
     *("circulation", "spreading", "announcing", "antientropy", "scrubbing", "histories"),
-    *("holdings", "sequences", "trie", "archive", "topics"),
+    *("holdings", "sequences", "trie", "archive", "topics", "name_registry"),
 )
 TESTS: Final = Path(__file__).resolve().parents[1]
 
@@ -187,6 +187,10 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_open_archive": (FIXED, "given by the host"),
             "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),
         },
+        "NameRegistry": dict.fromkeys(
+            ("_answers", "_conflicts", "_holders", "_pending", "_ticks"),
+            (DERIVED, "test_one_of_two_live_processes_holds_the_name_whatever_was_corrupted"),
+        ),
         "SupervisorTopics": {
             "_config": (FIXED, "given when the machines are made"),
             "_machines": (PART, "Supervisor"),

@@ -2,9 +2,10 @@
 
 A process is identified by its incarnation and its address. Two live processes can claim one name:
 a restarted node whose old connection is not closed yet, or a clone of a data directory. The
-registry never decides by an incarnation that it remembers. It asks the process on the connection
+registry refuses no claim by an incarnation that it remembers. It asks the process on the connection
 in use: if that one answers, a claim by another process is refused; if it does not answer or its
-connection ends, the claim is admitted. A corrupted value therefore locks out no one.
+connection ends, the claim is admitted. A corrupted value therefore locks out no one. An audit finds
+two processes that were both admitted because of one.
 """
 
 from __future__ import annotations
@@ -165,10 +166,10 @@ class NameRegistry:
         return [conflict for _, (_, conflict) in sorted(self._conflicts.items())]
 
     def _on_claim(self, event: NameClaimed, out: list[RegistryEffect]) -> None:
-        """Admit the first process of a name; before a second one, ask the first."""
+        """Admit the first process of a name; before another one, ask the first."""
         name, holders = event.name, self._holders.get(event.name)
         pending = self._pending.get(name)
-        if not holders:
+        if not holders or event.process in holders.values():
             self._admit(name, event.connection, event.process, out)
         elif pending is None:
             claims = {event.connection: event.process}

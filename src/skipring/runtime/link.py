@@ -235,11 +235,27 @@ class Link(asyncio.Protocol):
     def _keep_waiting(self, frames: list[Frame], size_bytes: int) -> None:
         budget = self._budget
         came_s = budget.clock()
+        if self._claim is not None:
+            frames = [each for each in frames if not self._is_about_name(each)]
         self._waiting.extend((came_s, frame) for frame in frames)
         self._waiting_bytes += size_bytes
         if self._waiting_bytes > WAITING_BYTES_MAX:
             self._pause_reading()
         budget.add(self)
+
+    def _is_about_name(self, frame: Frame) -> bool:
+        """Handle a message about a name, also of a node that waits for its own.
+
+        Two processes that dial each other at once ask each other on the connections that wait.
+        """
+        try:
+            message = decode(frame).message
+        except WireError:
+            return False  # it is refused in its turn
+        if type(message) not in NAME_TYPES:
+            return False
+        self._board.on_name_message(self, cast("NameMessage", message))
+        return True
 
     def _pause_reading(self) -> None:
         transport = self._transport
@@ -332,8 +348,6 @@ class Link(asyncio.Protocol):
         self._board.receive(self.sender, envelope, frame)
 
     def _on_greeting(self, greeting: Greeting) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
         if not self._is_believed(greeting):
             shown_name = f"{self._certificate_name} as {greeting.node}"
             failure = DialFailure(Cause.UNTRUSTED, shown_name)
@@ -393,6 +407,8 @@ class Link(asyncio.Protocol):
         self._budget.add(self)
 
     def _attach(self, greeting: Greeting) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
         self.role = greeting.role
         self._is_client = greeting.role is Role.CLIENT
         self.is_greeted = True

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.runtime.addresses import AddressBook, join_address, supervisor_at
+from skipring.runtime.dial_back import DialBacks
 from skipring.runtime.link import HANDSHAKE_REASONS, Link
 from skipring.runtime.logs import Rarely, logger
 from skipring.runtime.name_guard import NameGuard, name_taken_text
@@ -43,6 +44,7 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
 LINKS_MAX: Final = 4096  # Limit of ours: connections that others have opened.
 CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
 CLIENTS: Final = "client/"  # how the names of all clients begin
+SUPERVISORS: Final = supervisor_at("")  # how the names of all supervisors begin
 GRUDGES_MAX: Final = 1024  # Limit of ours: whom we could not reach.
 
 Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
@@ -96,6 +98,7 @@ class Links:
         self._gathering: list[Partner] | None = None  # whom something is said, while we react
         self._rarely = Rarely(_LOG)
         self._names = NameGuard(self._on_conflict)
+        self.dial_backs = DialBacks()
 
     async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
         """Accept connections; return where, and say so in greetings from now on.
@@ -169,6 +172,21 @@ class Links:
         self._grudges[peer.name] = peer
         if len(self._grudges) > GRUDGES_MAX:
             self._grudges.pop(next(iter(self._grudges))).forgive()
+
+    def may_dial(self, name: NodeId, address: Address) -> bool:
+        """Return True if the address of a node is proven, or a dial-back is within its budget."""
+        member = self.book.claimant(name, address)
+        now_s = asyncio.get_running_loop().time()
+        return member is None or self.dial_backs.allows(member, now_s)
+
+    def on_dialled(self, name: NodeId, address: Address, *, is_found: bool) -> None:
+        """Record whether a dial has found a node at an address."""
+        if not self.book.is_proven(name, address):
+            self.dial_backs.record(is_proven=is_found)
+        if is_found:
+            self.book.prove(name, address)
+        else:
+            self.book.doubt(name, address)
 
     def forget(self, name: NodeId, peer: Partner) -> None:
         """A node has no link, nothing waits for it, and it was not in vain that we called."""
@@ -256,8 +274,9 @@ class Links:
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
         """A message has come, in a frame."""
         self.frames_received += 1
-        if envelope.hints and not sender.startswith(CLIENTS):
-            self.book.hear(envelope.hints)
+        if envelope.hints and self.dials and not sender.startswith(CLIENTS):
+            is_told = sender.startswith(SUPERVISORS)
+            self.book.hear(envelope.hints, None if is_told else sender)
         self._receive(sender, envelope, frame)
 
     def gather(self) -> None:

@@ -112,6 +112,8 @@ class Partner:
             self._drop("too many dialled")
         elif not self._links.is_secured and not is_loopback(address.rpartition(":")[0].strip("[]")):
             self._drop("not loopback")  # without certificates nothing leaves this machine
+        elif self._address is None and not self._links.may_dial(self.name, address):
+            self._drop("dial-back limit")
         else:
             self._links.dialling += 1
             self._dialling = asyncio.get_running_loop().create_task(self._dial(address))
@@ -130,10 +132,10 @@ class Partner:
             failure = await self._connect(address)
         finally:
             self._dialling = None
+        if self._address is None:
+            links.on_dialled(self.name, address, is_found=failure is None)
         if failure is not None and self.link is None:
             self._count_failure()
-            if links.book.find(self.name) == address:
-                links.book.doubt(self.name)
             self._on_failure(failure)
             self._drop("cannot connect")
 
