@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
+from skipring.core import quotas
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
 from skipring.runtime import errands
-from skipring.runtime import supervisor as supervisor_module
 from skipring.runtime.outsider import Outsider
 from skipring.storage.supervisor import SupervisorStore
 from skipring.testing import Cluster
@@ -57,7 +57,7 @@ def test_of_a_topic_that_was_left_nothing_is_kept_in_memory() -> None:
 
 
 def test_a_supervisor_serves_only_so_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "TOPICS_MAX", 2)
+    monkeypatch.setattr(quotas, "TOPICS_MAX", 2)
 
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
@@ -66,7 +66,7 @@ def test_a_supervisor_serves_only_so_many_topics(monkeypatch: pytest.MonkeyPatch
             await until(lambda: len(supervisor.members()) == 2)
             node.subscribe("third")
             await until(lambda: "third" in node.refusals)
-            assert node.refusals["third"] == supervisor_module.TOO_MANY
+            assert node.refusals["third"] == "this supervisor has 2 topics and serves no more"
             assert supervisor.members().keys() == {cluster.topic, "second"}
             assert supervisor.links.counts["too many topics"] > 0
 

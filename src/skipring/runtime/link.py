@@ -152,7 +152,7 @@ class Link(asyncio.Protocol):
         self._claim: Greeting | None = None  # of a node that waits for its name
         self._first = b""  # what came before the greeting was read
         self.failure: DialFailure | None = None  # of a link that was lost before its greeting
-        self._certificate_name: NodeId | None = None
+        self.certificate_name: NodeId | None = None
         self.sender: NodeId | None = None  # known from the greeting on
         self.role = Role.NODE
         self._is_client = False
@@ -178,7 +178,7 @@ class Link(asyncio.Protocol):
             self._refuse("too many connections")
             return
         certificate = cast("Mapping[str, Any] | None", transport.get_extra_info("peercert"))
-        self._certificate_name = peer_name(certificate) if certificate else None
+        self.certificate_name = peer_name(certificate) if certificate else None
         self.write(self._board.greeting_frame(is_opening=self.is_dialled))
         self._deadline = loop.call_later(GREETING_S, self._refuse, "no greeting", "", SILENT)
 
@@ -349,7 +349,7 @@ class Link(asyncio.Protocol):
 
     def _on_greeting(self, greeting: Greeting) -> None:
         if not self._is_believed(greeting):
-            shown_name = f"{self._certificate_name} as {greeting.node}"
+            shown_name = f"{self.certificate_name} as {greeting.node}"
             failure = DialFailure(Cause.UNTRUSTED, shown_name)
             self._refuse("name not in certificate", shown_name, failure)
         elif self._owner is not None and not self._owner.is_called(greeting):
@@ -368,7 +368,7 @@ class Link(asyncio.Protocol):
             return False
         if not self._board.is_secured:
             return True
-        name = self._certificate_name
+        name = self.certificate_name
         if name is None:
             return False
         if greeting.role is Role.SUPERVISOR:

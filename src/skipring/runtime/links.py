@@ -118,6 +118,11 @@ class Links:
         """Queue a frame for the supervisor at an address."""
         self.peer(supervisor_at(address), address).queue(frame)
 
+    def account_of(self, name: NodeId) -> NodeId:
+        """Return the name that the quotas of a peer are charged to: that of its certificate."""
+        peer = self._peers.get(name)
+        return peer.account if peer is not None else name
+
     def is_behind(self, name: NodeId) -> bool:
         """True if somebody has yet to read much of what we sent."""
         return name in self._peers and self._peers[name].is_behind

@@ -78,6 +78,11 @@ class Partner:
         self.queue(frame)
 
     @property
+    def account(self) -> NodeId:
+        """The name of the peer's certificate, or its own name without one."""
+        return (self.link.certificate_name if self.link is not None else None) or self.name
+
+    @property
     def waiting_bytes(self) -> int:
         """How much waits."""
         return self._size
