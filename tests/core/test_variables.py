@@ -25,11 +25,12 @@ from skipring.core import state as states
 MACHINES: Final = (
     *("supervisor", "roster", "subscriber", "ring", "shortcuts", "silence", "digest"),
     *("circulation", "spreading", "announcing", "antientropy", "scrubbing", "histories"),
-    *("holdings", "sequences", "trie", "archive", "topics"),
+    *("holdings", "sequences", "trie", "archive", "topics", "name_registry", "quotas"),
     *("handover", "drain", "completeness"),
 )
 TESTS: Final = Path(__file__).resolve().parents[1]
 
+ONE_HOLDER = "test_one_of_two_live_processes_holds_the_name_whatever_was_corrupted"
 FILE, DERIVED, FIXED, PART = "file", "derived", "never changes", "part"
 
 # Class and attribute -> kind, and the field of the file, the test of the audit, or the reason.
@@ -220,6 +221,18 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_node": (FIXED, "the node's name"),
             "_open_archive": (FIXED, "given by the host"),
             "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),
+        },
+        "NameRegistry": {
+            "_answers": (DERIVED, ONE_HOLDER),
+            "_conflicts": (DERIVED, ONE_HOLDER),
+            "_holders": (DERIVED, ONE_HOLDER),
+            "_pending": (DERIVED, ONE_HOLDER),
+            "_ticks": (DERIVED, ONE_HOLDER),
+        },
+        "Quotas": {
+            "_subjects": (DERIVED, "test_wrong_charges_are_gone_after_a_tick"),
+            "_topics": (DERIVED, "test_wrong_charges_are_gone_after_a_tick"),
+            "_total": (DERIVED, "test_wrong_charges_are_gone_after_a_tick"),
         },
         "SupervisorTopics": {
             "_config": (FIXED, "given when the machines are made"),

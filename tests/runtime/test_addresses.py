@@ -58,7 +58,7 @@ def test_in_doubt_others_are_believed_until_the_node_greets_again() -> None:
     book = AddressBook()
     book.greet("a", "own:1")
     book.hear({"a": "heard:1"})
-    book.doubt("a")
+    book.doubt("a", "own:1")
     assert book.find("a") == "heard:1"
     book.greet("a", "own:2")
     assert book.find("a") == "own:2"
@@ -67,9 +67,41 @@ def test_in_doubt_others_are_believed_until_the_node_greets_again() -> None:
 def test_in_doubt_about_one_that_nobody_else_knows_there_is_no_address() -> None:
     book = AddressBook()
     book.greet("a", "own:1")
-    book.doubt("a")
-    book.doubt("never heard of")
+    book.doubt("a", "own:1")
+    book.doubt("never heard of", "own:1")
     assert book.find("a") is None
+
+
+def test_proven_address_comes_before_every_claim() -> None:
+    book = AddressBook()
+    book.hear({"a": "heard:1"}, "m")
+    book.hear({"a": "told:1"})
+    book.prove("a", "proven:1")
+    assert book.find("a") == "proven:1"
+    assert book.claimant("a", "proven:1") is None
+    book.doubt("a", "proven:1")
+    assert book.find("a") == "told:1"
+
+
+def test_claim_of_a_node_about_itself_over_its_connection_replaces_a_proven_address() -> None:
+    book = AddressBook()
+    book.prove("a", "proven:1")
+    book.greet("a", "own:2")
+    assert book.find("a") == "own:2"
+    assert not book.is_proven("a", "proven:1")
+    assert book.claimant("a", "own:2") == "a"
+
+
+def test_claim_of_a_member_does_not_replace_the_one_of_a_supervisor() -> None:
+    book = AddressBook()
+    book.hear({"a": "told:1"})
+    book.hear({"a": "heard:1"}, "m")
+    assert book.find("a") == "told:1"
+    assert book.claimant("a", "told:1") is None
+    book.doubt("a", "told:1")
+    assert (book.find("a"), book.claimant("a", "heard:1")) == ("heard:1", "m")
+    book.doubt("a", "heard:1")
+    assert book.find("a") == "told:1"
 
 
 def test_hints_are_given_for_those_that_are_known_only() -> None:

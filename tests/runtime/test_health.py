@@ -61,7 +61,6 @@ def test_a_neighbour_that_is_silent_for_two_intervals_is_reported() -> None:
     ("health", "text"),
     [
         (NodeHealth(not_ready="the backfill is not complete"), "a is not ready: the backfill is"),
-        (NodeHealth(clones=("10.0.0.7:7401",)), "a has a clone: another process at 10.0.0.7:7401"),
         (NodeHealth(disk_error="no space left"), "a cannot store: no space left"),
     ],
 )

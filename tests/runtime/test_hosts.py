@@ -8,18 +8,14 @@ from random import Random
 
 import pytest
 
+from skipring.core import quotas
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
 from skipring.runtime import errands
-from skipring.runtime import supervisor as supervisor_module
-from skipring.runtime.node import Node
 from skipring.runtime.outsider import Outsider
-from skipring.runtime.settings import Settings
-from skipring.runtime.supervisor import SupervisorServer
 from skipring.storage.supervisor import SupervisorStore
 from skipring.testing import Cluster
-from tests.runtime.exchanges import logged
-from tests.runtime.rings import LOOPBACK, until
+from tests.runtime.rings import until
 
 
 def publications(count: int) -> list[Publication]:
@@ -61,7 +57,7 @@ def test_of_a_topic_that_was_left_nothing_is_kept_in_memory() -> None:
 
 
 def test_a_supervisor_serves_only_so_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "TOPICS_MAX", 2)
+    monkeypatch.setattr(quotas, "TOPICS_MAX", 2)
 
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
@@ -70,7 +66,7 @@ def test_a_supervisor_serves_only_so_many_topics(monkeypatch: pytest.MonkeyPatch
             await until(lambda: len(supervisor.members()) == 2)
             node.subscribe("third")
             await until(lambda: "third" in node.refusals)
-            assert node.refusals["third"] == supervisor_module.TOO_MANY
+            assert node.refusals["third"] == "this supervisor has 2 topics and serves no more"
             assert supervisor.members().keys() == {cluster.topic, "second"}
             assert supervisor.links.counts["too many topics"] > 0
 
@@ -104,26 +100,3 @@ def test_a_supervisor_writes_its_database_only_when_it_has_changed(
     with SupervisorStore.open(tmp_path / "supervisor-0") as store:
         (state,) = store.load().values()
     assert len(state.database) == 4
-
-
-def test_two_nodes_of_one_name_leave_a_line_in_the_log() -> None:
-    async def scene() -> None:
-        supervisor = SupervisorServer(Settings(tick_s=0.05), rng=Random(0))
-        await supervisor.start(LOOPBACK, 0)
-        settings = Settings(supervisors=(supervisor.address,), tick_s=0.05)
-        twins = [Node("twin", settings, rng=Random(i), deliver=lambda *_: None) for i in range(2)]
-        try:
-            with logged() as lines:
-                for node in twins:
-                    await node.start(LOOPBACK, 0)
-                    node.subscribe("news")
-                    await until(lambda: supervisor.links.is_linked("twin"))
-                await until(
-                    lambda: any(line["event"] == "two nodes of one name" for line in lines())
-                )
-        finally:
-            for node in twins:
-                await node.close()
-            await supervisor.close()
-
-    asyncio.run(scene())

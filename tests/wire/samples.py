@@ -30,6 +30,7 @@ from skipring.core.messages import (
     Unsubscribe,
     Want,
 )
+from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import SUPERVISOR, Link
 from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import ID_BYTES, Publication
@@ -45,6 +46,7 @@ from skipring.wire.damages import (
     Spoil,
 )
 from skipring.wire.framing import Frame, FrameReader
+from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
 from skipring.wire.runtime_messages import (
     ConfigurationAck,
     DatabasePage,
@@ -165,7 +167,6 @@ SAMPLES: tuple[WireMessage, ...] = (
             silent={"b": 2},
             unlinked=("c",),
             not_ready="the backfill is not complete",
-            clones=(ADDRESS,),
             ahead=1,
             quarantined=3,
             disk_error="no space left",
@@ -185,6 +186,9 @@ SAMPLES: tuple[WireMessage, ...] = (
     SupervisorStatus(6, 99, 1, 2, 1, None, (TopicStatus("news", 16, 40),)),
     ReadArrivals(7, 3),
     ArrivalPage(7, 4, (Arrival(9, "b", 2, 1, 3, 2, "a", 7, 5),)),
+    AskHolder(),
+    HolderReply(2**40 - 1, ADDRESS),
+    NameTaken(7, ADDRESS, refused=True),
     AskConsent(4),
     Overwrite(
         request=4,
@@ -290,9 +294,20 @@ def inspection_messages() -> SearchStrategy[RuntimeMessage]:
     watch = st.builds(SilenceState, counter, counter, flag)
     word = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=20)
     change = st.builds(JournalEntry, number, number, word, any_node, *(word,) * 4)
+    processes = st.builds(ProcessId, st.integers(0, 2**40 - 1), st.just(ADDRESS))
     return st.one_of(
         st.builds(InspectDatabase, number, number),
-        st.builds(DatabasePage, number, number, digest, number, st.none() | number, entries, nodes),
+        st.builds(
+            DatabasePage,
+            number,
+            number,
+            digest,
+            number,
+            st.none() | number,
+            entries,
+            nodes,
+            several(st.builds(Conflict, node_names(), processes, processes)),
+        ),
         st.builds(InspectNode, number),
         st.builds(
             NodeStatus,
@@ -365,6 +380,16 @@ def watching_messages() -> SearchStrategy[RuntimeMessage]:
     )
 
 
+def name_messages() -> SearchStrategy[RuntimeMessage]:
+    """Messages about the name of one end of a connection."""
+    incarnation, address = st.integers(0, 2**40 - 1), st.just(ADDRESS)
+    return st.one_of(
+        st.builds(AskHolder),
+        st.builds(HolderReply, incarnation, address),
+        st.builds(NameTaken, incarnation, address, st.booleans()),
+    )
+
+
 def damages() -> SearchStrategy[RuntimeMessage]:
     """What those say who damage on purpose, and the answer."""
     number = st.integers(0, NUMBER_MAX)
@@ -399,7 +424,7 @@ def damages() -> SearchStrategy[RuntimeMessage]:
 
 def wire_messages() -> SearchStrategy[WireMessage]:
     """Every message that may travel."""
-    known = messages(NODES).map(_allowed) | runtime_messages()
+    known = messages(NODES).map(_allowed) | runtime_messages() | name_messages()
     return known | inspection_messages() | reading_messages() | watching_messages() | damages()
 
 

@@ -30,7 +30,7 @@ SUBJECTS = {IntroduceShortcut, ReportSilent}
 def of_one_node(kind: type[WireMessage]) -> list[str]:
     """The fields of a message that hold one node."""
     kinds = (NodeId, NodeId | None, Peer)
-    texts = {"reason", "store"}
+    texts = {"reason", "store", "address"}
     return [
         field.name
         for field in fields(kind)

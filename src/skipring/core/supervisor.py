@@ -144,6 +144,8 @@ class Supervisor:
             del self._queue[node]
             if node != SUPERVISOR and node not in self._suspects:
                 self._tell(node, out)
+        if not self._queue:
+            self._queue = {}  # a dictionary that was large keeps its memory until it is dropped
 
     def _next_in_turn(self) -> list[NodeId]:
         """Who of the queue is answered now; all in a tick together are no more than the budget.
@@ -281,6 +283,11 @@ class Supervisor:
     def is_idle(self) -> bool:
         """True if nobody is recorded, waits for an answer or is held for crashed."""
         return not (self.roster.nodes or self._queue or self._suspects or self.roster.is_loaded)
+
+    @property
+    def owner(self) -> NodeId | None:
+        """The name that the topic is charged to: the first member, else the first that waits."""
+        return self.roster.first or next(iter(self._queue), None)
 
     @property
     def queue(self) -> Collection[NodeId]:

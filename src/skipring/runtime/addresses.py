@@ -1,4 +1,4 @@
-"""Where nodes listen, as far as one has heard; hints outside the protocol's state."""
+"""Addresses of nodes, proven or claimed; hints outside the protocol's state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from ipaddress import ip_address
 from socket import SOCK_DGRAM, getaddrinfo, socket
-from typing import Final
+from typing import Final, TypeVar
 
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import InputError
@@ -23,29 +23,78 @@ SUPERVISOR_PORT: Final = 7400  # Our choice; no service of the field uses it.
 DEFAULT_SUPERVISOR: Final = f"{LOOPBACK}:{SUPERVISOR_PORT}"
 
 
+Value = TypeVar("Value")
+
+
 class AddressBook:
-    """Addresses by node; what a node says of itself counts more than what others say of it."""
+    """Addresses of nodes, those that are proven before those that are only claimed (decision 48).
+
+    A dial of this process that finds the node proves an address. The others are claims, in the
+    order in which they are tried: by the node itself over its connection, by supervisors, by
+    members. A claim of one kind does not replace one of another kind.
+    """
 
     def __init__(self) -> None:
-        self._said: dict[NodeId, Address] = {}  # by the node itself, in a greeting
-        self._heard: dict[NodeId, Address] = {}  # from others, the newest last
+        self._proven: dict[NodeId, Address] = {}
+        self._own: dict[NodeId, Address] = {}  # by the node itself, over the connection in use
+        self._told: dict[NodeId, Address] = {}  # by a supervisor, or by this process
+        self._heard: dict[NodeId, tuple[Address, NodeId]] = {}  # by a member, and which one
+        self._doubted: dict[NodeId, Address] = {}  # told, but the last dial found another there
 
     def find(self, node: NodeId) -> Address | None:
-        """Where a node listens, or None if nobody has said."""
-        return self._said.get(node, self._heard.get(node)) or None
+        """Return where to dial a node, or None if its address is unknown."""
+        found = self._proven.get(node) or self._own.get(node)
+        if found:
+            return found
+        told, heard = self._told.get(node), self._heard.get(node)
+        if heard is not None and (told is None or told == self._doubted.get(node)):
+            return heard[0]
+        return told or None
+
+    def claimant(self, node: NodeId, address: Address) -> NodeId | None:
+        """Return the member that claims an address of a node; None if it needs no member."""
+        if address in (self._proven.get(node), self._told.get(node)):
+            return None
+        if self._own.get(node) == address:
+            return node
+        heard, member = self._heard.get(node, ("", node))
+        return member if heard == address else None
+
+    def is_proven(self, node: NodeId, address: Address) -> bool:
+        """Return True if a dial to the address has found the node, and none has failed since."""
+        return self._proven.get(node) == address
 
     def greet(self, node: NodeId, address: Address) -> None:
-        """A node has said itself where it listens; an empty address: nowhere."""
-        _put(self._said, node, address)
+        """Set the claim of a node over its connection in use; an empty address: none."""
+        _put(self._own, node, address)
+        if self._proven.get(node) != address:
+            self._proven.pop(node, None)
 
-    def hear(self, hints: Mapping[NodeId, Address]) -> None:
-        """Somebody has said where others listen; older word of themselves may be outdated."""
+    def hear(self, hints: Mapping[NodeId, Address], member: NodeId | None = None) -> None:
+        """Set claims about others: of a member, or of a supervisor or this process itself."""
         for node, address in hints.items():
-            _put(self._heard, node, address)
+            if member is None:
+                _put(self._told, node, address)
+            else:
+                _put(self._heard, node, (address, member))
 
-    def doubt(self, node: NodeId) -> None:
-        """Nobody answers where the node said it listens: believe others from now on."""
-        self._said.pop(node, None)
+    def prove(self, node: NodeId, address: Address) -> None:
+        """Record that a dial to an address has found the node."""
+        _put(self._proven, node, address)
+        self._doubted.pop(node, None)
+
+    def doubt(self, node: NodeId, address: Address) -> None:
+        """Drop an address at which a dial has not found the node; one of a supervisor comes last.
+
+        A supervisor says it again much later, so its claim stays: a member cannot replace it.
+        """
+        for slot in (self._proven, self._own):
+            if slot.get(node) == address:
+                del slot[node]
+        if self._heard.get(node, ("", ""))[0] == address:
+            del self._heard[node]
+        if self._told.get(node) == address:
+            _put(self._doubted, node, address)
 
     def hints(self, nodes: Iterable[NodeId]) -> dict[NodeId, Address]:
         """What we know of some nodes."""
@@ -53,9 +102,9 @@ class AddressBook:
         return {node: address for node, address in found.items() if address}
 
 
-def _put(book: dict[NodeId, Address], node: NodeId, address: Address) -> None:
+def _put(book: dict[NodeId, Value], node: NodeId, value: Value) -> None:
     book.pop(node, None)
-    book[node] = address
+    book[node] = value
     if len(book) > ADDRESSES_MAX:
         del book[next(iter(book))]
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.errors import InputError, UnreachableError
 from skipring.runtime.health import live_violations, warnings
@@ -78,6 +79,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     violations: tuple[Violation, ...]
     advice: tuple[str, ...]
     warnings: tuple[str, ...] = ()  # of a topic that may be healthy
+    clones: tuple[Conflict, ...] = ()  # names that two live processes have
 
     @property
     def is_legitimate(self) -> bool:
@@ -114,6 +116,7 @@ def diagnose(inspection: Inspection) -> Diagnosis:
         violations=found,
         advice=tuple(_advice(inspection, members, found)),
         warnings=tuple(warnings(inspection)),
+        clones=inspection.clones,
     )
 
 
@@ -193,6 +196,12 @@ def _advice(
 ) -> Iterator[str]:
     """What to do about what is wrong, the most urgent first."""
     snapshot = inspection.snapshot
+    for clone in inspection.clones:
+        yield (
+            f"Two live processes have the name {clone.name}: {_process(clone.holder)} holds it, "
+            f"{_process(clone.refused)} was refused. Is it a copy of the data directory? Stop one "
+            "of them, or give it another name and a data directory of its own."
+        )
     if not members:
         yield f"Nobody subscribes to {snapshot.topic!r}: is the name right, and is a node running?"
     recorded = {node for _, node in snapshot.supervisor.database if node is not None}
@@ -228,6 +237,10 @@ def _advice(
             "What is missing is on its way or will be repaired: look again in a few intervals; "
             "if the same node still lacks as many, look at its log and at the room on its disk."
         )
+
+
+def _process(process: ProcessId) -> str:
+    return f"the one at {process.address} (incarnation {process.incarnation:x})"
 
 
 def _listed(nodes: Sequence[NodeId]) -> str:

@@ -38,6 +38,7 @@ class Cause(StrEnum):
     PLAIN = "plain"  # this process speaks TLS, it does not
     UNTRUSTED = "untrusted"  # a certificate is refused, by either side
     TURNED_AWAY = "turned away"  # refused after the greeting, with a reason
+    NAME_TAKEN = "name taken"  # another live process has our name
 
 
 _SENTENCES: Final = {
@@ -60,6 +61,7 @@ _SENTENCES: Final = {
         "all processes of a cluster have certificates of the same authority"
     ),
     Cause.TURNED_AWAY: "{address} refuses connections of this process: {detail}",
+    Cause.NAME_TAKEN: "{address} refuses this process: {detail}",
 }
 
 

@@ -29,6 +29,8 @@ def live_violations(inspection: Inspection) -> Iterator[Violation]:
     for node, status in inspection.statuses.items():
         if status.member:
             yield from _process_violations(node, status.health)
+    for clone in inspection.clones:
+        yield Violation(Layer.PROCESSES, f"{clone.name} is the name of two live processes")
 
 
 def warnings(inspection: Inspection) -> Iterator[str]:
@@ -51,9 +53,6 @@ def _link_violations(node: NodeId, health: NodeHealth) -> Iterator[Violation]:
 def _process_violations(node: NodeId, health: NodeHealth) -> Iterator[Violation]:
     if health.not_ready:
         yield Violation(Layer.PROCESSES, f"{node} is not ready: {health.not_ready}")
-    if health.clones:
-        where = ", ".join(health.clones)
-        yield Violation(Layer.PROCESSES, f"{node} has a clone: another process at {where}")
     if health.disk_error:
         yield Violation(Layer.PROCESSES, f"{node} cannot store: {health.disk_error}")
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from skipring.core.archive import Archive
 from skipring.core.labels import Label
+from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.core.roster import Roster
@@ -37,6 +38,7 @@ from skipring.wire.runtime_messages import (
     Refused,
 )
 from skipring.wire.values import (
+    CONFLICTS_MAX,
     ENTRIES_MAX,
     LISTED_MAX,
     NUMBER_MAX,
@@ -57,7 +59,9 @@ Question = ListPublications | ReadJournal
 # -- a supervisor ----------------------------------------------------------------------------
 
 
-def database_page(machine: Supervisor | None, question: InspectDatabase) -> DatabasePage:
+def database_page(
+    machine: Supervisor | None, question: InspectDatabase, conflicts: Iterable[Conflict] = ()
+) -> DatabasePage:
     """A part of the database of a topic, then of those who wait; nothing of an unknown topic."""
     if machine is None:
         return DatabasePage(question.request, 0, 0, 0, None, (), ())
@@ -79,6 +83,7 @@ def database_page(machine: Supervisor | None, question: InspectDatabase) -> Data
         next=after if after < total + len(queue) else None,
         entries=tuple(entry for entry in entries if _can_be_said(*entry)),
         queue=tuple(node for node in waiting if _can_be_said("", node)),
+        conflicts=tuple(each for each in conflicts if each.name in roster)[:CONFLICTS_MAX],
     )
 
 

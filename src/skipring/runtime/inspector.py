@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from skipring.core.name_registry import Conflict
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import Publication
@@ -71,6 +72,7 @@ class Inspection(Struct, frozen=True, kw_only=True):
     snapshot: Snapshot
     statuses: dict[NodeId, NodeStatus]  # of those who are in the topic
     clock_offsets_us: dict[NodeId, int] = {}  # of members, from the clock of this process
+    clones: tuple[Conflict, ...] = ()  # names of members that two live processes have
 
     @property
     def is_known(self) -> bool:
@@ -120,6 +122,7 @@ class Inspector:
         self._unaddressed: set[NodeId] = set()  # of whom nobody has said where they listen
         self._listed_bytes = 0
         self._clock_offsets_us: dict[NodeId, int] = {}
+        self._clones: dict[NodeId, Conflict] = {}
 
     async def inspect(self, contents: Contents, before: Inspection | None = None) -> Inspection:
         """Look at the supervisor, then at every node; UnreachableError without a supervisor.
@@ -161,6 +164,7 @@ class Inspector:
                 for node, status in statuses.items()
                 if status.member and node in self._clock_offsets_us
             },
+            clones=tuple(self._clones[name] for name in sorted(self._clones)),
         )
 
     async def journal(self, node: NodeId) -> JournalPage | None:
@@ -178,6 +182,7 @@ class Inspector:
             if pages is not None:
                 break
         assert pages is not None, "the last reading is taken as it is"
+        self._clones = {each.name: each for page in pages for each in page.conflicts}
         return SupervisorState(
             database=tuple(entry for page in pages for entry in page.entries),
             next=pages[-1].cursor,

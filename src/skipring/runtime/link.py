@@ -38,10 +38,10 @@ from skipring.runtime.work_budget import (
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import CONTROL_BYTES_MAX, Frame, FrameReader
 from skipring.wire.greeting import Greeting, Role, check_greeting
+from skipring.wire.name_messages import NAME_TYPES, NO_TOPIC, NameMessage
 from skipring.wire.runtime_messages import (
     BUSY,
     CONNECTION_REQUEST,
-    NO_TOPIC,
     Refused,
     WireMessage,
     is_request,
@@ -51,6 +51,7 @@ from skipring.wire.runtime_messages import (
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Distrust
 
+FAREWELL_S: Final = 0.5  # Guess: a peer reads within; closed at once, it might read nothing.
 GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want to talk.
 TURN_AWAY_S: Final = 1.0  # Guess: what a peer that reads needs for the reason.
 
@@ -122,6 +123,12 @@ class Switchboard(Protocol):
     def distrust(self, certificate: PeerCertificate, now_s: float) -> Distrust | None:
         """Return why a certificate that was verified is refused now; None if it is not."""
 
+    def claim(self, link: Link, greeting: Greeting) -> None:
+        """Admit a node under its name, now or later, or refuse it."""
+
+    def on_name_message(self, link: Link, message: NameMessage) -> None:
+        """Handle a message about the name of one end of a connection."""
+
     def welcome(self, greeting: Greeting) -> Owner:
         """Whom a link belongs to, now that somebody who dialled us has greeted."""
 
@@ -160,6 +167,7 @@ class Link(asyncio.Protocol):
         self.address = "unknown"  # of the other end, for a person
         self.account = self.address  # whose limits count: a name, or a host before the greeting
         self._is_refused = False
+        self._claim: Greeting | None = None  # of a node that waits for its name
         self._first = b""  # what came before the greeting was read
         self.failure: DialFailure | None = None  # of a link that was lost before its greeting
         self.certificate: PeerCertificate | None = None
@@ -237,7 +245,9 @@ class Link(asyncio.Protocol):
             for done, frame in enumerate(frames):
                 if self._is_refused:
                     break
-                if (done and clock() >= end_s) or (self._is_client and not self._can_serve):
+                is_waiting = self._claim is not None
+                is_late = done and clock() >= end_s
+                if is_late or is_waiting or (self._is_client and not self._can_serve):
                     return done
                 self._take(frame)
         except WireError as error:
@@ -251,17 +261,35 @@ class Link(asyncio.Protocol):
 
     @property
     def _can_serve(self) -> bool:
-        """Return False while a client has yet to read answers; a node's messages never wait so."""
+        """Return False while a client has yet to read answers, or a node waits for its name."""
+        if self._claim is not None:
+            return False
         return not self._is_client or self._owner is None or not self._owner.is_behind
 
     def _keep_waiting(self, frames: list[Frame], size_bytes: int) -> None:
         budget = self._budget
         came_s = budget.clock()
+        if self._claim is not None:
+            frames = [each for each in frames if not self._is_about_name(each)]
         self._waiting.extend((came_s, frame) for frame in frames)
         self._waiting_bytes += size_bytes
         if self._waiting_bytes > WAITING_BYTES_MAX:
             self._pause_reading()
         budget.add(self)
+
+    def _is_about_name(self, frame: Frame) -> bool:
+        """Handle a message about a name, also of a node that waits for its own.
+
+        Two processes that dial each other at once ask each other on the connections that wait.
+        """
+        try:
+            message = decode(frame).message
+        except WireError:
+            return False  # it is refused in its turn
+        if type(message) not in NAME_TYPES:
+            return False
+        self._board.on_name_message(self, cast("NameMessage", message))
+        return True
 
     def _pause_reading(self) -> None:
         transport = self._transport
@@ -326,10 +354,8 @@ class Link(asyncio.Protocol):
         self.can_write = True
         if self._owner is not None:
             self._owner.flush()
-        if self._waiting:  # for the peer itself: that time does not count
-            now_s = self._budget.clock()
-            self._waiting = deque((now_s, frame) for _, frame in self._waiting)
-            self._budget.add(self)
+        if self._waiting:
+            self._restart_waiting()
 
     # -- what comes --------------------------------------------------------------------------
 
@@ -352,6 +378,9 @@ class Link(asyncio.Protocol):
         if type(envelope.message) is Refused and envelope.message.request == CONNECTION_REQUEST:
             self._on_refusal(envelope.message.reason)
             return
+        if type(envelope.message) in NAME_TYPES:
+            self._board.on_name_message(self, cast("NameMessage", envelope.message))
+            return
         if self._is_client and not is_runtime(envelope.message):
             self._refuse("not for clients", type(envelope.message).__name__)
             return
@@ -364,8 +393,6 @@ class Link(asyncio.Protocol):
         self.abort()
 
     def _on_greeting(self, greeting: Greeting) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
         if not self._is_believed(greeting):
             certificate_name = self.certificate.name if self.certificate else None
             shown_name = f"{certificate_name} as {greeting.node}"
@@ -375,6 +402,9 @@ class Link(asyncio.Protocol):
             self._refuse("stranger", greeting.node, _stranger(greeting))
         elif self._owner is None and greeting.role is Role.SUPERVISOR:
             self._refuse("supervisors do not dial")  # whom we call, we know; whom not, may lie
+        elif greeting.role is Role.NODE:
+            self._claim = greeting
+            self._board.claim(self, greeting)
         else:
             self._attach(greeting)
 
@@ -391,7 +421,40 @@ class Link(asyncio.Protocol):
             return may_act_as(SUPERVISOR, name)  # several supervisors have certificates below it
         return may_act_as(name, greeting.node)
 
+    def admit_name(self) -> None:
+        """Begin to handle messages: the peer has the name it claimed."""
+        greeting, self._claim = self._claim, None
+        if greeting is None or self._is_refused:
+            return
+        self._attach(greeting)
+        if self._waiting:
+            self._restart_waiting()
+
+    def refuse_name(self, farewell: bytes, why: str) -> None:
+        """Handle no message; send a farewell and close once the peer had time to read it."""
+        self._is_refused = True
+        self._waiting.clear()
+        self._board.refuse("name in use", self, why)
+        self.write(farewell)
+        if self._owner is not None:
+            self._owner.on_lost(self)
+        asyncio.get_running_loop().call_later(FAREWELL_S, self.close)
+
+    def displace(self) -> None:
+        """Close the connection at once: its peer does not answer."""
+        if self._owner is not None:
+            self._owner.on_lost(self)
+        self.abort()
+
+    def _restart_waiting(self) -> None:
+        """Handle frames that waited for another reason than the work of this process."""
+        now_s = self._budget.clock()
+        self._waiting = deque((now_s, frame) for _, frame in self._waiting)
+        self._budget.add(self)
+
     def _attach(self, greeting: Greeting) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
         self.role = greeting.role
         self._is_client = greeting.role is Role.CLIENT
         name = self.certificate.name if self.certificate else None

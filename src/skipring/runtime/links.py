@@ -17,19 +17,29 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.runtime.addresses import AddressBook, join_address, supervisor_at
+from skipring.runtime.dial_back import DialBacks
 from skipring.runtime.link import HANDSHAKE_REASONS, Link
 from skipring.runtime.logs import Rarely, logger
+from skipring.runtime.name_guard import NameGuard, name_taken_text
 from skipring.runtime.partial_frames import PartialFrames
 from skipring.runtime.partner import BACK_OFF_MAX_S, Partner
 from skipring.runtime.peer_certificate import PeerCertificate
 from skipring.runtime.places import Places
 from skipring.runtime.securing import Doors
 from skipring.runtime.work_budget import WorkBudget
-from skipring.wire.codec import Envelope
+from skipring.wire.codec import Envelope, encode
 from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role, encode_greeting
+from skipring.wire.name_messages import (
+    NO_TOPIC,
+    AskHolder,
+    HolderReply,
+    NameMessage,
+    NameTaken,
+)
 from skipring.wire.runtime_messages import Address, WireMessage
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
@@ -38,6 +48,7 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
 CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
 CLIENTS: Final = "client/"  # how the names of all clients begin
 CHECK_S: Final = 1.0  # Guess: the interval in which certificates of open connections are checked.
+SUPERVISORS: Final = supervisor_at("")  # how the names of all supervisors begin
 GRUDGES_MAX: Final = 1024  # Limit of ours: whom we could not reach.
 
 Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
@@ -92,6 +103,8 @@ class Links:
         self._emptied: asyncio.Future[None] | None = None
         self._gathering: list[Partner] | None = None  # whom something is said, while we react
         self._rarely = Rarely(_LOG)
+        self._names = NameGuard(self._on_conflict)
+        self.dial_backs = DialBacks()
 
     async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
         """Accept connections; return where, and say so in greetings from now on.
@@ -110,6 +123,11 @@ class Links:
     def send_to_supervisor(self, address: Address, frame: bytes) -> None:
         """Queue a frame for the supervisor at an address."""
         self.peer(supervisor_at(address), address).queue(frame)
+
+    def account_of(self, name: NodeId) -> NodeId:
+        """Return the name that the quotas of a peer are charged to: that of its certificate."""
+        peer = self._peers.get(name)
+        return peer.account if peer is not None else name
 
     def is_behind(self, name: NodeId) -> bool:
         """True if somebody has yet to read much of what we sent."""
@@ -132,9 +150,14 @@ class Links:
         """
         return self._peers[name].why_unreachable if name in self._peers else None
 
+    def is_name_refused(self, name: NodeId) -> bool:
+        """Return True if a node or supervisor refuses us because another process has our name."""
+        return name in self._peers and self._peers[name].is_name_refused
+
     def sweep(self) -> None:
         """Close links that nobody needs, and forget whom we could not reach; once a tick."""
         now = asyncio.get_running_loop().time()
+        self._names.on_tick()
         for peer in list(self._peers.values()):
             peer.sweep(now)
 
@@ -168,6 +191,21 @@ class Links:
         if len(self._grudges) > GRUDGES_MAX:
             self._grudges.pop(next(iter(self._grudges))).forgive()
 
+    def may_dial(self, name: NodeId, address: Address) -> bool:
+        """Return True if the address of a node is proven, or a dial-back is within its budget."""
+        member = self.book.claimant(name, address)
+        now_s = asyncio.get_running_loop().time()
+        return member is None or self.dial_backs.allows(member, now_s)
+
+    def on_dialled(self, name: NodeId, address: Address, *, is_found: bool) -> None:
+        """Record whether a dial has found a node at an address."""
+        if not self.book.is_proven(name, address):
+            self.dial_backs.record(is_proven=is_found)
+        if is_found:
+            self.book.prove(name, address)
+        else:
+            self.book.doubt(name, address)
+
     def forget(self, name: NodeId, peer: Partner) -> None:
         """A node has no link, nothing waits for it, and it was not in vain that we called."""
         if self._peers.get(name) is peer:
@@ -192,6 +230,11 @@ class Links:
     def node(self) -> NodeId:
         """As what we greet."""
         return self._greeting.node
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation in our greeting."""
+        return self._greeting.incarnation
 
     @property
     def is_secured(self) -> bool:
@@ -236,20 +279,48 @@ class Links:
             # No node can have such a name. Each connection has its own: two clients may be called
             # the same, and an answer is for the one that has asked.
             return self.peer(f"{CLIENTS}{greeting.node}#{next(self._client_numbers)}")
-        known = self.book.find(greeting.node)
-        if self.is_linked(greeting.node) and known not in (None, greeting.address):
-            # Restarted just now, or two that should have names of their own.
-            self._rarely.warn(
-                "two nodes of one name", reason=greeting.node, address=greeting.address
-            )
         self.book.greet(greeting.node, greeting.address)
         return self.peer(greeting.node)
+
+    def claim(self, link: Link, greeting: Greeting) -> None:
+        """Admit a node under its name, now or later, or refuse it."""
+        process = ProcessId(greeting.incarnation, greeting.address)
+        self._names.claim(link, greeting.node, process)
+
+    def on_name_message(self, link: Link, message: NameMessage) -> None:
+        """Handle a message about the name of one end of a connection."""
+        match message:
+            case AskHolder():
+                own = HolderReply(self._greeting.incarnation, self._greeting.address)
+                link.write(encode(NO_TOPIC, own))
+            case HolderReply():
+                self._names.on_reply(link, message)
+            case NameTaken():
+                self._on_name_taken(link, message)
+
+    def _on_name_taken(self, link: Link, message: NameTaken) -> None:
+        """Another process has our name; the peer has refused it, or us."""
+        other = ProcessId(message.incarnation, message.address)
+        why = name_taken_text(self.node, other, is_refused=message.refused)
+        self._rarely.warn("name_conflict", reason=why, address=link.address)
+        self.counts["name conflict"] += 1
+        if message.refused and link.is_dialled and link.sender is not None:
+            self.peer(link.sender).on_refused(link, why)
+
+    def _on_conflict(self, conflict: Conflict) -> None:
+        why = name_taken_text(conflict.name, conflict.holder, is_refused=True)
+        self._rarely.warn("name_conflict", reason=why, address=conflict.refused.address)
+
+    def conflicts(self) -> list[Conflict]:
+        """Return the names that two live processes had lately, as far as this process saw."""
+        return self._names.conflicts()
 
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
         """A message has come, in a frame."""
         self.frames_received += 1
-        if envelope.hints and not sender.startswith(CLIENTS):
-            self.book.hear(envelope.hints)
+        if envelope.hints and self.dials and not sender.startswith(CLIENTS):
+            is_told = sender.startswith(SUPERVISORS)
+            self.book.hear(envelope.hints, None if is_told else sender)
         self._receive(sender, envelope, frame)
 
     def gather(self) -> None:
@@ -278,6 +349,7 @@ class Links:
             return
         self.connections.discard(link)
         self._places.release(link)
+        self._names.on_lost(link)
         if self._emptied is not None and not self.connections and not self._emptied.done():
             self._emptied.set_result(None)
 

@@ -18,6 +18,7 @@ from skipring.core.subscriber import Subscriber
 from skipring.errors import StorageError
 from skipring.runtime.addresses import supervisor_at
 from skipring.runtime.credentials import Credentials
+from skipring.runtime.dial_back import DialBackResult, DialBacks
 from skipring.runtime.metrics import METRICS, Kind
 from skipring.wire.runtime_messages import WIRE_TYPES, Address
 from skipring.wire.values import shown
@@ -42,6 +43,7 @@ class MeasuredLinks(Protocol):
     frames_received: int
     frames_sent: int
     is_closed: bool
+    dial_backs: DialBacks
     credentials: Credentials | None
 
     @property
@@ -50,6 +52,9 @@ class MeasuredLinks(Protocol):
 
     def is_linked(self, name: NodeId) -> bool:
         """True if there is a link to somebody, over which both have greeted."""
+
+    def conflicts(self) -> Collection[object]:
+        """Return the names that two live processes had lately."""
 
 
 class MeasuredTicker(Protocol):
@@ -230,6 +235,11 @@ def _of_all(host: MeasuredHost, role: str, *, is_ready: bool) -> Iterator[Family
     yield _one("skipring_sent_frames_total", links.frames_sent)
     reasons = sorted(links.counts.keys() - {NOT_STORED})
     yield _family("skipring_dropped_total", (((each,), links.counts[each]) for each in reasons))
+    yield _family(
+        "skipring_dial_backs_total",
+        (((each.value,), links.dial_backs.counts[each]) for each in DialBackResult),
+    )
+    yield _one("skipring_name_conflicts", len(links.conflicts()))
     if links.credentials is not None:
         expires = links.credentials.expires.timestamp()
         yield _one("skipring_certificate_expires_timestamp_seconds", expires)

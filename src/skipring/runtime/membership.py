@@ -113,6 +113,14 @@ class Membership:
         address = name.removeprefix(_SUPERVISORS)
         if self.is_supervisor(name) and address in self._driver.supervisors:
             self._report(address)
+            if self._links.is_name_refused(name):
+                self._on_name_refused(address, self._links.why_unreachable(name) or "")
+
+    def _on_name_refused(self, address: Address, why: str) -> None:
+        """Another live process has our name: no topic of this supervisor is joined."""
+        for topic in self._subscribed():
+            if self._driver.supervisor_of(topic) == address:
+                self.on_refused(topic, why)
 
     def _report(self, address: Address) -> None:
         """Log that a supervisor is not connected, once for each reason; not while we leave."""

@@ -96,6 +96,19 @@ OF_ALL: Final = (
         "strangers, or another version; queue full grows for 5 minutes: a peer is too slow",
     ),
     Metric(
+        "skipring_dial_backs_total",
+        Kind.COUNTER,
+        "Dials to addresses that were not proven before, by result: proven, failed or limited.",
+        ("result",),
+        alarm="failed or limited grows for 5 minutes: a member claims addresses that are not there",
+    ),
+    Metric(
+        "skipring_name_conflicts",
+        Kind.GAUGE,
+        "Names that two live processes have claimed lately, as seen by this process.",
+        alarm="above 0: a data directory was copied, or two processes were given one name",
+    ),
+    Metric(
         "skipring_certificate_expires_timestamp_seconds",
         Kind.GAUGE,
         "When others cease to accept the certificate of this process; missing without one.",

@@ -20,8 +20,8 @@ from skipring.wire.codec import Envelope, encode, named_nodes
 from skipring.wire.damages import Done
 from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role
+from skipring.wire.name_messages import NO_TOPIC
 from skipring.wire.runtime_messages import (
-    NO_TOPIC,
     Address,
     DatabasePage,
     DeliveryPage,

@@ -55,6 +55,7 @@ class Partner:
         self._is_scheduled = False
         self._dialling: asyncio.Task[None] | None = None
         self._failures = 0
+        self._refusals = 0  # of our name, after a greeting
         self._failed_s = 0.0
         self._dialled: Address = ""  # where we have dialled last
         self._failure: DialFailure | None = None  # of the last dial; None once there is a link
@@ -78,6 +79,11 @@ class Partner:
         """Send the refusal of a request that has waited too long."""
         self._links.counts["busy"] += 1
         self.queue(frame)
+
+    @property
+    def account(self) -> NodeId:
+        """The name of the peer's certificate, or its own name without one."""
+        return self.link.account if self.link is not None else self.name
 
     @property
     def waiting_bytes(self) -> int:
@@ -114,6 +120,8 @@ class Partner:
             self._drop("too many dialled")
         elif not self._links.is_secured and not is_loopback(address.rpartition(":")[0].strip("[]")):
             self._drop("not loopback")  # without certificates nothing leaves this machine
+        elif self._address is None and not self._links.may_dial(self.name, address):
+            self._drop("dial-back limit")
         else:
             self._links.dialling += 1
             self._dialling = asyncio.get_running_loop().create_task(self._dial(address))
@@ -132,12 +140,21 @@ class Partner:
             failure = await self._connect(address)
         finally:
             self._dialling = None
+        if self._address is None:
+            links.on_dialled(self.name, address, is_found=failure is None)
         if failure is not None and self.link is None:
             self._on_failed(asyncio.get_running_loop().time())
-            if links.book.find(self.name) == address:
-                links.book.doubt(self.name)
             self._on_failure(failure)
             self._drop("cannot connect")
+
+    def on_refused(self, link: Link, why: str) -> None:
+        """The peer has refused our name after its greeting: try again later."""
+        self.on_lost(link)
+        self._refusals = min(self._refusals + 1, 16)
+        self._failures = self._refusals - 1
+        self._on_failed(asyncio.get_running_loop().time())
+        link.close()
+        self._on_failure(DialFailure(Cause.NAME_TAKEN, why))
 
     async def _connect(self, address: Address) -> DialFailure | None:
         """Open a link; return why there is none."""
@@ -185,6 +202,11 @@ class Partner:
             return None
         return self._failure.sentence(self._dialled, None if self._address else self.name)
 
+    @property
+    def is_name_refused(self) -> bool:
+        """Return True if the last link ended because another process has our name."""
+        return self._failure is not None and self._failure.cause is Cause.NAME_TAKEN
+
     def _on_trouble(self, address: Address, error: Exception) -> None:
         reason, detail = trouble(error)
         if reason is not None:  # nobody there is usual, a certificate that is refused is not
@@ -218,10 +240,11 @@ class Partner:
 
     def on_lost(self, link: Link) -> None:
         """A link is gone; what waits needs another one."""
+        is_known = link is self.link or link in self._spare
+        if is_known and link.is_dialled and link.is_greeted:
+            self._count_loss(link)
         if link in self._spare:
             self._spare.remove(link)
-        if link.is_dialled and link.is_greeted:
-            self._count_loss(link)
         if self.link is link:
             self.link = self._spare.pop() if self._spare else None
             if self.link is None and self._failure is not None:
@@ -234,7 +257,7 @@ class Partner:
         """Dial later after a link that was closed at once: the other side refuses it."""
         now_s = asyncio.get_running_loop().time()
         if now_s - link.began_s > REFUSED_S:
-            self._failures = 0
+            self._failures = self._refusals
             return
         self._on_failed(now_s)
         if link.failure is not None and self.link in (None, link):
@@ -263,7 +286,7 @@ class Partner:
 
     def forgive(self) -> None:
         """Forget that it could not be reached."""
-        self._failures = 0
+        self._failures = self._refusals = 0
         self._forget_if_idle()
 
     def _is_idle(self, link: Link, now: float) -> bool:

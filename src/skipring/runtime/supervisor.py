@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from random import Random
 from typing import Final, Self
@@ -19,6 +19,7 @@ from skipring.core.messages import (
     Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.core.quotas import Quotas
 from skipring.core.state import SupervisorState
 from skipring.core.topics import SupervisorTopics
 from skipring.errors import StorageError
@@ -45,13 +46,12 @@ from skipring.wire.runtime_messages import (
     ReportSilent,
     RuntimeMessage,
     WireMessage,
+    is_runtime,
 )
 from skipring.wire.values import TOPICS_MAX as TOPICS_IN_A_PAGE
 from skipring.wire.watching import InspectSupervisor, SupervisorStatus, TopicStatus
 
-TOPICS_MAX: Final = 10_000  # Limit of ours: each costs something at every tick.
 REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)  # what the paper's bound is about
-TOO_MANY: Final = "this supervisor has too many topics"
 NOT_ALLOWED: Final = "this supervisor does not allow the topic"
 
 _LOG: Final = logger("supervisor")
@@ -71,6 +71,7 @@ class SupervisorServer:
         self.counts: Counter[str] = Counter()  # of what it was asked for, and what it did
         self._requests: Counter[TopicId] = Counter()  # of the protocol, in topics we have
         self._topics = SupervisorTopics(config=settings.config)
+        self._quotas = Quotas()
         self._stored: dict[TopicId, tuple[int, int]] = {}  # how large, and which sum (R14)
         self._rng = rng
         book = self._book = AddressBook()
@@ -98,6 +99,7 @@ class SupervisorServer:
         """Listen; port 0 picks a free one. What the store remembers may be wrong: it is mended."""
         for topic, state in (self._store.load() if self._store is not None else {}).items():
             self._topics.load(topic, state)
+        self._quotas.on_tick(self._owners())
         self.address = await self.links.listen(host, port, self._advertised)
         self.ticker.start()
         return self
@@ -112,13 +114,35 @@ class SupervisorServer:
         if self._allowed and not any(fnmatchcase(envelope.topic, glob) for glob in self._allowed):
             self._turn_away(sender, envelope, "topic not allowed", NOT_ALLOWED)
             return
-        if envelope.topic not in self._topics and len(self._topics) >= TOPICS_MAX:
-            self._turn_away(sender, envelope, "too many topics", TOO_MANY)
+        if self._is_over_quota(sender, envelope):
             return
         self._driver.receive(sender, envelope)
         if isinstance(message, REQUESTS) and envelope.topic in self._topics:
             self._requests[envelope.topic] += 1
             self._flush_soon(envelope.topic)
+
+    def _is_over_quota(self, sender: NodeId, envelope: Envelope[WireMessage]) -> bool:
+        """Return True, and say why, if a name uses more than its share of this supervisor."""
+        message, account = envelope.message, self.links.account_of(sender)
+        if envelope.topic not in self._topics and not is_runtime(message):
+            why = self._quotas.refuse_topic(account)
+            if why is not None:
+                self._turn_away(sender, envelope, "too many topics", why)
+                return True
+        if isinstance(message, GetConfiguration) and message.node != sender:
+            why = self._quotas.refuse_subject(account)
+            if why is not None:
+                self.links.counts["too many subjects"] += 1
+                if self._quotas.is_first_excess(account):
+                    self._driver.say(envelope.topic, sender, Refused(0, why))
+                return True
+        return False
+
+    def _owners(self) -> Iterator[NodeId]:
+        """Return the account that each topic is charged to."""
+        for _, machine in self._topics.machines():
+            if machine.owner is not None:
+                yield self.links.account_of(machine.owner)
 
     def _status(self, question: InspectSupervisor) -> SupervisorStatus:
         """How we fare, and some of our topics."""
@@ -154,7 +178,8 @@ class SupervisorServer:
             case Locate(request=request, count=count):
                 self._driver.say(topic, sender, Members(request, self._members(topic, count)))
             case InspectDatabase():
-                self._driver.say(topic, sender, database_page(self._topics.machine(topic), message))
+                page = database_page(self._topics.machine(topic), message, self.links.conflicts())
+                self._driver.say(topic, sender, page)
             case _ if isinstance(message, DAMAGES):
                 self._driver.say(topic, sender, damage_supervisor(self, topic, message))
             case _:
@@ -176,6 +201,7 @@ class SupervisorServer:
     def _tick(self) -> None:
         """Run the machines, and look after those who were reported silent (section 3.3)."""
         self._tell(self._topics.tick())
+        self._quotas.on_tick(self._owners())
         for topic in [each for each in self._requests if each not in self._topics]:
             del self._requests[topic]
         self._detector.tick()

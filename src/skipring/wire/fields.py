@@ -11,6 +11,7 @@ from msgspec import Struct
 from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import HOPS_MAX
+from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState
@@ -20,11 +21,12 @@ from skipring.wire.values import (
     ARRIVALS_MAX,
     ASKED_MAX,
     CHAIN_BYTES,
-    CLONES_MAX,
+    CONFLICTS_MAX,
     CONTROL_CHARACTER,
     DAMAGED_MAX,
     ENTRIES_MAX,
     FORGED_BYTES_MAX,
+    INCARNATION_MAX,
     JOURNAL_CHARACTERS_MAX,
     JOURNAL_MAX,
     LABEL_CHARACTERS_MAX,
@@ -185,6 +187,16 @@ def _check_arrivals(arrivals: tuple[Arrival, ...]) -> None:
             raise MessageError("an arrival with a number that is not from 0 to 2^63-1")
 
 
+def _check_conflicts(conflicts: tuple[Conflict, ...]) -> None:
+    _check_count(conflicts, CONFLICTS_MAX, "conflicts")
+    for each in conflicts:
+        check_node(each.name)
+        for process in (each.holder, each.refused):
+            if not 0 <= process.incarnation <= INCARNATION_MAX:
+                raise MessageError("an incarnation that is not from 0 to 2^40-1")
+            check_address(process.address)
+
+
 def _check_store(store: str) -> None:
     if not _STORE.fullmatch(store):
         raise MessageError(f"a store is named by hexadecimal digits, not {shown(store)}")
@@ -227,9 +239,6 @@ def _check_health(health: NodeHealth) -> None:
         _check_count(nodes, SHORTCUTS_MAX, "ring neighbours")
         for node in nodes:
             check_node(node)
-    _check_count(health.clones, CLONES_MAX, "clones")
-    for address in health.clones:
-        check_address(address)
     for number in (health.time, health.ahead, health.quarantined, *health.silent.values()):
         if not 0 <= number <= NUMBER_MAX:
             raise MessageError(f"{number} is not from 0 to 2^63-1")
@@ -286,6 +295,11 @@ SESSION: Final = _number(SESSION_MAX, f"0 to {SESSION_MAX}")
 HOPS: Final = FieldKind(f"0 to {HOPS_MAX}", check_hops)
 OFFSET: Final = _number(OFFSET_MAX, "0 to 2^40-1")
 COUNT: Final = _number(LOCATED_MAX, f"1 to {LOCATED_MAX}", first=1)
+INCARNATION: Final = _number(INCARNATION_MAX, "0 to 2^40-1")
+ADDRESS: Final = FieldKind("address", check_address)
+CONFLICTS: Final = FieldKind(
+    "[node, [incarnation, address], [incarnation, address]] each", _check_conflicts
+)
 CLAIMS: Final = FieldKind("claims")
 TRIE_DIGEST: Final = FieldKind("16 bytes")
 SHORT_IDS: Final = FieldKind("8 bytes each")

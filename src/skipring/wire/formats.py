@@ -44,12 +44,14 @@ from skipring.wire.damages import (
     Spoil,
 )
 from skipring.wire.fields import (
+    ADDRESS,
     ARRIVALS,
     ASKED_IDS,
     BITS,
     BYTES_OF_EACH,
     CHAIN,
     CLAIMS,
+    CONFLICTS,
     COUNT,
     DATABASE,
     DIGEST,
@@ -62,6 +64,7 @@ from skipring.wire.fields import (
     HOPS_OF_EACH,
     ID,
     IDS,
+    INCARNATION,
     JOURNAL,
     LABEL,
     LINK,
@@ -95,6 +98,7 @@ from skipring.wire.fields import (
     Naming,
 )
 from skipring.wire.framing import CONTROL, CONTROL_BYTES_MAX, DATA, DATA_BYTES_MAX, FrameKind
+from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
 from skipring.wire.runtime_messages import (
     ConfigurationAck,
     DatabasePage,
@@ -228,6 +232,7 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
         next=NUMBER.or_none(),
         entries=ENTRIES,
         queue=WAITING,
+        conflicts=CONFLICTS,
     ),
     InspectNode: _control(request=NUMBER),
     NodeStatus: _page(
@@ -295,6 +300,9 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
     ),
     ReadArrivals: _control(request=NUMBER, since=NUMBER),
     ArrivalPage: _page(request=NUMBER, next=NUMBER, arrivals=ARRIVALS),
+    AskHolder: _control(),
+    HolderReply: _control(incarnation=INCARNATION, address=ADDRESS),
+    NameTaken: _control(incarnation=INCARNATION, address=ADDRESS, refused=FLAG),
     AskConsent: _control(request=NUMBER),
     Overwrite: _page(
         request=NUMBER,

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from skipring.core.labels import Label
 from skipring.core.messages import MESSAGE_TYPES, Message
+from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import Publication
 from skipring.core.state import SilenceState
@@ -29,6 +30,7 @@ from skipring.wire.damages import (
     OverwriteDatabase,
     Spoil,
 )
+from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
 from skipring.wire.watching import ArrivalPage, InspectSupervisor, ReadArrivals, SupervisorStatus
 
 Address: TypeAlias = str  # "host:port"; a hint where to find a node, no part of its identity
@@ -115,7 +117,8 @@ class DatabasePage(Struct, frozen=True, array_like=True, gc=False, tag=74):
     """A part of the supervisor's database, then of those who wait for an answer (R15).
 
     The page after it begins at ``next``. While ``total`` and ``digest`` stay the same from page to
-    page, so does the database; ``cursor`` is the place of the round robin.
+    page, so does the database; ``cursor`` is the place of the round robin. Of members whose name
+    two live processes have, ``conflicts`` says which.
     """
 
     request: int
@@ -125,6 +128,7 @@ class DatabasePage(Struct, frozen=True, array_like=True, gc=False, tag=74):
     next: int | None
     entries: tuple[tuple[str, NodeId | None], ...]
     queue: tuple[NodeId, ...]
+    conflicts: tuple[Conflict, ...] = ()
 
 
 class InspectNode(Struct, frozen=True, array_like=True, gc=False, tag=75):
@@ -140,7 +144,6 @@ class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     silent: dict[NodeId, int] = {}  # ring neighbours: ticks since the last message
     unlinked: tuple[NodeId, ...] = ()  # ring neighbours without a connection
     not_ready: str = ""  # the reason; empty if the node is ready
-    clones: tuple[Address, ...] = ()  # other processes that use the node's name
     ahead: int = 0  # incarnations of the node's name that are ahead of its clock
     quarantined: int = 0  # damaged publications since the process started
     disk_error: str = ""
@@ -339,6 +342,9 @@ RuntimeMessage: TypeAlias = (
     | SupervisorStatus
     | ReadArrivals
     | ArrivalPage
+    | AskHolder
+    | HolderReply
+    | NameTaken
     | AskConsent
     | Overwrite
     | OverwriteDatabase
@@ -377,6 +383,9 @@ RUNTIME_TYPES: Final[tuple[type[RuntimeMessage], ...]] = (
     SupervisorStatus,
     ReadArrivals,
     ArrivalPage,
+    AskHolder,
+    HolderReply,
+    NameTaken,
     AskConsent,
     Overwrite,
     OverwriteDatabase,
@@ -397,7 +406,6 @@ def is_runtime(message: WireMessage) -> TypeGuard[RuntimeMessage]:
     return type(message) in _RUNTIME  # sooner known than by going through thirty types
 
 
-NO_TOPIC: Final = "-"  # of an envelope that is about none: it must have one
 # The request of a Refused that answers none: the connection is refused, and closed after it.
 CONNECTION_REQUEST: Final = 2**63 - 1
 # Why a request is refused without work; the asker may ask again.

@@ -35,7 +35,6 @@ LABEL_CHARACTERS_MAX: Final = 4096  # in a database, where also a corrupted labe
 SHORTCUTS_MAX: Final = 128  # two for each of 64 levels; as many sums (R14) and watches (R9)
 LISTED_MAX: Final = 1024  # publications in one page
 JOURNAL_MAX: Final = 128
-CLONES_MAX: Final = 8  # addresses of processes with one name, in a status
 TOPICS_MAX: Final = 256  # of a supervisor, in one page
 ARRIVALS_MAX: Final = 512  # in one page
 REMAINING_MAX: Final = 8  # nodes in one Draining, as in the core
@@ -47,6 +46,8 @@ STORED_BYTES_MAX: Final = 960 * 1024  # of contents in one page
 # above, with a name, two numbers and the sizes of 133 fields.
 RECORD_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + 16 * 1024
 STORE_CHARACTERS_MAX: Final = 64
+INCARNATION_MAX: Final = (1 << 40) - 1
+CONFLICTS_MAX: Final = 16  # of names that two processes have, in one page
 CHAIN_BYTES: Final = 8  # of a log's running digest: 2^32 logs of one store until two are alike
 JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in an entry
 # Of what is damaged on purpose: twice as many as a supervisor has connections.

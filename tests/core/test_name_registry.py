@@ -1,0 +1,301 @@
+"""Which process holds a name; also when every remembered value was corrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from skipring.core.name_registry import (
+    CLAIMS_MAX,
+    CONFLICT_TICKS,
+    CONFLICTS_MAX,
+    PING_TICKS,
+    Admit,
+    Conflict,
+    ConnectionEnded,
+    Displace,
+    ExpectAnswer,
+    HolderAnswered,
+    NameClaimed,
+    NameRegistry,
+    PingExpired,
+    PingHolder,
+    ProcessId,
+    Refuse,
+    RegistryEffect,
+    RegistryEvent,
+    RegistryTick,
+)
+
+OWNER = ProcessId(10, "10.0.0.1:7401")
+CLONE = ProcessId(11, "10.0.0.2:7401")
+OTHER = ProcessId(12, "10.0.0.3:7401")
+DECISION_ROUNDS = 5
+
+
+def registry_held_by(process: ProcessId, connection: int = 1) -> NameRegistry:
+    registry = NameRegistry()
+    assert registry.handle(NameClaimed("b", connection, process)) == [Admit("b", connection)]
+    return registry
+
+
+def test_first_process_of_a_name_is_admitted_at_once() -> None:
+    registry_held_by(OWNER)
+
+
+def test_holder_is_pinged_before_a_second_process_is_decided_on() -> None:
+    registry = registry_held_by(OWNER)
+    effects = registry.handle(NameClaimed("b", 2, CLONE))
+    assert effects == [ExpectAnswer("b", 2), PingHolder("b", 1)]
+
+
+def test_second_process_is_refused_if_the_holder_answers() -> None:
+    registry = registry_held_by(OWNER)
+    registry.handle(NameClaimed("b", 2, CLONE))
+    conflict = Conflict("b", OWNER, CLONE)
+    assert registry.handle(HolderAnswered("b", 1, OWNER)) == [Refuse(2, conflict, 1)]
+    assert registry.conflicts() == [conflict]
+
+
+def test_second_connection_of_the_holder_is_admitted_at_once() -> None:
+    registry = registry_held_by(OWNER)
+    assert registry.handle(NameClaimed("b", 2, OWNER)) == [Admit("b", 2)]
+    assert registry.conflicts() == []
+
+
+def test_owner_is_admitted_after_its_answer_if_a_wrong_incarnation_was_remembered() -> None:
+    registry = registry_held_by(OTHER)
+    registry.handle(NameClaimed("b", 2, OWNER))
+    assert registry.handle(HolderAnswered("b", 1, OWNER)) == [Admit("b", 2)]
+    assert registry.conflicts() == []
+
+
+def test_second_process_gets_the_name_of_one_that_does_not_answer() -> None:
+    registry = registry_held_by(OWNER)
+    registry.handle(NameClaimed("b", 2, CLONE))
+    assert registry.handle(PingExpired("b", 2)) == [Admit("b", 2), Displace("b", 1)]
+    assert registry.conflicts() == []
+
+
+def test_second_process_gets_the_name_as_soon_as_the_connection_of_the_holder_ends() -> None:
+    registry = registry_held_by(OWNER)
+    registry.handle(NameClaimed("b", 2, CLONE))
+    assert registry.handle(ConnectionEnded("b", 1)) == [Admit("b", 2)]
+
+
+def test_of_several_claims_of_a_free_name_the_first_process_is_admitted() -> None:
+    registry = registry_held_by(OWNER)
+    for connection, process in ((2, CLONE), (3, OTHER), (4, CLONE)):
+        registry.handle(NameClaimed("b", connection, process))
+    effects = registry.handle(ConnectionEnded("b", 1))
+    assert effects == [Admit("b", 2), Refuse(3, Conflict("b", CLONE, OTHER), 2), Admit("b", 4)]
+
+
+def test_deadline_of_an_earlier_ping_does_not_end_a_later_one() -> None:
+    registry = registry_held_by(OWNER)
+    registry.handle(NameClaimed("b", 2, CLONE))
+    registry.handle(HolderAnswered("b", 1, OWNER))
+    registry.handle(NameClaimed("b", 3, CLONE))
+    assert registry.handle(PingExpired("b", 2)) == []
+
+
+def test_claim_whose_connection_ends_is_forgotten() -> None:
+    registry = registry_held_by(OWNER)
+    registry.handle(NameClaimed("b", 2, CLONE))
+    assert registry.handle(ConnectionEnded("b", 2)) == []
+    assert registry.handle(PingExpired("b", 2)) == []
+
+
+def test_claims_of_one_name_that_wait_are_bounded() -> None:
+    registry = registry_held_by(OWNER)
+    for connection in range(2, CLAIMS_MAX + 2):
+        registry.handle(NameClaimed("b", connection, CLONE))
+    (refusal,) = registry.handle(NameClaimed("b", 99, CLONE))
+    assert isinstance(refusal, Refuse)
+    assert refusal.connection == 99
+
+
+def test_conflicts_expire_and_are_bounded() -> None:
+    registry = NameRegistry()
+    for number in range(CONFLICTS_MAX + 1):
+        name = f"n{number:05}"
+        registry.handle(NameClaimed(name, 2 * number, OWNER))
+        registry.handle(NameClaimed(name, 2 * number + 1, CLONE))
+        registry.handle(HolderAnswered(name, 2 * number, OWNER))
+    assert len(registry.conflicts()) == CONFLICTS_MAX
+    for _ in range(CONFLICT_TICKS):
+        registry.handle(RegistryTick())
+    assert registry.conflicts() == []
+
+
+def test_second_process_of_a_name_is_refused_after_two_audits() -> None:
+    registry = NameRegistry()
+    connections = {"b": {2: CLONE, 1: CLONE}}  # one of both values is wrong
+    asked = registry.handle(RegistryTick(connections))
+    assert asked == [PingHolder("b", 1), PingHolder("b", 2)]
+    registry.handle(HolderAnswered("b", 1, OWNER))
+    registry.handle(HolderAnswered("b", 2, CLONE))
+    effects = registry.handle(RegistryTick({"b": {1: OWNER, 2: CLONE}}))
+    assert effects[0] == Refuse(2, Conflict("b", OWNER, CLONE), 1)
+
+
+# -- simulated -------------------------------------------------------------------------------
+
+
+class Processes:
+    """Processes that claim one name at one registry, over channels in which time passes.
+
+    A live process answers every ping. One that is refused, or has lost its connection, dials again.
+    """
+
+    def __init__(self, seed: int, processes: list[ProcessId]) -> None:
+        self.rng = Random(seed)
+        self.registry = NameRegistry()
+        self.alive = set(processes)
+        self.claims: dict[int, ProcessId] = {}
+        self.admitted: dict[int, ProcessId] = {}
+        self.refused: set[ProcessId] = set()
+        self._next = 1
+        self._events: list[RegistryEvent] = []  # that may happen in any order
+        self._ticks = 0
+        self._since: dict[int, int] = {}
+
+    def connection_of(self, process: ProcessId) -> int | None:
+        both = {**self.claims, **self.admitted}
+        return next((each for each, found in both.items() if found == process), None)
+
+    def dial(self, process: ProcessId) -> None:
+        connection, self._next = self._next, self._next + 1
+        self.claims[connection] = process
+        self._since[connection] = self._ticks
+        self.give(NameClaimed("b", connection, process))
+
+    def kill(self, process: ProcessId, *, is_noticed: bool) -> None:
+        self.alive.discard(process)
+        for connection, found in [*self.claims.items(), *self.admitted.items()]:
+            if found == process and is_noticed:
+                self.end(connection)
+
+    def end(self, connection: int) -> None:
+        self.claims.pop(connection, None)
+        self.admitted.pop(connection, None)
+        self.give(ConnectionEnded("b", connection))
+
+    def give(self, event: RegistryEvent) -> None:
+        for effect in self.registry.handle(event):
+            self.apply(effect)
+
+    def apply(self, effect: RegistryEffect) -> None:
+        match effect:
+            case PingHolder(connection=connection):
+                process = self.admitted.get(connection)
+                if process is None:
+                    self.give(ConnectionEnded("b", connection))
+                elif process in self.alive:
+                    self._events.append(HolderAnswered("b", connection, process))
+            case ExpectAnswer(claim=claim):
+                self._events.append(PingExpired("b", claim))
+            case Admit(connection=connection):
+                if connection in self.claims:
+                    self.admitted[connection] = self.claims.pop(connection)
+            case Refuse(connection=connection):
+                found = self.claims.pop(connection, None) or self.admitted.pop(connection, None)
+                if found is not None:
+                    self.refused.add(found)
+            case Displace(connection=connection):
+                self.admitted.pop(connection, None)
+
+    def round(self) -> None:
+        """One interval: answers arrive before deadlines, both in any order; all dial again."""
+        self._ticks += 1
+        answers = [each for each in self._events if isinstance(each, HolderAnswered)]
+        deadlines = [each for each in self._events if not isinstance(each, HolderAnswered)]
+        self._events = []
+        for events in (answers, deadlines):
+            self.rng.shuffle(events)
+            for event in events:
+                self.give(event)
+        for process in sorted(self.alive, key=lambda each: each.incarnation):
+            if self.connection_of(process) is None and self.rng.random() < 0.5:
+                self.dial(process)
+        for connection, since in list(self._since.items()):
+            if connection in self.claims and self._ticks - since > DECISION_ROUNDS:
+                self.end(connection)  # the host closes a connection that is not decided on
+        connections = {"b": dict(self.admitted)} if self.admitted else {}
+        self.give(RegistryTick(connections if self._ticks % 8 == 0 else None))
+
+    def holders(self) -> set[ProcessId]:
+        return {process for process in self.admitted.values() if process in self.alive}
+
+
+def corrupt(world: Processes) -> None:
+    """Overwrite every variable of the registry with something that it could hold, or not."""
+    rng, registry = world.rng, world.registry
+    wrong = [OWNER, CLONE, OTHER, ProcessId(2**40 - 1, "x:1"), ProcessId(0, "")]
+
+    def some() -> dict[int, ProcessId]:
+        return {rng.randrange(world._next + 3): rng.choice(wrong) for _ in range(rng.randrange(4))}
+
+    registry._ticks = rng.choice([0, 7, 10**9])
+    registry._holders = {"b": some()} if rng.random() < 0.8 else {}
+    registry._answers = {"b": some()} if rng.random() < 0.5 else {}
+    registry._conflicts = {"b": (rng.choice([0, 10**12]), Conflict("b", OTHER, OWNER))}
+    for pending in registry._pending.values():
+        pending.since = rng.choice([-5, 10**12])
+        pending.first = rng.randrange(100)
+        pending.claims = some()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_one_of_two_live_processes_holds_the_name_whatever_was_corrupted(seed: int) -> None:
+    world = Processes(seed, [OWNER, CLONE])
+    world.dial(OWNER)
+    for _ in range(world.rng.randrange(20)):
+        world.round()
+    corrupt(world)
+    run_until(world, lambda: len(world.holders()) == 1)
+    (holder,) = world.holders()
+    world.refused.clear()
+    for _ in range(4 * PING_TICKS):
+        world.round()
+        assert world.holders() == {holder}, "who holds the name does not change any more"
+    assert world.refused == {OWNER, CLONE} - {holder}, "the other one knows"
+    assert world.registry.conflicts()[0].holder == holder
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_owner_is_not_locked_out_by_corrupted_values(seed: int) -> None:
+    world = Processes(seed, [OWNER])
+    world.dial(OWNER)
+    for _ in range(world.rng.randrange(20)):
+        world.round()
+    corrupt(world)
+    run_until(world, lambda: world.holders() == {OWNER})
+    for _ in range(CONFLICT_TICKS + 1):
+        world.round()
+    assert world.holders() == {OWNER}
+    assert world.registry.conflicts() == []
+
+
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["closed", "half-open"])
+@pytest.mark.parametrize("seed", range(50))
+def test_restarted_process_gets_its_name_within_few_intervals(seed: int, is_noticed: bool) -> None:
+    world = Processes(seed, [OWNER])
+    world.dial(OWNER)
+    world.round()
+    world.kill(OWNER, is_noticed=is_noticed)
+    world.alive.add(CLONE)
+    world.dial(CLONE)
+    run_until(world, lambda: world.holders() == {CLONE}, rounds=3)
+    assert not world.refused
+
+
+def run_until(world: Processes, holds: Callable[[], bool], rounds: int = 4 * PING_TICKS) -> None:
+    """Let rounds pass until a condition holds for as long as two audits take."""
+    since = 0
+    for _ in range(rounds + 24):
+        world.round()
+        since = since + 1 if holds() else 0
+    assert since >= 24, f"not within {rounds} rounds"

@@ -1,0 +1,162 @@
+"""One live process holds a name: an address belongs to its connection, and a second is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from skipring.runtime import name_guard
+from skipring.runtime.diagnosis import diagnose
+from skipring.runtime.inspector import Contents, inspector_of
+from skipring.runtime.node import Node
+from skipring.wire.greeting import Greeting, Role, encode_greeting
+from tests.runtime.exchanges import Host, call, greeting_of, hosts, logged, note, play, running
+from tests.runtime.rings import LOOPBACK, TOPIC, LiveRing, live_ring, until
+
+ELSEWHERE = "127.0.0.1:9"
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+async def start_clone(ring: LiveRing, name: str) -> Node:
+    node = Node(name, ring.settings, rng=Random(99), deliver=lambda *_: None)
+    await node.start(LOOPBACK, 0)
+    node.subscribe(TOPIC)
+    return node
+
+
+def test_handshake_under_the_name_of_a_live_member_does_not_change_its_address() -> None:
+    async def scene() -> None:
+        async with live_ring("a", "b") as ring:
+            await ring.settle()
+            supervisor, b = ring.supervisor, ring.nodes["b"]
+            intruder = Host("b")
+            async with running(intruder):
+                intruder.links.send_to_supervisor(supervisor.address, note(1))
+                await until(lambda: supervisor.links.counts["name in use"] > 0)
+                assert supervisor.links.book.find("b") == b.address
+                await ring.settle()
+            async with inspector_of([supervisor.address], TOPIC) as inspector:
+                inspection = await inspector.inspect(Contents.DIFFERENCES)
+            assert "b" in inspection.statuses
+
+    play(scene)
+
+
+def test_refusal_of_a_clone_names_each_process_to_the_other_and_both_log_it() -> None:
+    async def scene() -> None:
+        with logged() as lines:
+            async with live_ring("a", "b") as ring:
+                await ring.settle()
+                original = ring.nodes["b"]
+                clone = await start_clone(ring, "b")
+                try:
+                    await until(lambda: TOPIC in clone.refusals)
+                    reason = clone.refusals[TOPIC]
+                    assert original.address in reason
+                    assert f"{original.links.incarnation:x}" in reason
+                    await until(lambda: len(conflicts(lines)) >= 3)
+                    said = {line["reason"] for line in conflicts(lines)}
+                    assert any(clone.address in each for each in said)
+                    assert any(original.address in each for each in said)
+                    await ring.publish("a", b"still delivered to the original")
+                    await until(lambda: ring.delivered["b"] == [b"still delivered to the original"])
+                    await ring.settle()
+                finally:
+                    await clone.close()
+
+    play(scene)
+
+
+def conflicts(lines: Callable[[], list[dict[str, str]]]) -> list[dict[str, str]]:
+    return [line for line in lines() if line["event"] == "name_conflict"]
+
+
+def test_doctor_reports_a_clone_until_it_has_been_gone_for_a_while() -> None:
+    async def scene() -> None:
+        async with live_ring("a", "b", tick_s=0.02) as ring:
+            await ring.settle()
+            clone = await start_clone(ring, "b")
+            async with inspector_of([ring.supervisor.address], TOPIC) as inspector:
+                try:
+                    await until(lambda: TOPIC in clone.refusals)
+                    diagnosis = diagnose(await inspector.inspect(Contents.DIFFERENCES))
+                    (conflict,) = diagnosis.clones
+                    assert conflict.name == "b"
+                    assert conflict.holder.address == ring.nodes["b"].address
+                    assert conflict.refused.address == clone.address
+                    assert not diagnosis.is_healthy
+                    assert any(clone.address in sentence for sentence in diagnosis.advice)
+                finally:
+                    await clone.close()
+                await until(lambda: not ring.supervisor.links.conflicts())
+                await ring.settle()
+                assert diagnose(await inspector.inspect(Contents.DIFFERENCES)).is_healthy
+
+    play(scene)
+
+
+def test_member_that_is_killed_and_restarted_at_once_is_not_refused() -> None:
+    async def scene() -> None:
+        async with live_ring("a", "b", "c") as ring:
+            await ring.settle()
+            for _ in range(3):
+                await ring.kill("b")
+                again = await ring.join("b")
+                await ring.settle()
+                assert not again.refusals
+            assert not ring.supervisor.links.conflicts()
+
+    play(scene)
+
+
+def test_process_whose_connection_is_open_but_silent_loses_its_name_to_a_restarted_one() -> None:
+    async def scene() -> None:
+        async with hosts("m") as (m,), call(m) as silent:
+            silent.write(greeting_of("b") + note(1))
+            await until(lambda: m.numbers("b") == [1])
+            again = Host("b")
+            async with running(again):
+                again.knows(m)
+                again.links.send("m", note(2))
+                await until(lambda: m.numbers("b") == [1, 2])
+                assert await silent.is_hung_up_on()
+                assert m.book.find("b") == again.address
+                assert not m.links.conflicts()
+
+    play(scene)
+
+
+def test_messages_of_a_process_that_waits_for_its_name_arrive_after_it_is_admitted() -> None:
+    async def scene() -> None:
+        async with hosts("m") as (m,), call(m) as silent, call(m) as waiting:
+            silent.write(greeting_of("b") + note(1))
+            await until(lambda: m.numbers("b") == [1])
+            later = Greeting(node="b", address=ELSEWHERE, role=Role.NODE, incarnation=7)
+            waiting.write(encode_greeting(later) + note(2))
+            waiting.write(note(3))
+            await waiting.read()
+            assert m.numbers("b") == [1]
+            await until(lambda: m.numbers("b") == [1, 2, 3])
+
+    play(scene)
+
+
+def test_many_claims_of_one_name_do_not_displace_its_holder() -> None:
+    assert name_guard.PING_S <= 2.0, "a restarted process is not refused for long"
+
+    async def scene() -> None:
+        async with hosts("m", "b") as (m, b):
+            b.knows(m)
+            b.links.send("m", note(1))
+            await until(lambda: m.numbers("b") == [1])
+            for _ in range(3):
+                async with call(m) as caller:
+                    claim = Greeting(node="b", address=ELSEWHERE, role=Role.NODE, incarnation=7)
+                    caller.write(encode_greeting(claim) + note(2))
+                    assert await caller.is_hung_up_on()
+            assert m.numbers("b") == [1]
+
+    play(scene)
