@@ -16,11 +16,14 @@ from skipring.core.messages import (
     MESSAGE_TYPES,
     CheckTrie,
     Digest,
+    Draining,
+    HandoverDone,
     IHave,
     Message,
     Publications,
     PublishMany,
     PublishNew,
+    RequestHandover,
     TrieEqual,
     Want,
 )
@@ -58,7 +61,10 @@ def arrived(subscriber: Subscriber) -> None:
 
 def test_it_answers_for_every_message_about_publications_and_for_no_other() -> None:
     about = {type(each) for each in SAMPLES if type(each) in MESSAGE_TYPES and is_about(each)}
-    assert set(Circulation.HANDLERS) == about | {IHave, Want, TrieEqual}
+    assert set(Circulation.HANDLERS) == about | {IHave, Want, TrieEqual} | HANDOVER
+
+
+HANDOVER = {Draining, RequestHandover, HandoverDone}
 
 
 def is_about(message: object) -> bool:

@@ -30,10 +30,12 @@ from skipring.core.messages import (
     MESSAGE_TYPES,
     UNRECORDED,
     CheckAndPublish,
+    CheckHeld,
     CheckLabel,
     CheckTrie,
     Digest,
     GetConfiguration,
+    Held,
     Introduce,
     IntroduceShortcut,
     Message,
@@ -41,6 +43,7 @@ from skipring.core.messages import (
     PublishMany,
     PublishNew,
     RemoveConnections,
+    RequestHandover,
     SetConfiguration,
     Subscribe,
     TrieEqual,
@@ -492,7 +495,9 @@ def bound(message: Message, state: SubscriberState) -> int:
             return bound_about_publications(message, state)
 
 
-def bound_about_publications(message: Message, state: SubscriberState) -> int:
+def bound_about_publications(  # noqa: PLR0911  (a table)
+    message: Message, state: SubscriberState
+) -> int:
     """As above; whatever is looked up may turn out to be gone."""
     held, edges = len(state.publications), 3 + len(state.shortcuts)
     match message:
@@ -507,8 +512,10 @@ def bound_about_publications(message: Message, state: SubscriberState) -> int:
             return 2 + edges
         case Want():
             return len(message.hops)
-        case TrieEqual():
-            return 1
+        case TrieEqual() | CheckHeld() | RequestHandover():
+            return 1  # a confirmation, an answer, or that there is no edge
+        case Held():
+            return 2 + held  # the next question, and what is missing, in chunks
         case _:
             return 0
 
