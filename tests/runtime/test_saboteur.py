@@ -136,7 +136,8 @@ def test_if_one_refuses_nothing_is_done_to_anybody() -> None:
         await join_without_chaos(cluster, "sound")
         members = await saboteur.members()
         with pytest.raises(
-            SkipringError, match=r"^sound was not started with chaos enabled, so nothing was damaged"
+            SkipringError,
+            match=r"^sound was not started with chaos enabled, so nothing was damaged",
         ):
             await saboteur.inflict(plans.adversarial("A15", TOPIC, members, seed=0))
         assert cluster.violations() == []

@@ -125,11 +125,17 @@ class Processes:
         """Start a supervisor that keeps its database, at a free port."""
         self.fork(SUPERVISOR, [SUPERVISOR, *self._place(SUPERVISOR)])
 
-    def fork_node(self, name: NodeId, topic: TopicId, supervisor: Address | None = None) -> None:
+    def fork_node(
+        self,
+        name: NodeId,
+        topic: TopicId,
+        supervisor: Address | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         """Start a node that becomes a member of a topic and keeps its data, at a free port."""
         whom = supervisor or self.running[SUPERVISOR].address
         ring = ["--supervisor", whom, "--topic", topic, "--name", name]
-        self.fork(name, ["node", *ring, *self._place(name)])
+        self.fork(name, ["node", *ring, *self._place(name), *options])
 
     def fork(self, name: str, words: Sequence[str]) -> None:
         """Start a command, or a program of Python, under a name that nobody has now."""

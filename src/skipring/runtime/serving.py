@@ -27,6 +27,7 @@ from skipring.runtime.limits import allow_files
 from skipring.runtime.links import LINKS_MAX
 from skipring.runtime.listener import why_not_listening
 from skipring.runtime.logs import logger
+from skipring.runtime.loop_pause import LoopPause
 from skipring.runtime.loops import new_loop
 from skipring.runtime.measures import NodeMeasures, SupervisorMeasures
 from skipring.runtime.names import may_act_as
@@ -85,7 +86,7 @@ async def serve_supervisor(settings: Settings, place: Place, announce: Announce)
         stack.push_async_callback(server.close)
         await _listening(server.start(host, port), place.listen)
         _on_hangup(_nothing_to_read)
-        _show(SupervisorMeasures(server), settings, place, stack)
+        _show(partial(SupervisorMeasures, server), settings, place, stack)
         announce(f"listening {server.address}")
         _LOG.info("supervisor started", address=server.address, secured=_is_secured(settings))
         await stop
@@ -130,7 +131,7 @@ async def serve_node(
         _on_hangup(
             partial(_reload, node, supervisors_again) if supervisors_again else _nothing_to_read
         )
-        _show(NodeMeasures(node), settings, place, stack)
+        _show(partial(NodeMeasures, node), settings, place, stack)
         announce(f"listening {node.address}")
         _LOG.info("node started", node=called, address=node.address, topics=" ".join(topics))
         if store is not None and store.recovery.damage is not None:
@@ -188,7 +189,12 @@ async def _listening(starting: Coroutine[Any, Any, object], listen: Address) -> 
 # -- what goes on beside -----------------------------------------------------------------------
 
 
-def _show(source: Source, settings: Settings, place: Place, stack: AsyncExitStack) -> None:
+def _show(
+    source_of: Callable[[LoopPause], Source],
+    settings: Settings,
+    place: Place,
+    stack: AsyncExitStack,
+) -> None:
     """Show how the process is: on loopback plainly, elsewhere to those with a certificate."""
     if place.metrics is None:
         return
@@ -196,7 +202,10 @@ def _show(source: Source, settings: Settings, place: Place, stack: AsyncExitStac
     context = None
     if settings.credentials is not None and not is_loopback(host):
         context = settings.credentials.server_context()
-    telemetry = Telemetry(source, asyncio.get_running_loop())
+    pause = LoopPause()
+    pause.start()
+    stack.callback(pause.stop)
+    telemetry = Telemetry(source_of(pause), asyncio.get_running_loop())
     stack.callback(telemetry.close)
     _LOG.info("metrics", address=telemetry.start(host, port, context))
 

@@ -8,37 +8,45 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shutil import rmtree
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from skipring.core.peers import SUPERVISOR
 from skipring.demo.processes import ANY_PORT, Processes, numbered
 from skipring.errors import UnreachableError
+from skipring.faults import requests
+from skipring.faults.requests import TOPIC, Place
 from skipring.world.file import parse_world
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
-from tests.live import asking
-from tests.live.asking import TOPIC, Place
 
 __all__ = ["SUPERVISOR", "LiveProcesses", "faults", "numbered"]
 
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 120.0  # for what takes seconds: others use the machine too
-POLL_S = 0.05
-TAIL_LINES = 12
+SOURCES: Final = Path(__file__).resolve().parents[2]
+DEADLINE_S: Final = 120.0  # for what takes seconds: others use the machine too
+POLL_S: Final = 0.05
+TAIL_LINES: Final = 12
 
 
 class LiveProcesses(Processes):
     """A supervisor and nodes as processes of the command line, inside its block."""
 
-    def __init__(self, directory: Path, *, tick_s: float = 0.5, has_metrics: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tick_s: float = 0.5,
+        has_metrics: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         metrics = ("--metrics", ANY_PORT) if has_metrics else ()
-        # The processes run the code of this tree, and programs of the tests find the tests.
-        environment = {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-        super().__init__(directory, ("--tick", f"{tick_s}", *metrics), environment=environment)
+        told = dict(environment or {})
+        paths = [path for path in (told.get("PYTHONPATH"), str(SOURCES)) if path]
+        told["PYTHONPATH"] = os.pathsep.join(paths)  # the processes run the code of this tree
+        super().__init__(directory, ("--tick", f"{tick_s}", *metrics), environment=told)
 
     def __exit__(
         self,
@@ -57,10 +65,12 @@ class LiveProcesses(Processes):
         self.fork_supervisor()
         self._await_listening(SUPERVISOR)
 
-    def start(self, *names: str, supervisor: str | None = None) -> None:
+    def start(
+        self, *names: str, supervisor: str | None = None, options: Sequence[str] = ()
+    ) -> None:
         """Start nodes that become members of the topic; returns once all listen."""
         for name in names:
-            self.fork_node(name, TOPIC, supervisor)
+            self.fork_node(name, TOPIC, supervisor, options)
         self._await_listening(*names)
 
     def run(self, name: str, *words: str) -> None:
@@ -135,7 +145,7 @@ class LiveProcesses(Processes):
     def ticks(self, name: str) -> int:
         """How many ticks a process has had."""
         address = self.events(name, "metrics")[-1]["address"]
-        return int(asking.metric(address, "skipring_ticks_total"))
+        return int(requests.metric(address, "skipring_ticks_total"))
 
     def _tails(self) -> str:
         """The last lines that each process has logged."""
@@ -149,23 +159,25 @@ class LiveProcesses(Processes):
 
     def world(self) -> Snapshot:
         """The state of the topic, asked for as ``skipring ring --json`` does."""
-        return asking.look(self.running[SUPERVISOR].address)
+        return requests.look(self.running[SUPERVISOR].address)
 
     def world_by_command(self) -> Snapshot:
         """The state of the topic, from ``skipring ring --json`` itself."""
         whom = ["--supervisor", self.running[SUPERVISOR].address]
         command = [sys.executable, "-m", "skipring", "ring", TOPIC, "--json", *whom]
-        done = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False)
+        done = subprocess.run(  # noqa: S603  (our own command)
+            command, capture_output=True, timeout=DEADLINE_S, check=False
+        )
         assert done.returncode == 0, done.stderr.decode()
         return parse_world(done.stdout)
 
     def publish(self, name: str, *payloads: bytes) -> list[bytes]:
         """Publish through a node; the ids, once it has acknowledged them."""
-        return asking.publish_through(self.place(name), payloads)
+        return requests.publish_through(self.place(name), payloads)
 
     def stored(self, name: str) -> set[bytes]:
         """The ids of all that a node has."""
-        return asking.stored_at(self.place(name))
+        return requests.stored_at(self.place(name))
 
     def until_legitimate(
         self, look: Callable[[], Snapshot] | None = None, *, with_publications: bool = True

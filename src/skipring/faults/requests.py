@@ -12,7 +12,7 @@ from random import Random
 from threading import Event, Thread
 from time import time_ns
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from skipring.core.publications import Publication
 from skipring.runtime.inspector import Contents, inspector_of
@@ -20,11 +20,13 @@ from skipring.runtime.outsider import Outsider
 from skipring.wire.runtime_messages import ListPublications, PublicationPage, Publish, Published
 from skipring.world.snapshot import Snapshot
 
-TOPIC = "news"
-PATIENCE_S = 0.4  # the dead do not answer; one that is only slow is asked again at the next look
-ANSWER_S = 30.0  # for what must be answered, on a machine that does other things too
-NOBODY = "127.0.0.1:1"  # nobody listens there
-END = (1 << 40) - 1  # above every offset
+TOPIC: Final = "news"
+PATIENCE_S: Final = (
+    0.4  # the dead do not answer; one that is only slow is asked again at the next look
+)
+ANSWER_S: Final = 30.0  # for what must be answered, on a machine that does other things too
+NOBODY: Final = "127.0.0.1:1"  # nobody listens there
+END: Final = (1 << 40) - 1  # above every offset
 
 Place = tuple[str, str]  # a node and where it listens
 _seqs = count()
