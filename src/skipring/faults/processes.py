@@ -209,7 +209,11 @@ class LiveProcesses(Processes):
         deadline = time.monotonic() + DEADLINE_S
         while not holds():
             assert time.monotonic() < deadline, f"not in {DEADLINE_S:.0f} s: {why()}"
-            time.sleep(POLL_S)
+            self.pass_time()
+
+    def pass_time(self) -> None:
+        """Wait a moment between two looks."""
+        time.sleep(POLL_S)
 
 
 def faults(seen: Snapshot, nodes: list[str], *, with_publications: bool = True) -> list[str]:

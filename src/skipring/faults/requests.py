@@ -14,6 +14,8 @@ from time import time_ns
 from types import TracebackType
 from typing import Final, Self
 
+from msgspec.structs import replace
+
 from skipring.core.publications import Publication
 from skipring.runtime.inspector import Contents, inspector_of
 from skipring.runtime.outsider import Outsider
@@ -64,12 +66,28 @@ def stored_at(place: Place) -> set[bytes]:
     return asyncio.run(scene())
 
 
-async def _listed(outsider: Outsider, place: Place) -> AsyncIterator[Publication]:
+def payloads_at(place: Place) -> list[bytes]:
+    """The payloads of all that a member has, in its order; each is what its id stands for."""
+
+    async def scene() -> list[bytes]:
+        async with stranger() as outsider:
+            found = [each async for each in _listed(outsider, place, payloads=True)]
+        for each in found:
+            bare = replace(each, id=b"")
+            assert bare.settled(TOPIC).id == each.id, f"{place[0]} has {each} under a wrong id"
+        return [each.payload or b"" for each in found]
+
+    return asyncio.run(scene())
+
+
+async def _listed(
+    outsider: Outsider, place: Place, *, payloads: bool = False
+) -> AsyncIterator[Publication]:
     name, address = place
     outsider.book.hear({name: address})
     start: int | None = 0
     while start is not None:
-        question = partial(ListPublications, start=start, end=END, payloads=False)
+        question = partial(ListPublications, start=start, end=END, payloads=payloads)
         page = await outsider.ask(TOPIC, name, question, PublicationPage, ANSWER_S)
         assert isinstance(page, PublicationPage), f"{name} says {page}"
         for each in page.publications:

@@ -1,0 +1,10 @@
+"""All rows of the fault matrix, in the order of the table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from skipring.faults import crash_rows
+from skipring.faults.row import Row
+
+ROWS: Final[tuple[Row, ...]] = (*crash_rows.ROWS,)
