@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from skipring.faults import crash_rows
+from skipring.faults import crash_rows, disk_rows
 from skipring.faults.row import Row
 
-ROWS: Final[tuple[Row, ...]] = (*crash_rows.ROWS,)
+ROWS: Final[tuple[Row, ...]] = (
+    *crash_rows.ROWS,
+    *disk_rows.ROWS,
+)

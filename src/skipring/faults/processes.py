@@ -63,7 +63,7 @@ class LiveProcesses(Processes):
     def start_supervisor(self) -> None:
         """Start a supervisor that keeps its database, at a free port."""
         self.fork_supervisor()
-        self._await_listening(SUPERVISOR)
+        self.until_listening(SUPERVISOR)
 
     def start(
         self, *names: str, supervisor: str | None = None, options: Sequence[str] = ()
@@ -71,7 +71,7 @@ class LiveProcesses(Processes):
         """Start nodes that become members of the topic; returns once all listen."""
         for name in names:
             self.fork_node(name, TOPIC, supervisor, options)
-        self._await_listening(*names)
+        self.until_listening(*names)
 
     def run(self, name: str, *words: str) -> None:
         """Start any other command, or a program of Python, that runs until it is killed."""
@@ -88,7 +88,7 @@ class LiveProcesses(Processes):
         """Start processes that were killed as they were, with their data, under their names."""
         for name in names:
             self.fork_again(name)
-        self._await_listening(*names)
+        self.until_listening(*names)
 
     def delete_data(self, name: str) -> None:
         """Lose the disk of a process that was killed."""
@@ -120,7 +120,9 @@ class LiveProcesses(Processes):
         assert status is not None
         return status
 
-    def _await_listening(self, *names: str) -> None:
+    def until_listening(self, *names: str) -> None:
+        """Wait until processes have printed where they listen."""
+
         def silent() -> list[str]:
             return [name for name in names if not self.is_listening(name)]
 
