@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shutil import rmtree
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Final
 
 from skipring.core.peers import SUPERVISOR
@@ -29,6 +29,11 @@ SOURCES: Final = Path(__file__).resolve().parents[2]
 DEADLINE_S: Final = 120.0  # for what takes seconds: others use the machine too
 POLL_S: Final = 0.05
 TAIL_LINES: Final = 12
+
+
+def program_path(package: ModuleType, name: str) -> str:
+    """Return the file of a program, which is run with ``LiveProcesses.run``."""
+    return str(Path(str(package.__file__)).with_name(f"{name}.py"))
 
 
 class LiveProcesses(Processes):
@@ -83,6 +88,13 @@ class LiveProcesses(Processes):
             self.send_signal(name, signal.SIGKILL)
         for name in names:
             assert self.exit_status(name) == -signal.SIGKILL
+
+    def stop(self, *names: str) -> None:
+        """Ask processes to stop (SIGTERM); returns once they have ended."""
+        for name in names:
+            self.send_signal(name, signal.SIGTERM)
+        for name in names:
+            self.exit_status(name)
 
     def restart(self, *names: str) -> None:
         """Start processes that were killed as they were, with their data, under their names."""

@@ -80,6 +80,17 @@ def payloads_at(place: Place) -> list[bytes]:
     return asyncio.run(scene())
 
 
+def numbers_at(place: Place, publisher: str) -> list[int]:
+    """Return the sequence numbers of all publications of a publisher that a member has."""
+
+    async def scene() -> list[int]:
+        async with stranger() as outsider:
+            found = [each async for each in _listed(outsider, place)]
+        return [each.seq for each in found if each.publisher == publisher]
+
+    return asyncio.run(scene())
+
+
 async def _listed(
     outsider: Outsider, place: Place, *, payloads: bool = False
 ) -> AsyncIterator[Publication]:

@@ -147,6 +147,10 @@ class FaultRing(LiveProcesses):
         """Return the payloads that a reader has printed, in order."""
         return [_payload(json.loads(line)) for line in self.lines(reader)]
 
+    def numbers(self, name: NodeId, publisher: NodeId) -> list[int]:
+        """Return the sequence numbers of a publisher that a node holds."""
+        return requests.numbers_at(self.place(name), publisher)
+
     def conclude(self) -> Judgement:
         """Wait for a healthy ring and for the reader; judge."""
         self.heal()
