@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from skipring.faults import crash_rows, disk_rows, stop_rows, time_rows
+from skipring.faults import crash_rows, disk_rows, network_rows, stop_rows, time_rows
 from skipring.faults.row import Row
 
 ROWS: Final[tuple[Row, ...]] = (
@@ -12,4 +12,5 @@ ROWS: Final[tuple[Row, ...]] = (
     *stop_rows.ROWS,
     *disk_rows.ROWS,
     *time_rows.ROWS,
+    *network_rows.ROWS,
 )

@@ -46,12 +46,14 @@ class LiveProcesses(Processes):
         tick_s: float = 0.5,
         has_metrics: bool = False,
         environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         metrics = ("--metrics", ANY_PORT) if has_metrics else ()
         told = dict(environment or {})
         paths = [path for path in (told.get("PYTHONPATH"), str(SOURCES)) if path]
         told["PYTHONPATH"] = os.pathsep.join(paths)  # the processes run the code of this tree
-        super().__init__(directory, ("--tick", f"{tick_s}", *metrics), environment=told)
+        options = ("--tick", f"{tick_s}", *metrics, *options)
+        super().__init__(directory, options, environment=told)
 
     def __exit__(
         self,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from enum import Enum
-from typing import Final
+from threading import Thread
+from types import TracebackType
+from typing import Final, Self
 
 from skipring.core.peers import NodeId
 from skipring.wire.framing import FrameReader
@@ -135,6 +137,8 @@ class Proxy:
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         caller, said = await _first_words(reader)
+        if not self.target:
+            raise ConnectionRefusedError("the process has not printed its address yet")
         host, _, port = self.target.rpartition(":")
         back, forth = await asyncio.open_connection(host, int(port))
         line = _Line(caller, self._name, writer, forth)
@@ -167,3 +171,54 @@ async def _first_words(reader: asyncio.StreamReader) -> tuple[NodeId, bytes]:
         if found := frames.feed(chunk):
             return check_greeting(found[0]).node, said
     raise ConnectionResetError("closed before the greeting")
+
+
+class ProxiedNetwork:
+    """Proxies of several processes, in a thread of their own, inside its block."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="proxies")
+        self._network = Network()
+        self._proxies: dict[NodeId, Proxy] = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for proxy in self._proxies.values():
+            self._call(proxy.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, coroutine: Coroutine[None, None, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def listen(self, name: NodeId) -> Address:
+        """Put a proxy before a process that is not started yet; return its address."""
+        proxy = self._proxies[name] = Proxy(self._network, name)
+        self._call(proxy.start())
+        return proxy.address
+
+    def lead(self, name: NodeId, address: Address) -> None:
+        """Let the proxy of a process dial the address at which it listens."""
+        self._proxies[name].target = address
+
+    def cut(self, is_cut: IsCut, kind: Cut) -> None:
+        """Let nothing pass from some senders to some receivers."""
+        self._call(self._run(lambda: self._network.cut(is_cut, kind)))
+
+    def heal(self) -> None:
+        """Let everything pass."""
+        self._call(self._run(self._network.heal))
+
+    @staticmethod
+    async def _run(call: Callable[[], None]) -> None:
+        call()

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
@@ -40,9 +40,11 @@ class FaultRing(LiveProcesses):
         *,
         tick_s: float = TICK_S,
         environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
-        super().__init__(directory, tick_s=tick_s, has_metrics=True, environment=environment)
-        self.tick_s = tick_s
+        super().__init__(
+            directory, tick_s=tick_s, has_metrics=True, environment=environment, options=options
+        )
         self.ledger = Ledger()
         self.healing_s = 0.0
         self.pause_s = 0.0
@@ -196,13 +198,14 @@ class Trial:
         *names: NodeId,
         tick_s: float = TICK_S,
         environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
         before: Callable[[FaultRing], None] | None = None,
     ) -> Iterator[FaultRing]:
         """Form a ring; judge it at the end of the block, unless that has failed."""
         self._rings += 1
         directory = self.directory / f"ring{self._rings}"
         directory.mkdir(parents=True)
-        with FaultRing(directory, tick_s=tick_s, environment=environment) as ring:
+        with FaultRing(directory, tick_s=tick_s, environment=environment, options=options) as ring:
             try:
                 if before is not None:
                     before(ring)
