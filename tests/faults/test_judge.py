@@ -50,6 +50,12 @@ def test_payload_that_several_holders_lack_counts_once() -> None:
     assert found.reasons == ("a lacks '2', '3'", "b lacks '3'")
 
 
+def test_payload_of_a_stranger_is_neither_duplicated_nor_invented() -> None:
+    made = ledger([b"1"], [])
+    made.tolerate(b"strange")
+    assert judge(made, {"a": [b"1", b"strange", b"strange"], "b": [b"1"]}) == Judgement()
+
+
 def test_judgement_without_holders_or_publications_is_empty() -> None:
     assert judge(BOOKS, {}) == judge(Ledger(), {"a": []}) == Judgement()
 

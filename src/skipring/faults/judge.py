@@ -24,10 +24,16 @@ class Ledger:
     def __init__(self) -> None:
         self.tried: set[bytes] = set()
         self.acknowledged: set[bytes] = set()
+        self.foreign: set[bytes] = set()  # of strangers, who may publish a payload twice
 
     def attempt(self, payload: bytes) -> None:
         """Record an attempt, before the request is sent."""
         self.tried.add(payload)
+
+    def tolerate(self, payload: bytes) -> None:
+        """Record a payload of a stranger: it may occur any number of times."""
+        self.tried.add(payload)
+        self.foreign.add(payload)
 
     def acknowledge(self, payload: bytes) -> None:
         """Record an acknowledgement."""
@@ -70,7 +76,11 @@ def judge(ledger: Ledger, holders: Mapping[str, Sequence[bytes]]) -> Judgement:
         counts = Counter(held)
         found = {
             "lacks": ledger.acknowledged - counts.keys(),
-            "has more than once": {payload for payload, count in counts.items() if count > 1},
+            "has more than once": {
+                payload
+                for payload, count in counts.items()
+                if count > 1 and payload not in ledger.foreign
+            },
             "has, although no one published it,": counts.keys() - ledger.tried,
         }
         for total, (what, payloads) in zip(

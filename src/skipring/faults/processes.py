@@ -220,11 +220,16 @@ class LiveProcesses(Processes):
         """Wait until a process has printed so many lines; it must not end before."""
         self.until(lambda: self.has_printed(name, count), lambda: f"{name} is silent")
 
-    def until(self, holds: Callable[[], bool], why: Callable[[], str] = str) -> None:
+    def until(
+        self,
+        holds: Callable[[], bool],
+        why: Callable[[], str] = str,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
         """Wait for a condition, with a deadline."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + deadline_s
         while not holds():
-            assert time.monotonic() < deadline, f"not in {DEADLINE_S:.0f} s: {why()}"
+            assert time.monotonic() < deadline, f"not in {deadline_s:.0f} s: {why()}"
             self.pass_time()
 
     def pass_time(self) -> None:

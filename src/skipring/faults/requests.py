@@ -19,7 +19,14 @@ from msgspec.structs import replace
 from skipring.core.publications import Publication
 from skipring.runtime.inspector import Contents, inspector_of
 from skipring.runtime.outsider import Outsider
-from skipring.wire.runtime_messages import ListPublications, PublicationPage, Publish, Published
+from skipring.wire.runtime_messages import (
+    ListPublications,
+    PublicationPage,
+    Publish,
+    Published,
+    Survey,
+    Surveyed,
+)
 from skipring.world.snapshot import Snapshot
 
 TOPIC: Final = "news"
@@ -76,6 +83,21 @@ def payloads_at(place: Place) -> list[bytes]:
             bare = replace(each, id=b"")
             assert bare.settled(TOPIC).id == each.id, f"{place[0]} has {each} under a wrong id"
         return [each.payload or b"" for each in found]
+
+    return asyncio.run(scene())
+
+
+def surveyed(place: Place) -> Surveyed:
+    """Return the store of a member and how much is in it."""
+    name, address = place
+
+    async def scene() -> Surveyed:
+        async with stranger() as outsider:
+            outsider.book.hear({name: address})
+            question = partial(Survey, bits=None, offset=None)
+            answer = await outsider.ask(TOPIC, name, question, Surveyed, ANSWER_S)
+        assert isinstance(answer, Surveyed), f"{name} says {answer}"
+        return answer
 
     return asyncio.run(scene())
 

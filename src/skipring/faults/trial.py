@@ -149,6 +149,10 @@ class FaultRing(LiveProcesses):
         """Return the payloads that a reader has printed, in order."""
         return [_payload(json.loads(line)) for line in self.lines(reader)]
 
+    def payloads(self, name: NodeId) -> list[bytes]:
+        """Return the payloads that a node holds."""
+        return requests.payloads_at(self.place(name))
+
     def numbers(self, name: NodeId, publisher: NodeId) -> list[int]:
         """Return the sequence numbers of a publisher that a node holds."""
         return requests.numbers_at(self.place(name), publisher)
@@ -160,7 +164,7 @@ class FaultRing(LiveProcesses):
 
     def judged(self) -> Judgement:
         """Judge what the running nodes hold and what the reader got."""
-        holders = {name: requests.payloads_at(self.place(name)) for name in self.nodes}
+        holders = {name: self.payloads(name) for name in self.nodes}
         if READER in self.running:
             self._await_reader()
             holders[READER] = self.delivered()
