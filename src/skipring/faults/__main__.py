@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from time import monotonic
-from typing import Final
 
 import click
 
@@ -13,14 +12,13 @@ from skipring.faults.catalog import ROWS
 from skipring.faults.report import line, page
 from skipring.faults.row import Outcome, Row, run_row
 
-NAMES: Final = {row.name: row for row in ROWS}
-
 
 def _chosen(names: tuple[str, ...], *, is_short: bool) -> list[Row]:
-    unknown = [name for name in names if name not in NAMES]
+    known = {row.name: row for row in ROWS}
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise click.UsageError(f"no row is called {unknown[0]}; --list prints the names")
-    rows = [NAMES[name] for name in names] if names else list(ROWS)
+    rows = [known[name] for name in names] if names else list(ROWS)
     return [row for row in rows if row.short or not is_short]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from threading import Event, Thread
 from types import TracebackType
@@ -24,12 +23,16 @@ class Load:
     """Publishes through the members in turn, in a thread, inside its block."""
 
     def __init__(
-        self, places: Callable[[], list[Place]], ledger: Ledger, run: str, *, size: int = 0
+        self,
+        places: Callable[[], list[Place]],
+        ledger: Ledger,
+        run: str,
+        pause_s: float = PAUSE_S,
     ) -> None:
         self._places = places
         self._ledger = ledger
         self._run = run
-        self._size = size
+        self._pause_s = pause_s  # of each writer, after a publication
         self._made = 0
         self._is_over = Event()
         self._error: BaseException | None = None
@@ -64,10 +67,10 @@ class Load:
     async def _write(self, outsider: Outsider) -> None:
         while not self._is_over.is_set():
             self._made += 1
-            payload = f"{self._run}.{self._made}".encode().ljust(self._size, b".")
+            payload = f"{self._run}.{self._made}".encode()
             await publish_tolerantly(outsider, self._places(), payload, self._ledger, self._made)
             self.acknowledged = len(self._ledger.acknowledged)
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(self._pause_s)
 
 
 async def publish_tolerantly(
@@ -100,6 +103,4 @@ def publish_some(places: list[Place], payloads: list[bytes], ledger: Ledger) -> 
             )
         return sum(done)
 
-    with suppress(asyncio.CancelledError):
-        return asyncio.run(scene())
-    return 0
+    return asyncio.run(scene())

@@ -20,6 +20,7 @@ from skipring.faults.trial import FaultRing, Trial
 READER: Final = program_path(programs, "reader")
 SPARK_READER: Final = program_path(programs, "spark_reader")
 REFUSED: Final = "refused "
+CURSOR: Final = "cursor "
 REFUSED_STATUS: Final = 3
 HALF: Final = 100
 LOCAL: Final = 20
@@ -62,10 +63,9 @@ class JoinedReader:
 
     def collect(self, process: str) -> None:
         """Take what the program has printed."""
-        for line in self._ring.lines(process):
-            payload, _, cursor = line.partition(" ")
-            self.got.append(bytes.fromhex(payload))
-            self.cursor = cursor
+        *payloads, last = self._ring.lines(process)
+        self.got += map(bytes.fromhex, payloads)
+        self.cursor = last.removeprefix(CURSOR)
 
 
 def restored_cursor(trial: Trial) -> None:
@@ -121,23 +121,23 @@ def restored_offset(trial: Trial) -> None:
             place = trial.directory / f"spark{number}"
             ring.publish_some(HALF)
             ring.heal()
-            assert len(_drained(ring, place, 1) or ()) == HALF
+            read = _drained(ring, place, 1) or []
+            assert len(read) == HALF, f"Spark has read {len(read)} of {HALF}"
             stores = {surveyed(ring.place(each)).store: each for each in ring.nodes}
-            source = stores[_store_of(place / "checkpoint")]
-            ring.stop(source)
-            data = ring.data(source)
-            shutil.copytree(data, beside(data, ".backup"))
-            ring.restart(source)
+            for each in stores.values():  # the query may change to another store
+                ring.stop(each)
+                shutil.copytree(ring.data(each), beside(ring.data(each), ".backup"))
+                ring.restart(each)
             ring.heal()
             ring.publish_some(HALF)
             ring.heal()
-            assert len(_drained(ring, place, 2) or ()) == 2 * HALF
+            read = _drained(ring, place, 2) or []
+            assert len(read) == 2 * HALF, f"Spark has read {len(read)} of {2 * HALF}"
             source = stores[_store_of(place / "checkpoint")]
             ring.stop(source)
             ring.ended.pop(source)
             _restore_in_another_order(ring, source)
-            ring.ended.pop(source)
-            ring.start(source)
+            ring.restart(source)
             ring.heal()
             got = _drained(ring, place, 3)
             if got is not None:
@@ -154,6 +154,7 @@ def _drained(ring: FaultRing, place: Path, run: int) -> list[bytes] | None:
     lines = ring.lines(name)
     assert lines, ring.last_words(name)
     if lines[-1].startswith(REFUSED):
+        assert "restored" in lines[-1], f"the query failed for another reason: {lines[-1]}"
         return None
     assert lines[-1] == "end", lines[-1]
     return [bytes.fromhex(line) for line in lines[:-1]]

@@ -16,7 +16,7 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import UnreachableError
 from skipring.faults import requests
 from skipring.faults.judge import Judgement, Ledger, judge
-from skipring.faults.load import Load, publish_some
+from skipring.faults.load import PAUSE_S, Load, publish_some
 from skipring.faults.processes import LiveProcesses
 from skipring.faults.requests import PATIENCE_S, TOPIC, Place
 from skipring.runtime.diagnosis import Diagnosis, wait_healthy
@@ -70,10 +70,11 @@ class FaultRing(LiveProcesses):
         """Return the nodes that run, with their addresses."""
         return [self.place(name) for name in self.nodes if self.running[name].address]
 
-    def load(self, size: int = 0) -> Load:
-        """Return publishers that run inside their block."""
+    def load(self, *names: NodeId, pause_s: float = PAUSE_S) -> Load:
+        """Return publishers that run inside their block; through all nodes if none is named."""
         self._loads += 1
-        return Load(self.places, self.ledger, f"load{self._loads}", size=size)
+        places = self.places if not names else lambda: [self.place(name) for name in names]
+        return Load(places, self.ledger, f"load{self._loads}", pause_s)
 
     def publish_some(self, count: int, *names: NodeId) -> int:
         """Publish through nodes, all if none is named; return how many were acknowledged."""

@@ -1,4 +1,4 @@
-"""A reader that joins: prints each payload with the cursor behind it, until it is stopped.
+"""A reader that joins: prints payloads until it is stopped, and then the cursor behind them.
 
 Words: ``--data DIR URL NAME START``; START is "all" or a cursor. Payloads are printed in hex. If
 the cursor is refused, it prints the reason and ends with exit status 3.
@@ -38,7 +38,8 @@ async def main(directory: str, url: str, name: str, start: str) -> None:
             while not stop.is_set():
                 publication = await topic.read(timeout=0.1)
                 if publication is not None:
-                    print_now(f"{publication.payload.hex()} {topic.cursor()}")
+                    print_now(publication.payload.hex())
+    print_now(f"cursor {topic.cursor()}")  # all that was read is on the disk by now
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def main(supervisor: str, table: str, checkpoint: str) -> None:
         .option("subscribe", "news")
         .option("startingOffsets", "earliest")
         .load()
-        .select("payload")
+        .select("value")
         .writeStream.format("parquet")
         .option("path", table)
         .option("checkpointLocation", checkpoint)
@@ -44,7 +44,7 @@ def main(supervisor: str, table: str, checkpoint: str) -> None:
         print_now(f"{REFUSED} {' '.join(str(error).split())}")
         sys.exit(REFUSED_STATUS)
     for row in spark.read.parquet(table).collect():
-        print_now(bytes(row.payload).hex())
+        print_now(bytes(row.value).hex())
     print_now("end")
     session.stop(spark)
 
