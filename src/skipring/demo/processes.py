@@ -121,9 +121,9 @@ class Processes:
 
     # -- starting and ending -------------------------------------------------------------------
 
-    def fork_supervisor(self) -> None:
+    def fork_supervisor(self, options: Sequence[str] = ()) -> None:
         """Start a supervisor that keeps its database, at a free port."""
-        self.fork(SUPERVISOR, [SUPERVISOR, *self._place(SUPERVISOR)])
+        self.fork(SUPERVISOR, [SUPERVISOR, *self._place(SUPERVISOR), *options])
 
     def fork_node(
         self,

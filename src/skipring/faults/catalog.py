@@ -10,6 +10,7 @@ from skipring.faults import (
     network_rows,
     peer_rows,
     position_rows,
+    secure_rows,
     stop_rows,
     time_rows,
 )
@@ -23,4 +24,5 @@ ROWS: Final[tuple[Row, ...]] = (
     *time_rows.ROWS,
     *network_rows.ROWS,
     *peer_rows.ROWS,
+    *secure_rows.ROWS,
 )

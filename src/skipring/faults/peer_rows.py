@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
 from threading import Event, Thread
-from time import monotonic
 from typing import Final
 
 from msgspec.msgpack import encode as pack
 
 from skipring.bench.memory import MIB, resident_bytes_of
 from skipring.core.messages import PublishNew, Subscribe
-from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.peers import SUPERVISOR
 from skipring.core.publications import Publication
 from skipring.faults.frames import (
     bursts,
@@ -49,8 +48,6 @@ FORGED: Final = 10_000
 IDLE: Final = 4_200
 HALF_FRAMES: Final = 400
 HALF_FRAME_BYTES: Final = 1 << 20
-FLOOD_PER_S: Final = 3_000
-JOIN_S_MAX: Final = 5.0
 TOPICS: Final = 12_000
 GHOSTS: Final = 200
 DIALS_MAX: Final = 20  # Guess: an address that is not proven is dialled some times.
@@ -243,54 +240,6 @@ def half_frames(trial: Trial) -> None:
                 growth = resident_bytes_of(pid) - before
                 assert growth <= GROWTH_BYTES_MAX, f"a holds {growth / MIB:.0f} MiB"
                 ring.publish_some(10, "a")
-
-
-def handshakes(trial: Trial) -> None:
-    """Open 3,000 connections a second from one address; a node joins from another."""
-    with trial.ring() as ring:
-        for number in range(trial.repeats):
-            name = f"late{number}"
-            with _flood(ring.running[SUPERVISOR].address):
-                begun = monotonic()
-                ring.start(name)
-                ring.until(lambda: _has_joined(ring, name))  # noqa: B023
-                seconds = monotonic() - begun
-            assert seconds <= JOIN_S_MAX, f"the join took {seconds:.1f} s"
-
-
-def _has_joined(ring: FaultRing, name: NodeId) -> bool:
-    return any(node == name for _, node in ring.world().supervisor.database)
-
-
-@contextmanager
-def _flood(address: Address) -> Iterator[None]:
-    """Open and close connections from 127.0.9.9, in a thread."""
-    is_over = Event()
-    host, _, port = address.rpartition(":")
-
-    def run() -> None:
-        begun, made = monotonic(), 0
-        while not is_over.is_set():
-            if made > FLOOD_PER_S * (monotonic() - begun):
-                is_over.wait(0.001)
-                continue
-            made += 1
-            with socket.socket() as one:
-                one.settimeout(1.0)
-                try:
-                    one.bind(("127.0.9.9", 0))
-                    one.connect((host, int(port)))
-                    one.send(b"\0\0")
-                except OSError:
-                    continue
-
-    thread = Thread(target=run, name="flood")
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def half_requests(trial: Trial) -> None:
@@ -504,13 +453,6 @@ ROWS: Final = (
         method="opened at a node; RSS grows by 64 MiB at most",
         run=half_frames,
         repeats=1,
-    ),
-    Row(
-        name="handshakes",
-        fault="3,000 handshakes a second from one address (P5)",
-        method="a node joins from another address within 5 s",
-        run=handshakes,
-        repeats=2,
     ),
     Row(
         name="half-requests",

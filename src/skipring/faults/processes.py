@@ -67,9 +67,9 @@ class LiveProcesses(Processes):
 
     # -- starting and ending -------------------------------------------------------------------
 
-    def start_supervisor(self) -> None:
+    def start_supervisor(self, options: Sequence[str] = ()) -> None:
         """Start a supervisor that keeps its database, at a free port."""
-        self.fork_supervisor()
+        self.fork_supervisor(options)
         self.until_listening(SUPERVISOR)
 
     def start(

@@ -19,6 +19,10 @@ END_S_MAX: Final = 3.0  # as tests/live/test_stopping.py
 DRAINED_S_MAX: Final = 40.0  # the default drain of 30 s, and some seconds
 READY_S: Final = 60.0
 PUBLISHER: Final = program_path(programs, "publisher")
+SLOW_SOURCE: Final = program_path(programs, "slow_source")
+SLOW: Final = "slow"
+SLOW_HISTORY: Final = 8_000
+SLOW_S_MAX: Final = 60.0  # 240 ticks; at the pace of the slow one it takes 4,000 s
 ROLLED: Final = 20_000
 ROLLED_BYTES: Final = 1024
 EXITS: Final = 12
@@ -91,6 +95,27 @@ def _is_ready(ring: FaultRing, name: str) -> bool:
         return False
 
 
+def slow_source(trial: Trial) -> None:
+    """Let one of two neighbours hand over a publication every two ticks; a newcomer gets all."""
+    for _ in range(trial.repeats):
+        payloads: list[bytes] = []
+
+        def before(ring: FaultRing) -> None:
+            for name in (HOLDER, SLOW):
+                payloads[:] = fill_history(ring.data(name), SLOW_HISTORY)  # noqa: B023
+            ring.ledger.acknowledge_all(payloads)  # noqa: B023
+
+        with trial.ring(HOLDER, before=before) as ring:
+            ring.start_member(SLOW, SLOW_SOURCE)
+            ring.heal()
+            ring.start("newcomer")
+            ring.until(
+                lambda: len(ring.stored("newcomer")) == SLOW_HISTORY,
+                lambda: f"the newcomer has {len(ring.stored('newcomer'))} of {SLOW_HISTORY}",
+                SLOW_S_MAX,
+            )
+
+
 # -- publishing --------------------------------------------------------------------------------
 
 
@@ -103,6 +128,18 @@ def publish_and_exit(trial: Trial) -> None:
                 run_publisher(ring, name, place, EXITS)
                 assert ring.exit_status(name) == 0, ring.last_words(name)
                 record_publisher(ring, name)
+
+
+def replicated(trial: Trial) -> None:
+    """Publish with two replicas, then kill the publisher and delete its disk."""
+    with trial.ring(*NAMES[:3]) as ring:
+        for number in range(trial.repeats):
+            name = f"replicated{number}"
+            run_publisher(ring, name, str(ring.data(name)), 0, replicas=2)
+            ring.until_printed(name, 40)
+            ring.kill(name)
+            ring.delete_data(name)
+            record_publisher(ring, name)
 
 
 def kill_publisher(trial: Trial) -> None:
@@ -133,11 +170,17 @@ def publish_unnamed(trial: Trial) -> None:
 
 
 def run_publisher(
-    ring: FaultRing, name: str, place: str, count: int, called: str | None = None
+    ring: FaultRing,
+    name: str,
+    place: str,
+    count: int,
+    called: str | None = None,
+    replicas: int = 0,
 ) -> None:
     """Start a program that joins and publishes."""
     url = f"skipring://{ring.running[SUPERVISOR].address}"
-    ring.run(name, PUBLISHER, "--data", place, url, called or name, name, str(count))
+    words = ("--data", place, url, called or name, name, str(count), str(replicas))
+    ring.run(name, PUBLISHER, *words)
 
 
 def record_publisher(ring: FaultRing, name: str, *, is_acknowledged: bool = True) -> None:
@@ -178,6 +221,20 @@ ROWS: Final = (
         method="12 publications in memory, 12 with a disk that is not started again",
         run=publish_and_exit,
         repeats=5,
+    ),
+    Row(
+        name="replicas",
+        fault="a publisher with two replicas loses its disk (D3)",
+        method="publish(replicas=2), SIGKILL, its directory is deleted",
+        run=replicated,
+        repeats=5,
+    ),
+    Row(
+        name="slow-source",
+        fault="a neighbour hands its history over by one publication every two ticks (P6)",
+        method="a newcomer with that and another neighbour has all 8,000 within 60 s",
+        run=slow_source,
+        repeats=1,
     ),
     Row(
         name="kill-publisher",

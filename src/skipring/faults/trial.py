@@ -60,6 +60,14 @@ class FaultRing(LiveProcesses):
         self.heal()
         self.healing_s = 0.0
 
+    def start_member(self, name: NodeId, program: str) -> None:
+        """Start a program that takes the words of a node, and joins as one."""
+        whom = ("--supervisor", self.running[SUPERVISOR].address, "--topic", TOPIC)
+        words = ("node", *whom, "--name", name, *self._place(name))
+        self.run(name, program, *words)
+        self.until_listening(name)
+        self.members_beside += 1
+
     def start_reader(self) -> None:
         """Start a reader that is no member."""
         self.run(READER, "sub", TOPIC, "--supervisor", self.running[SUPERVISOR].address)
