@@ -51,7 +51,7 @@ def ring(n: int = 0) -> Iterator[Cluster]:
 
 
 def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
-    return skipring.blocking.connect(cluster.url, tick_s=TICK_S, data_dir=data_dir)
+    return skipring.blocking.connect(cluster.url, tick_s=TICK_S, data_dir=data_dir, drain_s=0)
 
 
 @contextmanager
@@ -269,7 +269,7 @@ def test_errors_keep_their_type(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_a_timeout_says_what_is_missing() -> None:
     with (
-        skipring.blocking.connect(NOBODY, tick_s=TICK_S) as node,
+        skipring.blocking.connect(NOBODY, tick_s=TICK_S, drain_s=0) as node,
         node.subscribe("orders") as orders,
         pytest.raises(TimeoutError, match=r"supervisor at|nothing listens at"),
     ):
@@ -396,7 +396,7 @@ def test_a_call_that_the_dying_thread_has_overlooked_is_told_all_the_same() -> N
 
 SCRIPT = """
 import sys, threading, skipring
-with skipring.blocking.connect(sys.argv[1], tick_s=0.05) as node:
+with skipring.blocking.connect(sys.argv[1], tick_s=0.05, drain_s=0) as node:
     with node.subscribe("orders") as orders:
         orders.publish(b"one")
         orders.synced(30)

@@ -127,7 +127,7 @@ def test_nothing_is_left_behind() -> None:
 
 
 def connected(cluster: Cluster) -> Connection:
-    return connect(cluster.url, tick_s=TICK_S)
+    return connect(cluster.url, tick_s=TICK_S, drain_s=0)
 
 
 def test_settle_waits_for_a_connection_that_is_a_member() -> None:

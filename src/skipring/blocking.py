@@ -21,6 +21,7 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError
 from skipring.runtime import client
 from skipring.runtime.reading import Cursor, Publication, Start
+from skipring.runtime.replication import REPLICAS_TIMEOUT_S
 from skipring.runtime.subscription import (
     LEAVE_S,
     READ_MANY,
@@ -59,9 +60,13 @@ class Connection:
         self._thread.start()
         return self
 
-    def close(self) -> None:
-        """Leave all topics and stop, within a bound; a second time does nothing."""
+    def close(self) -> int:
+        """Leave all topics and stop; return how many publications no other member has confirmed.
+
+        Within a bound; a second time does nothing.
+        """
         self._thread.stop()
+        return self._thread.unconfirmed
 
     def __enter__(self) -> Self:
         return self.open()
@@ -121,11 +126,22 @@ class Subscription:
         self.close()
 
     def publish(
-        self, payload: bytes, key: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        payload: bytes,
+        key: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        replicas: int = 0,
+        timeout: float = REPLICAS_TIMEOUT_S,
     ) -> bytes:
-        """Publish; return the id once it is stored here. Nobody else needs to be reachable."""
+        """Publish; return the id once it is stored here. Nobody else needs to be reachable.
+
+        With ``replicas`` return once so many other members have stored it durably.
+        ReplicationError states how many have, if that takes longer than ``timeout``.
+        """
         self._check_opened()
-        return self._thread.call(self._subscription.publish, payload, key, headers)
+        publish = self._subscription.publish
+        return self._thread.call(publish, payload, key, headers, replicas=replicas, timeout=timeout)
 
     def publish_many(self, records: Iterable[bytes | Record]) -> list[bytes]:
         """Publish payloads or records, in order; return their ids once they are stored here.
@@ -253,6 +269,7 @@ class _LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None  # while calls are taken
         self._serving: asyncio.Task[None] | None = None
         self._is_stopped = False
+        self.unconfirmed = 0  # publications that no other member had confirmed at the end
         self._calls: set[Future[Any]] = set()
         self._opened: Future[None] = Future()
         self._error: BaseException | None = None  # what the thread has ended with
@@ -305,9 +322,10 @@ class _LoopThread:
                 loop.call_soon_threadsafe(self._serving.cancel)
         if self._thread.ident is None:
             return
-        self._thread.join(CLOSE_S)
+        close_s = CLOSE_S + self._connection.drain_s
+        self._thread.join(close_s)
         if self._thread.is_alive():
-            raise SkipringError(f"the connection could not be closed within {CLOSE_S:g} s")
+            raise SkipringError(f"the connection could not be closed within {close_s:g} s")
         if isinstance(self._error, SkipringError):
             raise self._error
         if self._error is not None:
@@ -339,7 +357,10 @@ class _LoopThread:
             self._loop = asyncio.get_running_loop()
         async with self._connection:
             self._opened.set_result(None)
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.unconfirmed = await self._connection.close()
 
     def _end(self, error: BaseException | None) -> None:
         """Take no more calls; those that still wait are told."""

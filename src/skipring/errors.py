@@ -12,6 +12,7 @@ SkipringError
 ├── DataLossError           what a query was to read on from is not there any more
 ├── UnreachableError        no supervisor or member that could do it answers
 │   └── VolatileMembersError  members answer, and all of them store in memory only
+├── ReplicationError        fewer members than wanted have stored a publication
 └── WireError               bytes from a link, or meant for one, are not of the form we speak
     ├── FramingError        they are no frames
     ├── GreetingError       the first frame is no greeting, or one of another version
@@ -75,6 +76,22 @@ class UnreachableError(SkipringError):
 
 class VolatileMembersError(UnreachableError):
     """A durable publication was requested, and all members store in memory only."""
+
+
+class ReplicationError(SkipringError):
+    """Fewer other members than wanted have stored a publication; it is stored here.
+
+    ``id`` is that of the publication, ``confirmed`` the number of members that have stored it.
+    """
+
+    def __init__(self, message: str, *, id: bytes, confirmed: int) -> None:  # noqa: A002
+        super().__init__(message)
+        self.id = id
+        self.confirmed = confirmed
+
+
+class UnconfirmedWarning(UserWarning):
+    """Publications of a connection that is closed, and that no other member has confirmed."""
 
 
 class WireError(SkipringError):

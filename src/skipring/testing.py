@@ -226,8 +226,13 @@ class Cluster:
         await self._start(name)
 
     async def leave(self, name: NodeId, timeout: float = 30.0) -> bool:  # noqa: ASYNC109
-        """Let a node leave the topic and stop; True if the supervisor has let it go in time."""
-        is_let_go = await self.node(name).unsubscribe(self.topic, timeout)
+        """Let a node leave the topic and stop; True if the supervisor has let it go in time.
+
+        Before that it hands over what it holds to a member that remains.
+        """
+        node = self.node(name)
+        await node.drain(self.topic, timeout)
+        is_let_go = await node.unsubscribe(self.topic, timeout)
         self.kill(name)
         await self._killed[name]
         return is_let_go

@@ -177,3 +177,51 @@ def test_the_help_says_what_names_mean() -> None:
     words = " ".join(result.output.split())
     assert "called NAME lets its holder act as the node NAME, or as any node NAME.some" in words
     assert "supervisor, or supervisor.something, lets its holder act as a supervisor" in words
+
+
+# --- denied certificates ---------------------------------------------------------------
+
+
+def test_denied_certificates_are_listed_with_their_serial_numbers(here: Path) -> None:
+    printed("init")
+    rows = {row["name"]: row for row in printed("issue", "ann", "bob", "eve")}
+    assert {row["denied"] for row in printed("list")} == {False}
+    (first,) = printed("deny", "certs/bob.pem")
+    assert first == {
+        "serial": rows["bob"]["serial"],
+        "list": "certs/denied-serials.txt",
+        "is_new": True,
+    }
+    again, other = printed("deny", "certs/bob.pem", str(rows["eve"]["serial"]))
+    assert (again["is_new"], other["is_new"]) == (False, True)
+    listed = {row["name"]: row for row in printed("list")}
+    assert {name: row["serial"] for name, row in listed.items()} == {
+        name: row["serial"] for name, row in rows.items()
+    }
+    assert [name for name, row in listed.items() if row["denied"]] == ["bob", "eve"]
+
+
+def test_on_a_terminal_the_next_step_after_denying_is_told(tmp_path: Path) -> None:
+    assert ran("init", directory=tmp_path).returncode == 0
+    assert ran("issue", "ann", directory=tmp_path).returncode == 0
+    told = on_a_terminal("deny", "certs/ann.pem", directory=tmp_path)
+    assert "  ann, denied at " in told
+    assert "Next, copy certs/denied-serials.txt to the directory of ca.pem" in told
+    assert on_a_terminal("list", directory=tmp_path).endswith("  ann  denied\n")
+    assert "was denied before" in on_a_terminal("deny", "certs/ann.pem", directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("nothing.pem", "Error: cannot read nothing.pem: No such file or directory"),
+        ("certs/ca.pem", "Error: certs/ca.pem: the certificate of an authority; to distrust it"),
+    ],
+)
+def test_what_cannot_be_denied_is_one_sentence(tmp_path: Path, given: str, told: str) -> None:
+    assert ran("init", directory=tmp_path).returncode == 0
+    result = ran("deny", given, directory=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(told)
+    assert not (tmp_path / "certs" / "denied-serials.txt").exists()

@@ -19,11 +19,13 @@ from skipring.core.config import ProtocolConfig, Spread
 from skipring.core.effects import Deliver, Discard, Effect, Left, Origin, Send, Store
 from skipring.core.events import (
     ConfirmRequested,
+    DrainRequested,
     Event,
     Flush,
     PublishManyRequested,
     PublishRequested,
     Received,
+    ReplicationRequested,
     SubscribeRequested,
     Tick,
     UnsubscribeRequested,
@@ -35,6 +37,7 @@ from skipring.core.messages import (
     CheckTrie,
     Digest,
     GetConfiguration,
+    HandoverDone,
     IHave,
     Introduce,
     IntroduceShortcut,
@@ -340,6 +343,7 @@ UNCONCERNED = {
     IntroduceShortcut,
     RemoveConnections,
     Digest,
+    HandoverDone,
     *(Subscribe, Unsubscribe, GetConfiguration),  # these are for supervisors: they are dropped
 }
 ONES = [
@@ -349,6 +353,8 @@ ONES = [
 ]
 EVENTS = [
     ConfirmRequested(),
+    DrainRequested(),
+    ReplicationRequested((), ("b",)),
     PublishRequested(payload=b"own"),
     PublishManyRequested((PublishRequested(payload=b"own"),)),
     UnsubscribeRequested(),

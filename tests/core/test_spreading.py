@@ -187,7 +187,7 @@ def test_a_publisher_and_a_number_that_are_given_are_kept() -> None:
 def test_writing_for_another_publisher_does_not_change_the_own_numbers() -> None:
     own = tuple(made(seq, ME) for seq in range(5))
     host = Host(SubscriberState(label=Label.parse("01"), publications=own))
-    host.act(PublishRequested(payload=b"for x", publisher="x"))
+    host.act(PublishRequested(payload=b"for x", publisher="x", seq=0))
     host.publish()
     assert [publication.seq for publication in host.archive.publications()][5:] == [0, 5]
 

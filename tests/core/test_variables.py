@@ -26,6 +26,7 @@ MACHINES: Final = (
     *("supervisor", "roster", "subscriber", "ring", "shortcuts", "silence", "digest"),
     *("circulation", "spreading", "announcing", "antientropy", "scrubbing", "histories"),
     *("holdings", "sequences", "trie", "archive", "topics"),
+    *("handover", "drain", "completeness"),
 )
 TESTS: Final = Path(__file__).resolve().parents[1]
 
@@ -92,7 +93,11 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         },
         "Circulation": {
             "_config": (FIXED, "given when the machine is made"),
+            "_handovers": (PART, "Handovers"),
             "_repair": (PART, "AntiEntropy"),
+            "_ring": (PART, "Ring"),
+            "completeness": (PART, "Completeness"),
+            "drain": (PART, "Drain"),
             "holdings": (PART, "Holdings"),
             "spreading": (PART, "Spreading"),
         },
@@ -152,6 +157,33 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_served": (FILE, "HistoriesState.served"),
             "_source": (FILE, "HistoriesState.source"),
             "_source_ticks": (FILE, "HistoriesState.source_ticks"),
+        },
+        "Handovers": {
+            "_config": (FIXED, "given when the machine is made"),
+            "_holdings": (PART, "Holdings"),
+            "_node": (FIXED, "the node's name"),
+            "_session": (FILE, "HandoversState.session"),
+            "_to": (FILE, "HandoversState.to"),
+        },
+        "Drain": {
+            "_absent": (FILE, "DrainState.absent"),
+            "_everything": (FILE, "DrainState.everything"),
+            "_handovers": (PART, "Handovers"),
+            "_holdings": (PART, "Holdings"),
+            "_ids": (FILE, "DrainState.ids"),
+            "_leaving": (FILE, "DrainState.leaving"),
+            "_node": (FIXED, "the node's name"),
+            "_passed": (FILE, "DrainState.passed"),
+            "_receiver": (FILE, "DrainState.receiver"),
+            "_takes_memory": (FILE, "DrainState.memory"),
+            "_ticks": (FILE, "DrainState.ticks"),
+            "_told": (FILE, "DrainState.told"),
+        },
+        "Completeness": {
+            "_asked": (FILE, "CompletenessState.asked"),
+            "_asked_times": (FILE, "CompletenessState.asked_times"),
+            "_confirmed": (FILE, "CompletenessState.confirmed"),
+            "is_complete": (FILE, "CompletenessState.complete"),
         },
         "Holdings": {
             "_archive": (PART, "MemoryArchive"),
@@ -274,5 +306,8 @@ def test_every_field_of_the_state_is_the_variable_of_a_row() -> None:
 
 
 _PARTS: Final = frozenset(
-    {"memory", "spreading", "announcing", "repair", "histories", "scrub", "holdings"}
+    {
+        *("memory", "spreading", "announcing", "repair", "histories", "scrub", "holdings"),
+        *("handovers", "drain", "completeness"),
+    }
 )

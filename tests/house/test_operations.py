@@ -18,13 +18,15 @@ from skipring.errors import SkipringError, WireError
 from skipring.runtime import (
     chaos,
     contexts,
+    credentials,
     detector,
     durability,
+    handshakes,
     link,
-    links,
     measures,
+    partial_frames,
     partner,
-    securing,
+    places,
     serving,
     telemetry,
 )
@@ -182,13 +184,12 @@ def test_a_unit_gives_no_rights_and_comes_back(path: Path) -> None:
     assert service["ProtectSystem"] == "strict"
     assert (service["Restart"], unit["Unit"]["StartLimitIntervalSec"]) == ("always", "0")
     assert float(service["TimeoutStopSec"]) > serving.LEAVING_S
-    assert int(service["LimitNOFILE"]) > 2 * links.LINKS_MAX
+    assert int(service["LimitNOFILE"]) > serving.FILES + places.LINKS_MAX
 
 
-def test_only_a_node_is_told_to_read_its_settings_again() -> None:
+def test_units_are_told_to_read_certificates_and_settings_again() -> None:
     node, supervisor = (Unit(path)["Service"] for path in UNITS)
-    assert node["ExecReload"] == "/bin/kill -HUP $MAINPID"
-    assert "ExecReload" not in supervisor
+    assert node["ExecReload"] == supervisor["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert "--supervisor" not in node["ExecStart"]  # else there would be nothing to read again
 
 
@@ -278,13 +279,22 @@ def test_every_event_that_is_logged_is_in_the_table_and_no_other() -> None:
 def reasons() -> set[str]:
     """Why messages and connections are dropped, as the code says it."""
     found = {kind.__name__ for kind in WireError.__subclasses__()}
-    for call in calls(LINKS, "_drop", "_refuse", "refuse"):
+    for call in calls(LINKS, "_drop", "_refuse", "refuse", "_refuse_with_reason", "refuse_partial"):
         found |= text_of(call, 0)
     for call in calls(LINKS, "call_later", "_turn_away"):
         found |= text_of(call, 2)
     for call in calls(LINKS, "complain"):
         found |= text_of(call, 1)
-    return found | set(counted_reasons()) | set(handshake_reasons()) | set(node_reasons())
+    found |= set(counted_reasons()) | set(handshake_reasons()) | set(node_reasons())
+    return found | set(distrust_reasons())
+
+
+def distrust_reasons() -> Iterator[str]:
+    """Why certificates are refused that an authority has signed."""
+    for node in ast.walk(ast.parse(read(Path(credentials.__file__)))):
+        match node:
+            case ast.Call(func=ast.Name(id="Distrust"), args=[ast.Constant(value=str(reason)), _]):
+                yield reason
 
 
 def counted_reasons() -> Iterator[str]:
@@ -341,8 +351,23 @@ def test_the_limits_are_those_of_the_code() -> None:
         f"{values.PAYLOAD_BYTES_MAX >> 10} KiB; {values.KEY_BYTES_MAX >> 10} KiB; "
         f"{values.HEADERS_MAX} and {values.HEADERS_BYTES_MAX >> 10} KiB together"
     )
-    assert said["connections that others open to a process"] == str(links.LINKS_MAX)
-    assert said["handshakes at once"].startswith(f"{securing.ENTERING_MAX}, ")
+    assert said["connections that others open to a process"] == (
+        f"{places.LINKS_MAX}; of clients {places.CLIENT_LINKS_MAX}"
+    )
+    assert said["connections of one certificate; without certificates of one name"] == (
+        f"{places.NAME_LINKS_MAX} of nodes and {places.NAME_LINKS_MAX} of clients"
+    )
+    secured, plain = handshakes.SECURED, handshakes.PLAIN
+    assert said["connections that have not greeted"] == (
+        f"{secured.at_once}; without certificates {plain.at_once}"
+    )
+    assert said["handshakes of one source address; of all"] == (
+        f"{secured.source_rate:.0f} a second; {secured.total_rate:.0f}; without certificates "
+        f"{plain.source_rate:.0f}; {plain.total_rate:.0f}"
+    )
+    assert said["unfinished frames of all connections; of one"] == (
+        f"{partial_frames.PARTIAL_BYTES_MAX >> 20} MiB; {partial_frames.FRAME_S:.0f} s"
+    )
     assert said["waiting for one slow peer"].startswith(f"{partner.QUEUE_BYTES_MAX >> 20} MiB")
     assert said["waiting for the disk"] == f"{durability.WAITING_BYTES_MAX >> 20} MiB"
     assert said["requests for metrics at once"].startswith(f"{telemetry.REQUESTS_MAX}, ")

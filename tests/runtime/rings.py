@@ -55,7 +55,9 @@ class LiveRing:
         self.supervisor = self._new_supervisor()
         await self.supervisor.start(LOOPBACK, port)
 
-    async def join(self, name: NodeId, store: PublicationStore | None = None) -> Node:
+    async def join(
+        self, name: NodeId, store: PublicationStore | None = None, port: int = 0
+    ) -> Node:
         """Start a node that becomes a member of the topic."""
         got = self.delivered.setdefault(name, [])
 
@@ -66,7 +68,7 @@ class LiveRing:
                 got.append(publication.payload)
 
         node = Node(name, self.settings, rng=Random(name), deliver=deliver, store=store)
-        self.nodes[name] = await node.start(LOOPBACK, 0)
+        self.nodes[name] = await node.start(LOOPBACK, port)
         node.subscribe(TOPIC)
         return node
 

@@ -10,8 +10,8 @@ import pytest
 
 from skipring.core.messages import PublishNew
 from skipring.runtime import link as link_module
-from skipring.runtime import links as links_module
 from skipring.runtime import partner as partner_module
+from skipring.runtime import places as places_module
 from tests.runtime.exchanges import (
     HELLO,
     LOOPS,
@@ -229,15 +229,16 @@ def test_close_does_not_wait_for_one_that_does_not_read(loop: LoopFactory) -> No
 def test_too_many_connections_are_refused_until_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(links_module, "LINKS_MAX", 2)
+    monkeypatch.setattr(places_module, "LINKS_MAX", 2)
 
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as first:
             first.write(greeting_of("n1"))
             async with call(a) as second:
                 second.write(greeting_of("n2"))
-                await until(lambda: len(a.links.connections) == 2)
+                await until(lambda: len(a.links._places) == 2)
                 async with call(a) as third:
+                    third.write(greeting_of("n3"))
                     assert await third.is_hung_up_on()
                 assert a.counts == {"too many connections": 1}
             await until(lambda: len(a.links.connections) == 1)
@@ -251,7 +252,7 @@ def test_too_many_connections_are_refused_until_there_is_room(
 
 
 def test_connections_of_our_own_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links_module, "LINKS_MAX", 1)
+    monkeypatch.setattr(places_module, "LINKS_MAX", 1)
 
     async def scene() -> None:
         async with hosts("a", "b") as (a, b), call(a) as caller:

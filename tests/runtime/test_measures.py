@@ -102,6 +102,9 @@ def test_the_metrics_of_a_node_say_what_has_happened_to_it() -> None:
             for number in range(5):
                 await cluster.publish("n00", b"%d" % number)
             await cluster.settle()
+            for name in ("n00", "n01"):
+                source = NodeMeasures(node_of(cluster, name))
+                await until(lambda source=source: not source.readiness())  # type: ignore[misc]
             own = await scraped(NodeMeasures(node_of(cluster, "n00")))
             other = await scraped(NodeMeasures(node_of(cluster, "n01")))
         for seen in (own, other):
@@ -194,6 +197,7 @@ def test_a_node_stays_ready_while_the_supervisor_is_away() -> None:
             await cluster.settle()
             node = cluster.node("n00")
             source = NodeMeasures(node)
+            await until(lambda: not source.readiness(), lambda: str(source.readiness()))
             await cluster.stop_supervisor()
             linked = ("skipring_supervisor_linked", TOPIC)
             await until(lambda: values(source.metrics())[linked] == 0)
@@ -207,6 +211,7 @@ def test_a_node_that_cannot_write_is_not_ready() -> None:
         async with Cluster(n=1) as cluster:
             await cluster.settle()
             node = cluster.node("n00")
+            await until(lambda: not NodeMeasures(node).readiness())
             node.durability.error = StoreFullError("no room")
             assert NodeMeasures(node).readiness() == ["what came last is not on the disk: no room"]
 

@@ -16,6 +16,7 @@ import pytest
 
 from skipring.runtime import link as link_module
 from skipring.runtime import securing
+from skipring.runtime.handshakes import HandshakeLimits
 from tests.runtime.exchanges import (
     HELLO,
     LOOPS,
@@ -134,7 +135,8 @@ def test_a_handshake_that_does_not_end_is_ended(
 def test_too_many_handshakes_at_once_are_refused_until_some_are_over(
     papers: Papers, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(securing, "ENTERING_MAX", 3)
+    few = HandshakeLimits(at_once=3, source_rate=1000, total_rate=1000, waiting=100, turn=9)
+    monkeypatch.setattr(securing, "SECURED", few)
     a, b = node(papers, "a"), node(papers, "b")
 
     async def scene() -> None:

@@ -36,7 +36,7 @@ NEVER_OPENED = (
 
 
 def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
-    return connect(cluster.url, tick_s=TICK_S, data_dir=data_dir)
+    return connect(cluster.url, tick_s=TICK_S, data_dir=data_dir, drain_s=0)
 
 
 async def take(source: Subscription, many: int) -> list[bytes]:

@@ -14,6 +14,7 @@ from skipring.runtime.access import Access
 from skipring.runtime.outsider import Outsider
 from skipring.runtime.tail import TailPlan, TopicTail, Until, follow_topic
 from skipring.testing import Cluster
+from tests.runtime.rings import TOPIC, live_ring
 
 DEADLINE_S = 60.0
 
@@ -94,6 +95,29 @@ def test_tail_continues_at_another_member_without_duplicates() -> None:
         assert payloads(found) == [b"%d" % number for number in range(6)]
 
     run_scene(scene)
+
+
+def test_tail_reads_a_restarted_member_from_the_start_of_its_log() -> None:
+    """A member without a disk that restarts has refilled its log in another order."""
+
+    async def scene() -> None:
+        async with live_ring() as ring:
+            client = Outsider(ring.settings.supervisors, rng=Random(0))
+            first = await ring.join("a")
+            for number in range(4):
+                await ring.publish("a", b"%d" % number)
+            async with client:
+                tail = TopicTail(client, TOPIC)
+                assert payloads(await read_until(tail, 4)) == [b"0", b"1", b"2", b"3"]
+                port = int(first.address.rpartition(":")[2])
+                await ring.kill("a")
+                await ring.join("a", port=port)
+                for number in range(10, 16):
+                    await ring.publish("a", b"%d" % number)
+                found = await read_until(tail, 6)
+                assert payloads(found) == [b"%d" % number for number in range(10, 16)]
+
+    asyncio.run(asyncio.wait_for(scene(), DEADLINE_S))
 
 
 def test_new_tail_skips_history() -> None:

@@ -17,7 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from skipring.errors import InputError
 from skipring.runtime import telemetry as telemetry_module
-from skipring.runtime.telemetry import REQUESTS_MAX, Telemetry
+from skipring.runtime.credentials import Distrust
+from skipring.runtime.peer_certificate import PeerCertificate
+from skipring.runtime.telemetry import REQUESTS_MAX, ServerCredentials, Telemetry
 from tests.runtime.rings import until
 
 LOOPBACK = "127.0.0.1"
@@ -84,11 +86,11 @@ def is_dropped(client: socket.socket) -> bool:
 
 @asynccontextmanager
 async def showing(
-    source: Shown, *, answer_s: float = DEADLINE_S, context: ssl.SSLContext | None = None
+    source: Shown, *, answer_s: float = DEADLINE_S, credentials: ServerCredentials | None = None
 ) -> AsyncIterator[str]:
     telemetry = Telemetry(source, asyncio.get_running_loop(), answer_s)
     try:
-        yield telemetry.start(LOOPBACK, 0, context)
+        yield telemetry.start(LOOPBACK, 0, credentials)
     finally:
         telemetry.close()
 
@@ -282,26 +284,37 @@ async def until_answered(holds: Callable[[], bool]) -> None:
 # --- under TLS -----------------------------------------------------------------------------
 
 
-def served_by(authority: trustme.CA) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.verify_mode = ssl.CERT_REQUIRED
-    authority.configure_trust(context)
-    authority.issue_cert(LOOPBACK).configure_cert(context)
-    return context
+class Serving:
+    """A certificate of an authority, and a certificate of it that is denied."""
+
+    def __init__(self, authority: trustme.CA, denied: str = "") -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(self._context)
+        authority.issue_cert(LOOPBACK).configure_cert(self._context)
+        self._denied = denied
+
+    def server_context(self) -> ssl.SSLContext:
+        return self._context
+
+    def distrust(self, peer: PeerCertificate, now_s: float) -> Distrust | None:
+        assert now_s < peer.ends_s
+        is_denied = peer.name == self._denied
+        return Distrust("certificate denied", "it is denied") if is_denied else None
 
 
 def client_of(authority: trustme.CA, certified_by: trustme.CA | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority.configure_trust(context)
     if certified_by is not None:
-        certified_by.issue_cert("client").configure_cert(context)
+        certified_by.issue_cert(common_name="client").configure_cert(context)
     return context
 
 
 def test_under_tls_only_who_has_a_certificate_of_ours_sees_anything() -> None:
     async def scene() -> None:
         ours, another = trustme.CA(), trustme.CA()
-        async with showing(Shown(), context=served_by(ours)) as address:
+        async with showing(Shown(), credentials=Serving(ours)) as address:
             for certified_by in (None, another):
                 stranger = client_of(ours, certified_by)
                 with pytest.raises(NO_ANSWER):
@@ -317,6 +330,20 @@ def test_under_tls_only_who_has_a_certificate_of_ours_sees_anything() -> None:
     asyncio.run(scene())
 
 
+def test_collector_with_a_denied_certificate_sees_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene() -> None:
+        ours = trustme.CA()
+        async with showing(Shown(), credentials=Serving(ours, denied="client")) as address:
+            with pytest.raises(NO_ANSWER):
+                await asyncio.to_thread(get, address, "/healthz", "GET", client_of(ours, ours))
+            await until(lambda: "request refused" in caplog.text, lambda: caplog.text)
+            assert "reason='certificate denied'" in caplog.text
+
+    asyncio.run(scene())
+
+
 def test_under_tls_a_client_that_does_not_shake_hands_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -327,7 +354,7 @@ def test_under_tls_a_client_that_does_not_shake_hands_holds_nobody_up(
         ours = trustme.CA()
         client = client_of(ours, ours)
         with ExitStack() as stack:
-            async with showing(Shown(), context=served_by(ours)) as address:
+            async with showing(Shown(), credentials=Serving(ours)) as address:
                 silent = stack.enter_context(connected(address))
                 status, _ = await asyncio.to_thread(get, address, "/healthz", "GET", client)
                 assert status == 200
@@ -339,7 +366,7 @@ def test_under_tls_a_client_that_does_not_shake_hands_holds_nobody_up(
 def test_who_has_no_certificate_leaves_a_readable_line(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         ours = trustme.CA()
-        async with showing(Shown(), context=served_by(ours)) as address:
+        async with showing(Shown(), credentials=Serving(ours)) as address:
             with pytest.raises(NO_ANSWER):
                 await asyncio.to_thread(get, address, "/healthz", "GET", client_of(ours, None))
             await until(lambda: "request refused" in caplog.text, lambda: caplog.text)

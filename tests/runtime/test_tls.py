@@ -17,6 +17,7 @@ from skipring.core.publications import Publication
 from skipring.runtime.addresses import supervisor_at
 from skipring.runtime.node import Node
 from skipring.runtime.outsider import Outsider
+from skipring.runtime.peer_certificate import PeerCertificate
 from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.storage.publications import PublicationStore
@@ -289,6 +290,12 @@ class _Showing:
 
     def client_context(self) -> ssl.SSLContext:
         return self._context
+
+    def refresh(self) -> None:
+        """Nothing is read again."""
+
+    def distrust(self, peer: PeerCertificate, now_s: float) -> None:
+        """Trust every certificate."""
 
 
 @contextmanager

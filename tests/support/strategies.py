@@ -20,10 +20,14 @@ from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
     CheckAndPublish,
+    CheckHeld,
     CheckLabel,
     CheckTrie,
     Digest,
+    Draining,
     GetConfiguration,
+    HandoverDone,
+    Held,
     IHave,
     Introduce,
     IntroduceShortcut,
@@ -32,6 +36,7 @@ from skipring.core.messages import (
     PublishMany,
     PublishNew,
     RemoveConnections,
+    RequestHandover,
     SetConfiguration,
     Subscribe,
     TrieEqual,
@@ -111,6 +116,11 @@ def any_prefixes() -> SearchStrategy[Prefix]:
     return prefixes() | st.binary(min_size=ID_BYTES, max_size=ID_BYTES).map(Prefix.of_id)
 
 
+def whole_ids() -> SearchStrategy[bytes]:
+    """A few ids, one after the other."""
+    return several(st.binary(min_size=ID_BYTES, max_size=ID_BYTES)).map(b"".join)
+
+
 @st.composite
 def claims(draw: st.DrawFn) -> Claim:
     """Claims about a trie, with whole digests or parts of them."""
@@ -146,6 +156,13 @@ def _messages_by_type(nodes: Sequence[NodeId]) -> Mapping[type[Message], SearchS
         ),
         IHave: _about_ids(IHave, node),
         Want: _about_ids(Want, node),
+        CheckHeld: st.builds(CheckHeld, node, sessions, several(claims()), whole_ids()),
+        Held: st.builds(
+            Held, node, sessions, st.booleans(), several(claims()), whole_ids(), whole_ids()
+        ),
+        Draining: st.builds(Draining, node, several(node)),
+        RequestHandover: st.builds(RequestHandover, node),
+        HandoverDone: st.builds(HandoverDone, node, st.booleans()),
     }
 
 

@@ -76,7 +76,7 @@ def scene_of(n: int) -> dict[str, Any]:
     ]
     card = {"answers": True, "address": "127.0.0.1:7400", "ticks": 1200, "requests": 0.5}
     card |= {"bound": 0.912, "suspects": 0, "evictions": 0, "conditions": {}}
-    wrong = dict.fromkeys(("L0", "L1", "L2", "L3", "L4", "PUB"), 0)
+    wrong = dict.fromkeys(("L0", "L1", "L2", "L3", "L4", "LINK", "NODE", "PUB"), 0)
     return {
         "number": 0,
         "time": 0.0,

@@ -14,6 +14,7 @@ from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.testing import Cluster
 from skipring.watch import watcher
+from skipring.watch.scene import SHOWN_LAYERS
 from skipring.web import feed
 from skipring.web.serving import Dashboard
 from tests.web.asking import PATIENCE_S, Visitor
@@ -75,7 +76,7 @@ def test_a_scene_shows_the_ring_as_the_paper_draws_it() -> None:
         assert {each["level"] for each in seen["edges"] if each["kind"] == "ring"} == {levels(N)}
         assert len(seen["tree"]) == N - 1
         assert len({child for _, child in seen["tree"]}) == N - 1
-        assert seen["wrong"] == dict.fromkeys(("L0", "L1", "L2", "L3", "L4", "PUB"), 0)
+        assert seen["wrong"] == dict.fromkeys(map(str, SHOWN_LAYERS), 0)
         assert seen["supervisor"]["answers"] is True
         assert seen["supervisor"]["conditions"] == {"i": 0, "ii": 0, "iii": 0, "iv": 0}
 

@@ -7,7 +7,9 @@ from msgspec.structs import replace
 from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.messages import (
     CheckAndPublish,
+    CheckHeld,
     CheckTrie,
+    Held,
     Publications,
     PublishMany,
     PublishNew,
@@ -129,6 +131,8 @@ def _allowed(message: WireMessage) -> WireMessage:
             return Publications(tuple(map(travelling, carried)), session & SESSION_MAX)
         case CheckTrie(session=session) | CheckAndPublish(session=session):
             return replace(message, session=session & SESSION_MAX)
+        case CheckHeld(session=session) | Held(session=session):
+            return replace(message, session=session & NUMBER_MAX)
         case _:
             return message
 

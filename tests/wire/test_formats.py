@@ -25,6 +25,7 @@ from skipring.wire.runtime_messages import (
     DeliveryPage,
     JournalPage,
     Members,
+    NodeHealth,
     NodeStatus,
     PublicationPage,
     Publish,
@@ -32,7 +33,13 @@ from skipring.wire.runtime_messages import (
     StoredPage,
     WireMessage,
 )
-from skipring.wire.values import ENTRIES_MAX, LOCATED_MAX, SHORTCUTS_MAX
+from skipring.wire.values import (
+    CLONES_MAX,
+    ENTRIES_MAX,
+    LOCATED_MAX,
+    REASON_CHARACTERS_MAX,
+    SHORTCUTS_MAX,
+)
 from skipring.wire.watching import ArrivalPage, SupervisorStatus
 from tests.wire.samples import SAMPLES
 
@@ -166,6 +173,14 @@ def test_the_longest_status_and_the_longest_page_fit_into_a_frame() -> None:
         count=2**63 - 1,
         end=2**40 - 1,
         root=bytes(16),
+        health=NodeHealth(
+            time=2**63 - 1,
+            silent=dict.fromkeys(names[:SHORTCUTS_MAX], 2**63 - 1),
+            unlinked=tuple(names[:SHORTCUTS_MAX]),
+            not_ready="x" * REASON_CHARACTERS_MAX,
+            clones=CLONES_MAX * (f"{'x' * 253}:65535",),
+            disk_error="x" * REASON_CHARACTERS_MAX,
+        ),
     )
     encode("x" * 255, status, {name: hints[name] for name in named_nodes(status)})
     entries = tuple(("1" * 512, name) for name in names[:ENTRIES_MAX])

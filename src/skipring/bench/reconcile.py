@@ -127,6 +127,7 @@ class _Ids(Struct, frozen=True):
     seed: int
     end: int
     written: dict[int, Publication]
+    is_durable: bool = False
 
     def read(self, offset: int) -> Publication | None:
         if offset < self.end:

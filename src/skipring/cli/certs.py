@@ -34,10 +34,20 @@ def _life(days: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
 
+_authority = click.option(
+    "--dir",
+    "authority",
+    type=DIRECTORY,
+    default=DEFAULT_DIRECTORY,
+    show_default=True,
+    metavar="DIR",
+    help="Where the authority is.",
+)
+
 
 @click.group()
 def certs() -> None:
-    """Make the authority of a cluster, and certificates of it.
+    """Make the authority of a cluster, and certificates of it; list and deny certificates.
 
     With them, processes listen on addresses that other machines can reach, and talk only to those
     that have a certificate of the same authority.
@@ -70,15 +80,7 @@ def init(directory: Path, days: int, as_json: bool) -> None:
 
 @certs.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option(
-    "--dir",
-    "authority",
-    type=DIRECTORY,
-    default=DEFAULT_DIRECTORY,
-    show_default=True,
-    metavar="DIR",
-    help="Where the authority is.",
-)
+@_authority
 @click.option("--out", type=DIRECTORY, metavar="DIR", help="Write here.  [default: as --dir]")
 @_life(NODE_DAYS)
 @click.option("--host", "hosts", multiple=True, metavar="HOST", help="A name or IP to include.")
@@ -109,12 +111,61 @@ def issue(
         _tell(ca, issued)
 
 
+@certs.command("list")
+@click.argument("directory", metavar="[DIR]", type=DIRECTORY, default=DEFAULT_DIRECTORY)
+@_json
+def list_(directory: Path, as_json: bool) -> None:
+    """List the certificates in DIR with their serial numbers, and which of them are denied."""
+    from skipring.runtime.certificates import certificates_in
+    from skipring.runtime.deny_list import FILE_NAME, read_deny_list, serial_text
+
+    denied = read_deny_list(directory / FILE_NAME)
+    for each in certificates_in(directory):
+        serial, name = serial_text(each.serial), " ".join(each.common_names)
+        is_denied = each.serial in denied
+        if as_json or not sys.stdout.isatty():
+            row = {"name": name, "cert": str(each.path), "serial": serial, "denied": is_denied}
+            click.echo(json.dumps({**row, "not_after": _moment(each.ends)}))
+        else:
+            state = "denied" if is_denied else f"until {each.ends:%Y-%m-%d}"
+            click.echo(f"{serial}  {name}  {state}")
+
+
+@certs.command()
+@click.argument("given", metavar="CERT...", nargs=-1, required=True)
+@_authority
+@_json
+def deny(given: tuple[str, ...], authority: Path, as_json: bool) -> None:
+    """Deny certificates: add them to the deny list of an authority.
+
+    CERT is the file of a certificate, or its serial number in hexadecimal digits. Copy the deny
+    list to the directory of ca.pem on every machine: processes read it again by themselves, close
+    the connections with these certificates, and accept no new ones.
+    """
+    from skipring.runtime.certificates import deny_each
+    from skipring.runtime.deny_list import FILE_NAME, serial_text
+
+    path = authority / FILE_NAME
+    is_for_a_program = as_json or not sys.stdout.isatty()
+    for serial, comment, is_new in deny_each(authority, given):
+        text = serial_text(serial)
+        if is_for_a_program:
+            click.echo(json.dumps({"serial": text, "list": str(path), "is_new": is_new}))
+        else:
+            click.echo(f"{text}  {comment}" if is_new else f"{text}  was denied before")
+    if not is_for_a_program:
+        click.echo(f"\nNext, copy {quote(str(path))} to the directory of ca.pem on every machine.")
+
+
 def _row(ca: Path, issued: Issued) -> dict[str, object]:
+    from skipring.runtime.deny_list import serial_text
+
     return {
         "name": issued.name,
         "ca": str(ca),
         "cert": str(issued.certificate),
         "key": str(issued.key),
+        "serial": serial_text(issued.serial),
         "not_after": _moment(issued.ends),
         "cut_to_authority": issued.is_cut,
     }

@@ -32,12 +32,14 @@ def print_diagnosis(topic: str, diagnosis: Diagnosis) -> None:
     members += _count(diagnosis.publications, "publication")
     if diagnosis.is_healthy:
         console.print(Text(f"{topic}: healthy ({members}, all in sync)", "green"))
-        return
-    console.print(Text(f"{topic}: not healthy ({members})", "bold red"))
+    else:
+        console.print(Text(f"{topic}: not healthy ({members})", "bold red"))
     for line in _violation_lines(diagnosis.violations):
         console.print(line)
     for sentence in diagnosis.advice:
         console.print(Text(f"-> {sentence}"))
+    for sentence in diagnosis.warnings:
+        console.print(Text(f"warning: {sentence}", "yellow"))
 
 
 def _count(number: int, noun: str) -> str:

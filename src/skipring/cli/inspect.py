@@ -71,8 +71,10 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
 def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool) -> int:
     """Check a topic: report whether it is healthy, and if not, why and what to do.
 
-    A topic is healthy if its ring is correct and all members have all publications. Exit status:
-    0 healthy, 1 not healthy or no members, 4 no supervisor answers.
+    A topic is healthy if its ring is legitimate, ring neighbours hear each other, all members have
+    all publications and are ready, and no process has a clone or a failing disk. Skewed clocks and
+    quarantined records are warnings. Exit status: 0 healthy, 1 not healthy or no members, 4 no
+    supervisor answers.
     """
     from skipring.runtime.serving import run
 
@@ -84,6 +86,7 @@ def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool)
             "topic": topic,
             "healthy": diagnosis.is_healthy,
             "legitimate": diagnosis.is_legitimate,
+            "linked": diagnosis.is_linked,
             "all_publications": diagnosis.has_all_publications,
         }
         click.echo(json.dumps(answers | to_builtins(diagnosis), sort_keys=True))

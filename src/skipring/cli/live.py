@@ -14,6 +14,7 @@ from skipring.cli.live_options import (
     LEVELS,
     SUPERVISOR_LISTEN,
     access_options,
+    duration,
     identity_options,
     tick_option,
 )
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 NODE_LISTEN: Final = "127.0.0.1:0"
+NOT_HANDED_OVER: Final = 1  # exit status
 
 Command = Callable[..., Any]
 
@@ -114,28 +116,44 @@ def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> 
     envvar="SKIPRING_NAME",
     help="What the node is called.  [default: as its certificate, or random]",
 )
+@click.option(
+    "--drain",
+    callback=duration,
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    envvar="SKIPRING_DRAIN",
+    help="On stop, wait so long for another member to confirm everything.",
+)
 def node(
     access: Access,
     topics: tuple[str, ...],
     name: str | None,
+    drain: float,
     **options: Any,  # noqa: ANN401
 ) -> int:
     """Subscribe to topics, keep what is published and pass it on.
 
+    On SIGTERM or SIGINT the node hands over what it holds to another member; a second signal ends
+    the wait. The exit status is 1 if publications were not handed over.
+
     With --config, SIGHUP reads the list of supervisors in the file again.
     """
+    from msgspec.structs import replace
+
     from skipring.runtime.serving import run, serve_node
 
     settings, place = _prepared(access, **options)
     serving = serve_node(
-        settings,
+        replace(settings, drain_s=drain),
         place,
         topics,
         name=name,
         announce=_announce,
         supervisors_again=_reader_of_supervisors(click.get_current_context(), access),
     )
-    return _status_of(run(serving))
+    stop = run(serving)
+    return NOT_HANDED_OVER if stop.not_handed_over else _status_of(stop.signal)
 
 
 def _prepared(

@@ -21,7 +21,7 @@ from skipring.sim.engine import World
 from skipring.sim.run import Report, Simulation
 from skipring.watch.picture import Glyphs
 from skipring.watch.portrait import portray
-from skipring.world.legitimacy import Layer, census
+from skipring.world.legitimacy import LIVE_LAYERS, Layer, census
 
 REPAINT_S: Final = 0.1  # not more often than one can see
 PACE_S: Final = 0.1  # Our guess: one sees what happens in a round, and a run takes some seconds.
@@ -86,7 +86,7 @@ class RunView:
         self._history.append(wrong.total())
         return Look(
             portrait=portrait,
-            wrong={layer: wrong[layer] for layer in Layer},
+            wrong={layer: wrong[layer] for layer in Layer if layer not in LIVE_LAYERS},
             history=self._history,
             history_name="wrong, as rounds pass",
             centre=[

@@ -46,6 +46,8 @@ LAYER_NAMES: Final[Mapping[Layer, str]] = {
     Layer.RING: "neighbours",
     Layer.SHORTCUTS: "shortcuts",
     Layer.LEAVERS: "leavers",
+    Layer.LINKS: "links",
+    Layer.PROCESSES: "processes",
     Layer.CHANNELS: "in flight",
     Layer.PUBLICATIONS: "publications",
 }

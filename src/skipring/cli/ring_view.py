@@ -29,13 +29,14 @@ from skipring.cli.ring_page import (
 )
 from skipring.core.peers import NodeId
 from skipring.errors import UnreachableError
+from skipring.runtime.health import live_violations
 from skipring.runtime.inspector import Contents, Inspection, Inspector
 from skipring.watch.overview import differing, roots_of
 from skipring.watch.picture import ASCII, DEAD_STYLE, STYLES, Glyphs
 from skipring.watch.portrait import Mark, Portrait, portray
 from skipring.watch.scene import SHOWN_LAYERS
 from skipring.wire.runtime_messages import NodeStatus
-from skipring.world.legitimacy import Layer, violations
+from skipring.world.legitimacy import Layer
 
 REPAINT_S: Final = 1.0  # Our guess: often enough to see a ring heal.
 PATIENCE_S: Final = 1.0  # a picture that is to be new does not wait long for those who are gone
@@ -268,7 +269,7 @@ class RingWatch:
 
 def wrong_by_layer(inspection: Inspection) -> dict[Layer, int]:
     """How many things are wrong in each layer that can be seen from outside."""
-    found = Counter(violation.layer for violation in violations(inspection.snapshot))
+    found = Counter(violation.layer for violation in live_violations(inspection))
     found[Layer.PUBLICATIONS] = sum(1 for _ in differing(roots_of(inspection)))
     return {layer: found[layer] for layer in SHOWN_LAYERS}
 

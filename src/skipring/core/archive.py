@@ -16,6 +16,10 @@ class Archive(Protocol):
     """The publications of one topic that a subscriber has stored."""
 
     @property
+    def is_durable(self) -> bool:
+        """True if publications are on a disk after the next commit."""
+
+    @property
     def end(self) -> int:
         """The offset after the last one."""
 
@@ -39,6 +43,11 @@ class MemoryArchive:
 
     def __init__(self, publications: Iterable[Publication] = ()) -> None:
         self._rows: list[Publication | None] | None = list(publications) or None
+
+    @property
+    def is_durable(self) -> bool:
+        """False: nothing is on a disk."""
+        return False
 
     @property
     def end(self) -> int:

@@ -10,22 +10,38 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from skipring.core.antientropy import AntiEntropy
+from skipring.core.completeness import Completeness
 from skipring.core.config import ProtocolConfig
+from skipring.core.drain import Drain
 from skipring.core.effects import Outbox
-from skipring.core.events import HistoryRead, PublishManyRequested, PublishRequested
+from skipring.core.events import (
+    DrainRequested,
+    HistoryRead,
+    PublishManyRequested,
+    PublishRequested,
+    ReplicationRequested,
+)
+from skipring.core.handover import Handovers
 from skipring.core.holdings import Holdings
 from skipring.core.messages import (
     CheckAndPublish,
+    CheckHeld,
     CheckTrie,
+    Draining,
+    HandoverDone,
+    Held,
     IHave,
     Publications,
     PublishMany,
     PublishNew,
+    RequestHandover,
     TrieEqual,
     Want,
 )
-from skipring.core.peers import NodeId
+from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefixes import Prefix
 from skipring.core.publications import Publication, believed
 from skipring.core.ring import Ring
@@ -37,7 +53,16 @@ from skipring.core.state import SubscriberMemory
 class Circulation:
     """One subscriber's part in bringing publications to all."""
 
-    __slots__ = ("_config", "_repair", "holdings", "spreading")
+    __slots__ = (
+        "_config",
+        "_handovers",
+        "_repair",
+        "_ring",
+        "completeness",
+        "drain",
+        "holdings",
+        "spreading",
+    )
 
     def __init__(
         self, ring: Ring, shortcuts: Shortcuts, holdings: Holdings, config: ProtocolConfig
@@ -46,6 +71,10 @@ class Circulation:
         self.spreading = Spreading(ring, shortcuts, holdings, config)
         self._config = config
         self._repair = AntiEntropy(ring.node, holdings, config)
+        self._ring = ring
+        self._handovers = Handovers(ring.node, holdings, config)
+        self.drain = Drain(ring.node, holdings, self._handovers)
+        self.completeness = Completeness()
 
     # -- what the application and the host want ----------------------------------------------
 
@@ -66,6 +95,37 @@ class Circulation:
         self.settle(out)
         self._repair.ask_to_confirm(partners, out)
 
+    # -- handing over (decision 0049) ----------------------------------------------------------
+
+    def request_drain(self, event: DrainRequested, out: Outbox) -> None:
+        """Hand over what we hold before we leave."""
+        self.settle(out)
+        self.drain.request(event, self.spreading.neighbours(), out)
+        self._finish_handovers(out)
+
+    def request_replication(self, event: ReplicationRequested, out: Outbox) -> None:
+        """Let some nodes confirm that they hold publications."""
+        self.settle(out)
+        for node in event.nodes:
+            self._handovers.start(node, out, ids=event.ids)
+
+    def request_completeness(self, out: Outbox) -> None:
+        """Ask a ring neighbour for everything that we lack; not while a history comes."""
+        if not self._repair.histories.is_receiving:
+            neighbours = self._ring.neighbour_nodes()
+            leaving = frozenset(filter(self.drain.is_known_to_leave, neighbours))
+            self.completeness.request(self._ring.node, neighbours, leaving, out)
+
+    def on_absent(self, node: NodeId, out: Outbox) -> None:
+        """Note that the host cannot reach a node."""
+        self.drain.on_absent(node, self.spreading.neighbours(), out)
+        self._finish_handovers(out)
+
+    def _finish_handovers(self, out: Outbox) -> None:
+        over = self._handovers.finished(out, is_complete=self.completeness.is_complete)
+        if over:
+            self.drain.on_finished(over, out)
+
     # -- time --------------------------------------------------------------------------------
 
     def on_tick(self, ring_neighbours: list[NodeId], rng: Random, out: Outbox) -> None:
@@ -73,6 +133,11 @@ class Circulation:
         self.spreading.on_tick()
         if self._config.repairs:
             self._repair.on_tick(self._partners(ring_neighbours, out), rng, out)
+        else:
+            self.holdings.renew_credits()
+        self._handovers.on_tick(out)
+        self.drain.on_tick(self.spreading.neighbours() if self.drain.is_leaving else (), out)
+        self._finish_handovers(out)
 
     def drop_derived(self) -> None:
         """Let derived values be worked out again: memory may be corrupted."""
@@ -125,6 +190,9 @@ class Circulation:
             histories=self._repair.histories.state(),
             scrub=self._repair.scrub,
             holdings=self.holdings.state(),
+            handovers=self._handovers.state(),
+            drain=self.drain.state(),
+            completeness=self.completeness.state(),
         )
 
     def load(self, memory: SubscriberMemory) -> None:
@@ -133,6 +201,9 @@ class Circulation:
         self.spreading.load(memory.spreading, memory.announcing)
         self._repair.load(memory.repair, memory.scrub)
         self._repair.histories.load(memory.histories)
+        self._handovers.load(memory.handovers)
+        self.drain.load(memory.drain)
+        self.completeness.load(memory.completeness)
 
     # -- messages ----------------------------------------------------------------------------
 
@@ -184,6 +255,48 @@ class Circulation:
         self.settle(out)
         self.spreading.on_want(message, out)
 
+    def _on_check_held(self, message: CheckHeld, sender: NodeId | None, out: Outbox) -> None:
+        del sender
+        if self.drain.is_leaving:
+            self._refuse(message.sender, out)
+            return
+        self.settle(out)
+        if self._repair.histories.is_reading:  # to compare has to wait; single ids do not
+            message = replace(message, claims=())
+        self._handovers.on_check_held(message, out)
+
+    def _refuse(self, node: NodeId, out: Outbox) -> None:
+        if node not in (self._ring.node, SUPERVISOR):
+            self.drain.announce((node,), self.spreading.neighbours(), out)
+
+    def _on_held(self, message: Held, sender: NodeId | None, out: Outbox) -> None:
+        del sender
+        self.settle(out)
+        if not self.drain.refuses(message, self.spreading.neighbours(), out):
+            self._handovers.on_held(message, out)
+        self._finish_handovers(out)
+
+    def _on_draining(self, message: Draining, sender: NodeId | None, out: Outbox) -> None:
+        del sender
+        self.settle(out)
+        self.drain.on_draining(message, self.spreading.neighbours(), out)
+        self._finish_handovers(out)
+
+    def _on_request_handover(
+        self, message: RequestHandover, sender: NodeId | None, out: Outbox
+    ) -> None:
+        del sender
+        if self.drain.is_leaving:
+            self._refuse(message.sender, out)
+        elif not self._repair.histories.is_reading:
+            self.settle(out)
+            self._handovers.on_request(message, out)
+            self._finish_handovers(out)
+
+    def _on_handover_done(self, message: HandoverDone, sender: NodeId | None, out: Outbox) -> None:
+        del sender, out
+        self.completeness.on_done(message, self._ring.neighbour_nodes())
+
     # The hot path: one look-up from the type of a message to its method.
     HANDLERS: ClassVar[Mapping[type, Callable[[Circulation, Any, NodeId | None, Outbox], None]]] = (
         MappingProxyType(
@@ -196,6 +309,11 @@ class Circulation:
                 TrieEqual: _on_trie_equal,
                 IHave: _on_ihave,
                 Want: _on_want,
+                CheckHeld: _on_check_held,
+                Held: _on_held,
+                Draining: _on_draining,
+                RequestHandover: _on_request_handover,
+                HandoverDone: _on_handover_done,
             }
         )
     )

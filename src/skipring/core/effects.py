@@ -65,7 +65,33 @@ class Confirmed(Struct, frozen=True, gc=False):
     root: bytes
 
 
-Effect: TypeAlias = Send | Left | Store | Discard | Deliver | Confirmed
+class SendSynced(Struct, frozen=True, gc=False):
+    """Send ``message`` once everything that is stored now is on the disk; commit early for it.
+
+    A host without a disk sends it at once.
+    """
+
+    to: NodeId
+    message: Message
+
+
+class HeldBy(Struct, frozen=True, gc=False):
+    """A member has confirmed that it holds the publications with these ids (decision 0049)."""
+
+    node: NodeId
+    ids: tuple[bytes, ...]
+    durable: bool  # on its disk, not only in its memory
+
+
+class Drained(Struct, frozen=True, gc=False):
+    """The drain is over: ``node`` has confirmed everything, or no member remains (None)."""
+
+    node: NodeId | None
+
+
+Effect: TypeAlias = (
+    Send | Left | Store | Discard | Deliver | Confirmed | SendSynced | HeldBy | Drained
+)
 
 
 class Outbox:

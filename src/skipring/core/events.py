@@ -31,13 +31,16 @@ class UnsubscribeRequested(Struct, frozen=True, gc=False):
 
 
 class NodeSuspected(Struct, frozen=True, gc=False):
-    """The supervisor's failure detector holds ``node`` for crashed (section 3.3)."""
+    """The supervisor's failure detector holds ``node`` for crashed (section 3.3).
+
+    For a subscriber that drains: its host cannot reach ``node``.
+    """
 
     node: NodeId
 
 
 class PublishRequested(Struct, frozen=True, kw_only=True, gc=False):
-    """The application publishes; who writes for others names the publisher and its number."""
+    """The application publishes; ``publisher`` and ``seq`` together name another publisher."""
 
     payload: bytes
     time: int = 0
@@ -74,6 +77,27 @@ class ConfirmRequested(Struct, frozen=True, gc=False):
     """The application wants to know whether the ring neighbours have all that we have (T19)."""
 
 
+class DrainRequested(Struct, frozen=True, gc=False):
+    """The application is about to leave: hand publications over to a remaining member first.
+
+    These ids first, and then everything that is held, if it is to be.
+    """
+
+    ids: tuple[bytes, ...] = ()
+    everything: bool = True
+
+
+class CompletenessRequested(Struct, frozen=True, gc=False):
+    """The application wants a neighbour to hand over everything that we lack (decision 0049)."""
+
+
+class ReplicationRequested(Struct, frozen=True, gc=False):
+    """The application wants some nodes to confirm that they hold publications."""
+
+    ids: tuple[bytes, ...]
+    nodes: tuple[NodeId, ...]
+
+
 Event: TypeAlias = (
     Tick
     | Received
@@ -85,4 +109,7 @@ Event: TypeAlias = (
     | HistoryRead
     | Flush
     | ConfirmRequested
+    | DrainRequested
+    | CompletenessRequested
+    | ReplicationRequested
 )

@@ -74,6 +74,11 @@ class Holdings:
         return self._archive
 
     @property
+    def is_durable(self) -> bool:
+        """True if what is kept is on a disk after the next commit."""
+        return self._archive is not None and self._archive.is_durable
+
+    @property
     def trie(self) -> PublicationTrie:
         """The index over all that is kept."""
         if self._unindexed is not None:

@@ -15,7 +15,7 @@ from skipring.core.claims import SHORT_BYTES, Claim
 from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.labels import Label
 from skipring.core.peers import Link, NodeId, Peer
-from skipring.core.publications import Publication
+from skipring.core.publications import ID_BYTES, Publication
 
 
 class Subscribe(Struct, frozen=True, array_like=True, gc=False, tag=1):
@@ -189,6 +189,79 @@ class Want(_ShortIds, frozen=True, array_like=True, gc=False, tag=16):
     """``sender`` lacks these publications that the receiver said it has."""
 
 
+def _check_ids(ids: bytes) -> None:
+    """Refuse what cannot be cut into ids."""
+    if len(ids) % ID_BYTES:
+        message = f"{len(ids)} bytes of ids"
+        raise ValueError(message)
+
+
+def ids_in(ids: bytes) -> list[bytes]:
+    """The ids that are packed one behind the other."""
+    return [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
+
+
+class CheckHeld(Struct, frozen=True, array_like=True, gc=False, tag=18):
+    """Ask whether the receiver holds what ``sender`` holds (decision 0049).
+
+    Each claim has one digest, of everything under its cover; beside them stand single ids.
+    """
+
+    sender: NodeId
+    session: int
+    claims: tuple[Claim, ...] = ()
+    ids: bytes = b""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be cut into ids."""
+        _check_ids(self.ids)
+
+
+class Held(Struct, frozen=True, array_like=True, gc=False, tag=19):
+    """Confirm what ``sender`` holds of a CheckHeld, after its disk has it if it is durable.
+
+    A claim that is returned is confirmed; one without its digest differs.
+    """
+
+    sender: NodeId
+    session: int
+    durable: bool
+    claims: tuple[Claim, ...] = ()
+    held: bytes = b""
+    missing: bytes = b""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be cut into ids."""
+        _check_ids(self.held)
+        _check_ids(self.missing)
+
+
+class Draining(Struct, frozen=True, array_like=True, gc=False, tag=20):
+    """Announce that ``sender`` is about to leave: hand nothing over to it (decision 0049).
+
+    It names some of its neighbours that have not announced to leave.
+    """
+
+    sender: NodeId
+    remaining: tuple[NodeId, ...] = ()
+
+
+class RequestHandover(Struct, frozen=True, array_like=True, gc=False, tag=21):
+    """Ask the receiver to hand everything it holds over to ``sender`` (decision 0049)."""
+
+    sender: NodeId
+
+
+class HandoverDone(Struct, frozen=True, array_like=True, gc=False, tag=22):
+    """State that the receiver has confirmed everything ``sender`` held when it was asked.
+
+    ``complete`` if the sender itself has been handed everything by another member before.
+    """
+
+    sender: NodeId
+    complete: bool
+
+
 Message: TypeAlias = (
     Subscribe
     | Unsubscribe
@@ -207,6 +280,11 @@ Message: TypeAlias = (
     | PublishMany
     | IHave
     | Want
+    | CheckHeld
+    | Held
+    | Draining
+    | RequestHandover
+    | HandoverDone
 )
 
 MESSAGE_TYPES: Final[tuple[type[Message], ...]] = (
@@ -227,6 +305,11 @@ MESSAGE_TYPES: Final[tuple[type[Message], ...]] = (
     PublishMany,
     IHave,
     Want,
+    CheckHeld,
+    Held,
+    Draining,
+    RequestHandover,
+    HandoverDone,
 )
 
 UNRECORDED: Final = SetConfiguration(None, None, None)

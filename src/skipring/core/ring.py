@@ -55,6 +55,11 @@ class Ring:
             if peer is not None:
                 yield peer
 
+    def neighbour_nodes(self) -> list[NodeId]:
+        """The distinct ring neighbours (T16)."""
+        nodes = {peer.node: None for peer in self.peers()}
+        return [node for node in nodes if node not in (self.node, SUPERVISOR)]
+
     def forget_all(self) -> None:
         """Drop every edge."""
         self.neighbours = [None, None]

@@ -95,6 +95,47 @@ class HistoriesState(Struct, frozen=True, kw_only=True, gc=False):
     served: dict[NodeId, tuple[int, int]] = {}
 
 
+class HandoverState(Struct, frozen=True, array_like=True, gc=False):
+    """What one receiver has not confirmed yet (decision 0049)."""
+
+    session: int
+    ranges: tuple[Prefix, ...]
+    ids: dict[bytes, int]  # and how often each was sent
+    requested: bool
+    waiting: bool
+    ticks: int
+
+
+class HandoversState(Struct, frozen=True, kw_only=True, gc=False):
+    """What a subscriber hands over, and to which nodes."""
+
+    session: int = 0
+    to: dict[NodeId, HandoverState] = {}
+
+
+class DrainState(Struct, frozen=True, kw_only=True, gc=False):
+    """How far a subscriber that leaves has come with handing over, and who else leaves."""
+
+    ticks: int = 0  # for which it still leaves
+    receiver: NodeId | None = None
+    ids: tuple[bytes, ...] = ()
+    everything: bool = False
+    memory: bool = False  # a receiver without a disk is accepted
+    told: tuple[NodeId, ...] = ()  # that remain, as others say
+    passed: tuple[NodeId, ...] = ()
+    absent: tuple[NodeId, ...] = ()
+    leaving: dict[NodeId, int] = {}
+
+
+class CompletenessState(Struct, frozen=True, kw_only=True, gc=False):
+    """Whether a subscriber was handed everything, and by which neighbours."""
+
+    complete: bool = False
+    asked: NodeId | None = None
+    asked_times: int = 0
+    confirmed: tuple[NodeId, ...] = ()
+
+
 class ScrubState(Struct, frozen=True, kw_only=True, gc=False):
     """How far the scrub has come (T10 to T12)."""
 
@@ -128,6 +169,9 @@ class SubscriberMemory(Struct, frozen=True, kw_only=True, gc=False):
     histories: HistoriesState = HistoriesState()
     scrub: ScrubState | None = None
     holdings: HoldingsState = HoldingsState()
+    handovers: HandoversState = HandoversState()
+    drain: DrainState = DrainState()
+    completeness: CompletenessState = CompletenessState()
 
 
 class SupervisorMemory(Struct, frozen=True, kw_only=True, gc=False):

@@ -16,7 +16,9 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.digest import TreeDigest
 from skipring.core.effects import Effect, Left, Outbox
 from skipring.core.events import (
+    CompletenessRequested,
     ConfirmRequested,
+    DrainRequested,
     Event,
     Flush,
     HistoryRead,
@@ -24,6 +26,7 @@ from skipring.core.events import (
     PublishManyRequested,
     PublishRequested,
     Received,
+    ReplicationRequested,
     SubscribeRequested,
     Tick,
     UnsubscribeRequested,
@@ -32,6 +35,7 @@ from skipring.core.holdings import Holdings
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckAndPublish,
+    CheckHeld,
     CheckLabel,
     CheckTrie,
     Digest,
@@ -39,6 +43,7 @@ from skipring.core.messages import (
     Introduce,
     IntroduceShortcut,
     RemoveConnections,
+    RequestHandover,
     SetConfiguration,
     Subscribe,
     Unsubscribe,
@@ -112,10 +117,8 @@ class Subscriber:
                 self._circulation.on_history(event, out)
             case ConfirmRequested():
                 self._circulation.ask_to_confirm(self.ring_neighbours(), out)
-            case NodeSuspected():
-                pass  # section 3.3: one failure detector, at the supervisor, is enough
             case _:
-                assert_never(event)
+                self._on_handover_wanted(event, out)
         return out.effects
 
     def _on_received(self, event: Received, out: Outbox) -> None:
@@ -123,7 +126,7 @@ class Subscriber:
         if kind in Circulation.HANDLERS:
             if self.wants or self._ring.me is not None:
                 self._circulation.on_message(message, event.sender, out)
-            elif isinstance(message, CheckTrie | CheckAndPublish):
+            elif isinstance(message, CheckTrie | CheckAndPublish | CheckHeld | RequestHandover):
                 self._on_check_after_leaving(message, out)
         elif kind in self._HANDLERS:
             self._HANDLERS[kind](self, message, out)
@@ -172,8 +175,7 @@ class Subscriber:
 
     def ring_neighbours(self) -> list[NodeId]:
         """The distinct ring neighbours (T16)."""
-        nodes = {peer.node: None for peer in self._ring.peers()}
-        return [node for node in nodes if node not in (self.node, SUPERVISOR)]
+        return self._ring.neighbour_nodes()
 
     def _on_tick_unlabelled(self, out: Outbox) -> None:
         """Without a label there is nothing to do but to ask for one (action i, B8)."""
@@ -193,16 +195,38 @@ class Subscriber:
     def _on_subscribe_requested(self, out: Outbox) -> None:
         self._circulation.settle(out)
         self.wants = True
+        self._circulation.drain.stay()
         if self._ring.me is None:
             out.send(SUPERVISOR, Subscribe(self.node))
 
     def _on_unsubscribe_requested(self, out: Outbox) -> None:
         self._circulation.settle(out)
         self.wants = False
+        self._circulation.drain.leave()
         if self._ring.me is None:
             self._forget_all()
         # Without a label we may be recorded all the same: a Subscribe may be on its way.
         out.send(SUPERVISOR, Unsubscribe(self.node))
+
+    def _on_handover_wanted(
+        self,
+        event: DrainRequested | CompletenessRequested | ReplicationRequested | NodeSuspected,
+        out: Outbox,
+    ) -> None:
+        """Hand over, or be handed over to (decision 0049)."""
+        match event:
+            case DrainRequested():
+                self._circulation.request_drain(event, out)
+            case CompletenessRequested():
+                if self._ring.me is not None:
+                    self._circulation.request_completeness(out)
+            case ReplicationRequested():
+                self._circulation.request_replication(event, out)
+            case NodeSuspected():
+                # Section 3.3: one failure detector, at the supervisor, is enough for the ring.
+                self._circulation.on_absent(event.node, out)
+            case _:
+                assert_never(event)
 
     # -- messages --------------------------------------------------------------------------
 
@@ -225,6 +249,7 @@ class Subscriber:
         """
         was_labelled, wakes = self._ring.me is not None, self._config.rules.wake
         self._ring.me = None
+        self._circulation.completeness.reset()
         if was_labelled and (self.wants or not wakes):
             for node in self.neighbours() if wakes else self.ring_neighbours():
                 out.ask(node)
@@ -260,7 +285,9 @@ class Subscriber:
         if self._config.rules.digest:
             self._digest.on_digest(message)
 
-    def _on_check_after_leaving(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
+    def _on_check_after_leaving(
+        self, message: CheckTrie | CheckAndPublish | CheckHeld | RequestHandover, out: Outbox
+    ) -> None:
         if message.sender not in (self.node, SUPERVISOR):
             out.send(message.sender, RemoveConnections(self.node))  # as B7
 
@@ -348,6 +375,25 @@ class Subscriber:
     def incarnations_ahead(self) -> int:
         """How many incarnations of this node's name are ahead of the clock, and ignored."""
         return self._circulation.holdings.incarnations_ahead
+
+    @property
+    def is_complete(self) -> bool:
+        """True if neighbours have handed over everything that they held when they were asked."""
+        return self._circulation.completeness.is_complete
+
+    @property
+    def is_leaving(self) -> bool:
+        """True if the application is about to leave, or has asked to."""
+        return self._circulation.drain.is_leaving
+
+    def drain_candidates(self) -> list[NodeId]:
+        """The nodes to which a drain may hand over."""
+        return self._circulation.drain.candidates(self.neighbours())
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many publications the receiver of a drain has not confirmed yet, at most."""
+        return self._circulation.drain.unconfirmed
 
     def offset_of(self, key: bytes) -> int | None:
         """Where the publication with an id is kept, or None; nothing is indexed for it."""

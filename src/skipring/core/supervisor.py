@@ -9,7 +9,9 @@ from typing import Any, ClassVar, assert_never
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Outbox
 from skipring.core.events import (
+    CompletenessRequested,
     ConfirmRequested,
+    DrainRequested,
     Event,
     Flush,
     HistoryRead,
@@ -17,20 +19,26 @@ from skipring.core.events import (
     PublishManyRequested,
     PublishRequested,
     Received,
+    ReplicationRequested,
     SubscribeRequested,
     Tick,
     UnsubscribeRequested,
 )
 from skipring.core.messages import (
     CheckAndPublish,
+    CheckHeld,
     CheckLabel,
     CheckTrie,
     Digest,
+    Draining,
     GetConfiguration,
+    HandoverDone,
+    Held,
     IHave,
     Introduce,
     IntroduceShortcut,
     RemoveConnections,
+    RequestHandover,
     Subscribe,
     TrieEqual,
     Unsubscribe,
@@ -90,6 +98,9 @@ class Supervisor:
                 | PublishManyRequested()
                 | HistoryRead()
                 | ConfirmRequested()
+                | DrainRequested()
+                | CompletenessRequested()
+                | ReplicationRequested()
             ):
                 pass  # the supervisor is no member of any topic
             case _:
@@ -327,6 +338,8 @@ def _subject(message: object) -> NodeId | None:
         case Digest(node=node):
             return node
         case CheckTrie() | CheckAndPublish() | TrieEqual() | IHave() | Want():
+            return message.sender
+        case CheckHeld() | Held() | Draining() | RequestHandover() | HandoverDone():
             return message.sender
         case _:
             return None

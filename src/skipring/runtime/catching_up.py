@@ -85,6 +85,10 @@ class CatchingUp:
         """We have just come to a topic."""
         self._expected.add(topic)
 
+    def is_reading(self, topic: TopicId) -> bool:
+        """Return True while a history of a topic is read."""
+        return topic in self._histories
+
     def forget(self, topic: TopicId) -> None:
         """We have left a topic."""
         self._expected.discard(topic)

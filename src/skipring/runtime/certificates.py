@@ -27,7 +27,9 @@ from skipring.runtime.credentials import (
     belongs_to,
     read_certificates,
     read_key,
+    told,
 )
+from skipring.runtime.deny_list import FILE_NAME, deny, parse_serial
 from skipring.storage.files import sync_directory
 from skipring.wire.values import check_node, shown
 
@@ -55,6 +57,7 @@ class Issued(Struct, frozen=True):
     name: NodeId
     certificate: Path
     key: Path
+    serial: int
     ends: datetime
     is_cut: bool  # it would have outlived its authority
 
@@ -95,6 +98,37 @@ def issue_each(
     for name in names:
         _check_absent(_files(out, name))
     return [signer.issue(name, _files(out, name), days, places) for name in names]
+
+
+def certificates_in(directory: Path) -> list[Certificate]:
+    """Read the certificates of processes in a directory, without its authority."""
+    found = [read_certificates(path)[0] for path in sorted(directory.glob("*.pem"))]
+    return [each for each in found if not each.is_authority]
+
+
+def deny_each(directory: Path, given: Sequence[str]) -> list[tuple[int, str, bool]]:
+    """Deny certificates, given as files or serial numbers, in the list of an authority's directory.
+
+    Return serial number, comment and whether it is new of each.
+    """
+    serials = dict(_denied(each) for each in given)
+    new = deny(directory / FILE_NAME, serials)
+    return [(serial, comment, serial in new) for serial, comment in serials.items()]
+
+
+def _denied(given: str) -> tuple[int, str]:
+    """Return the serial number that a text is, or of the certificate in the file that it names."""
+    serial = parse_serial(given)
+    if serial is not None and not Path(given).exists():
+        return serial, f"denied at {told(_now())}"
+    certificate = read_certificates(Path(given))[0]
+    if certificate.is_authority:
+        raise InputError(
+            f"{given}: the certificate of an authority; to distrust it, remove it from the file "
+            "of the authorities"
+        )
+    name = " ".join(certificate.common_names)
+    return certificate.serial, f"{name}, denied at {told(_now())}"
 
 
 class _Signer(Struct, frozen=True):
@@ -141,7 +175,7 @@ class _Signer(Struct, frozen=True):
         signed = builder.sign(self.key, SHA256())
         _write(files, signed, key)
         is_cut = wanted > self.certificate.ends
-        return Issued(name, *files, signed.not_valid_after_utc, is_cut)
+        return Issued(name, *files, signed.serial_number, signed.not_valid_after_utc, is_cut)
 
     def _key_identifier(self) -> x509.AuthorityKeyIdentifier:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import warnings
 from collections.abc import Generator
 from contextlib import AsyncExitStack
 from math import inf
@@ -15,7 +16,13 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 from skipring.core.archive import Archive
 from skipring.core.effects import Confirmed, Deliver
 from skipring.core.peers import NodeId, TopicId
-from skipring.errors import IdentityError, InputError, MessageError, SkipringError
+from skipring.errors import (
+    IdentityError,
+    InputError,
+    MessageError,
+    SkipringError,
+    UnconfirmedWarning,
+)
 from skipring.runtime.access import Access
 from skipring.runtime.addresses import (
     is_anywhere,
@@ -25,6 +32,7 @@ from skipring.runtime.addresses import (
     split_address,
     supervisor_of,
 )
+from skipring.runtime.departure import DRAIN_S, Departure
 from skipring.runtime.durability import opened
 from skipring.runtime.listener import why_not_listening
 from skipring.runtime.names import may_act_as
@@ -64,7 +72,12 @@ class Connection:
     """
 
     def __init__(
-        self, settings: Settings, *, listen: tuple[str, int], data_dir: Path | None, name: str
+        self,
+        settings: Settings,
+        *,
+        listen: tuple[str, int],
+        data_dir: Path | None,
+        name: str,
     ) -> None:
         self.name: NodeId = name  # empty until we are connected, if only the directory knows it
         self._settings = settings
@@ -72,6 +85,8 @@ class Connection:
         self._data_dir = data_dir
         self._node: Node | None = None
         self._is_connected = False
+        self._unconfirmed = 0  # publications of ours that no other member has confirmed
+        self._in_doubt = 0  # of those, without the ones on the disk of a node that is alone
         self._store: PublicationStore | None = None
         self._subscriptions: dict[TopicId, Subscription] = {}
         self._resources = AsyncExitStack()
@@ -119,10 +134,31 @@ class Connection:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await self.close()
+        if self._in_doubt:
+            warnings.warn(
+                f"{self._in_doubt} publications were not confirmed by another member within "
+                f"{self.drain_s:g} s: {self._where()}",
+                UnconfirmedWarning,
+                stacklevel=2,
+            )
+
+    async def close(self) -> int:
+        """Leave all topics and stop; return how many publications no other member has confirmed.
+
+        Subscriptions that are still open hand over what they hold first, within ``drain_s``. A
+        second time does nothing.
+        """
         try:
             await self._resources.aclose()
         finally:
             self._is_connected = False
+        return self._unconfirmed
+
+    def _where(self) -> str:
+        if self._data_dir is None:
+            return "they were in memory and are lost"
+        return f"they are in {self._data_dir} only, until a node starts with it again"
 
     def subscribe(self, topic: TopicId, start: Start = "all") -> Subscription:
         """Take part in a topic, while inside the block of what this returns.
@@ -158,6 +194,11 @@ class Connection:
         return self._settings.tick_s
 
     @property
+    def drain_s(self) -> float:
+        """How long a subscription that ends waits until others have what it holds."""
+        return self._settings.drain_s
+
+    @property
     def store(self) -> PublicationStore | None:
         """Where publications are kept on disk, None if in memory; SkipringError as ``node``."""
         if not self._is_connected:
@@ -184,7 +225,14 @@ class Connection:
         assert machine is not None, "a node that has subscribed has a machine"
         return machine.archive
 
-    def close(self, subscription: Subscription) -> None:
+    def on_drained(self, departure: Departure, *, is_alone: bool) -> None:
+        """Note what no other member has confirmed of a topic that is left."""
+        self._unconfirmed += departure.own_unconfirmed
+        is_kept = is_alone and self._data_dir is not None
+        if self.drain_s > 0 and not is_kept:
+            self._in_doubt += departure.own_unconfirmed
+
+    def on_left(self, subscription: Subscription) -> None:
         """Hand nothing more to a subscription."""
         self._subscriptions.pop(subscription.topic, None)
 
@@ -215,6 +263,7 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first can be left
     ca: str | Path | None = None,
     cert: str | Path | None = None,
     key: str | Path | None = None,
+    drain_s: float = DRAIN_S,
 ) -> Connection:
     """Return a connection to a cluster, to be used in ``async with``.
 
@@ -222,11 +271,17 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first can be left
     on loopback. Without it the connection uses SKIPRING_SUPERVISOR, the selected context or
     127.0.0.1:7400. With a data directory the node's name and all publications are stored there;
     without one they are in memory. ``ca``, ``cert`` and ``key`` are files of ``skipring certs``;
-    without them nothing leaves this machine. InputError names an argument that cannot be used.
+    without them nothing leaves this machine. When a subscription ends it waits, at most
+    ``drain_s``, until another member has what it holds; 0 does without. InputError names an
+    argument that cannot be used.
     """
     if not _is_seconds(tick_s):
         raise InputError(
             f"expected a number of seconds above 0, got {tick_s!r}", parameter="tick_s"
+        )
+    if not _is_seconds(drain_s) and drain_s != 0:
+        raise InputError(
+            f"expected a number of seconds, 0 or more, got {drain_s!r}", parameter="drain_s"
         )
     if url is not None and not isinstance(url, str):
         raise InputError(f"expected a text, got {type(url).__name__}", parameter="url")
@@ -249,6 +304,7 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first can be left
         flush_s=tick_s / FLUSHES_PER_TICK,
         advertised=advertise,
         credentials=credentials,
+        drain_s=drain_s,
     )
     return Connection(
         settings,

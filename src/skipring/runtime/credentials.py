@@ -7,9 +7,9 @@ import shlex
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic, time_ns
 from typing import Final
 
 from cryptography import x509
@@ -25,22 +25,52 @@ from msgspec import Struct
 
 from skipring.core.peers import NodeId
 from skipring.errors import InputError
+from skipring.runtime.deny_list import deny_list_beside, read_deny_list, serial_text
+from skipring.runtime.logs import logger
 from skipring.runtime.names import name_in
+from skipring.runtime.peer_certificate import PeerCertificate
 
 PURPOSES: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+CHECK_S: Final = 1.0  # Guess: files change rarely, and an operator waits for it.
+FRESH_NS: Final = 1_000_000_000  # Guess: a certificate and its key are replaced within a second.
+
+_LOG: Final = logger("credentials")
 
 _FILE_BYTES_MAX: Final = 1 << 20  # Limit of ours: hundreds of certificates.
 _OF_OTHERS: Final = 0o077
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """A certificate that was checked, ready to be shown to others."""
+class Distrust(Struct, frozen=True):
+    """Why a certificate is refused that an authority has signed."""
+
+    reason: str  # to be counted
+    sentence: str
+
+
+class _Loaded(Struct, frozen=True):
+    """What the files held when they were read."""
 
     name: NodeId
-    expires: datetime  # when others cease to accept it
-    _server: ssl.SSLContext = field(repr=False)
-    _client: ssl.SSLContext = field(repr=False)
+    expires: datetime
+    denied: frozenset[int]
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+class Credentials:
+    """A certificate that was checked, ready to be shown to others.
+
+    Its files are read again when they have changed (``refresh``), and so is the deny list beside
+    the file of the authorities. Connections that are open keep what they have shown.
+    """
+
+    def __init__(self, ca: Path, cert: Path, key: Path) -> None:
+        self._files = ca, cert, key
+        self._deny_list = deny_list_beside(ca)
+        self._stamps = self._stamp()  # of what was read, or could not be used
+        self._loaded = self._load()
+        self._check_s = 0.0  # when the files are looked at again
 
     @classmethod
     def load(cls, ca: Path, cert: Path, key: Path) -> Credentials:
@@ -49,6 +79,78 @@ class Credentials:
         The first may hold several authorities: while a cluster goes over to a new one, both are
         trusted.
         """
+        return cls(ca, cert, key)
+
+    def __repr__(self) -> str:
+        return f"Credentials(name={self.name!r}, expires={self.expires!r})"
+
+    @property
+    def name(self) -> NodeId:
+        """The name in the certificate."""
+        return self._loaded.name
+
+    @property
+    def expires(self) -> datetime:
+        """When others cease to accept it."""
+        return self._loaded.expires
+
+    def server_context(self) -> ssl.SSLContext:
+        """For connections that others open."""
+        return self._loaded.server
+
+    def client_context(self) -> ssl.SSLContext:
+        """For connections that we open."""
+        return self._loaded.client
+
+    def distrust(self, peer: PeerCertificate, now_s: float) -> Distrust | None:
+        """Return why a certificate that was verified is refused now; None if it is not."""
+        if peer.serial in self._loaded.denied:
+            sentence = f"the certificate {serial_text(peer.serial)} of {peer.name} is denied"
+            return Distrust("certificate denied", sentence)
+        if now_s >= peer.ends_s:
+            ends = told(datetime.fromtimestamp(peer.ends_s, UTC))
+            return Distrust(
+                "certificate expired", f"the certificate of {peer.name} expired at {ends}"
+            )
+        return None
+
+    # -- reading again -----------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Read the files again if they have changed; look at them once a second at most."""
+        if monotonic() < self._check_s:
+            return
+        self._check_s = monotonic() + CHECK_S
+        stamps = self._stamp()
+        if stamps == self._stamps or _is_fresh(stamps):
+            return
+        self._stamps = stamps
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the files again; log why they cannot be used, and keep what was read before."""
+        self._stamps = self._stamp()
+        try:
+            loaded = self._load()
+            self._check_name(loaded.name)
+        except InputError as error:
+            _LOG.error("credentials not read again", reason=str(error))
+            return
+        self._loaded = loaded
+        _LOG.info("credentials read again", expires=told(self.expires), denied=len(loaded.denied))
+
+    def _check_name(self, name: NodeId) -> None:
+        if name != self.name:
+            raise InputError(
+                f"{self._files[1]}: called {name}, and this process was started with the "
+                f"certificate of {self.name}; restart it to change its name"
+            )
+
+    def _stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(map(_stamp_of, (*self._files, self._deny_list)))
+
+    def _load(self) -> _Loaded:
+        ca, cert, key = self._files
         authorities = read_certificates(ca)
         certificate = read_certificates(cert)[0]
         name = _usable_name(certificate)
@@ -63,15 +165,23 @@ class Credentials:
         server.num_tickets = 0  # nobody comes back without showing a certificate
         for context in (server, client):
             _prepare(context, authorities, cert, key)
-        return cls(name, min(certificate.ends, issuer.ends), server, client)
+        denied = read_deny_list(self._deny_list)
+        return _Loaded(name, min(certificate.ends, issuer.ends), denied, server, client)
 
-    def server_context(self) -> ssl.SSLContext:
-        """For connections that others open."""
-        return self._server
 
-    def client_context(self) -> ssl.SSLContext:
-        """For connections that we open."""
-        return self._client
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes with a file; None if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ctime_ns, found.st_ino, found.st_size
+
+
+def _is_fresh(stamps: tuple[tuple[int, int, int] | None, ...]) -> bool:
+    """Return True if a file has changed just now: another one may be about to."""
+    now_ns = time_ns()
+    return any(each is not None and 0 <= now_ns - each[0] < FRESH_NS for each in stamps)
 
 
 def _usable_name(certificate: Certificate) -> NodeId:
@@ -148,6 +258,11 @@ class Certificate(Struct, frozen=True):
     def pem(self) -> str:
         """The certificate as text."""
         return self.parsed.public_bytes(Encoding.PEM).decode()
+
+    @property
+    def serial(self) -> int:
+        """The serial number, unique among the certificates of an authority."""
+        return self.parsed.serial_number
 
     def is_signed_by(self, issuer: Certificate) -> bool:
         """True if the key of another certificate has signed this one."""

@@ -36,6 +36,14 @@ class Watch:
         """A node has said something in a topic."""
         self._heard.add((topic, node))
 
+    def silent_ticks(self, topic: TopicId) -> dict[NodeId, int]:
+        """Return the ring neighbours that were not heard in the last ticks, with their number."""
+        return {
+            node: ticks
+            for (watched, node), ticks in self._silent.items()
+            if watched == topic and ticks and (watched, node) not in self._heard
+        }
+
     def tick(
         self, neighbours: Iterable[tuple[TopicId, NodeId]], *, is_late: bool
     ) -> list[tuple[TopicId, NodeId]]:

@@ -23,7 +23,7 @@ from msgspec import Struct
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import InputError, SkipringError
 from skipring.runtime.logs import configure_logs
-from skipring.runtime.serving import Announce, Place, run, serve_node, serve_supervisor
+from skipring.runtime.serving import Announce, Place, Stop, run, serve_node, serve_supervisor
 from skipring.runtime.settings import ANSWER_S, Settings
 from skipring.wire.runtime_messages import Address
 
@@ -34,7 +34,7 @@ ANY_PORT: Final = "127.0.0.1:0"
 LISTENING: Final = "listening "
 LINE_BYTES_MAX: Final = 4096
 
-Process = Coroutine[Any, Any, signal.Signals]
+Process = Coroutine[Any, Any, signal.Signals | Stop]
 
 
 class DevSettings(Struct, frozen=True, kw_only=True):
@@ -156,8 +156,8 @@ class DevCluster:
         try:
             Thread(target=_end_with_parent, args=[self._alive], daemon=True).start()
             configure_logs(self.settings.log_level)
-            run(self._process(name, place, supervisors, announce))
-            status = 0
+            stop = run(self._process(name, place, supervisors, announce))
+            status = int(isinstance(stop, Stop) and stop.not_handed_over > 0)
         except (SkipringError, OSError) as error:
             with suppress(OSError):  # it has announced itself before
                 announce(str(error))

@@ -13,9 +13,10 @@ from msgspec import Struct
 
 from skipring.core.peers import NodeId
 from skipring.errors import InputError, UnreachableError
+from skipring.runtime.health import live_violations, warnings
 from skipring.runtime.inspector import Contents, Inspection, Inspector
 from skipring.wire.runtime_messages import JournalEntry, JournalPage
-from skipring.world.legitimacy import Layer, Violation, publication_violations, violations
+from skipring.world.legitimacy import LIVE_LAYERS, Layer, Violation, publication_violations
 
 POLL_S: Final = 0.2  # Guess: an inspection of a small ring takes some milliseconds.
 NAMED_MAX: Final = 5  # Our guess: so many nodes are named in a sentence, then it is "and 7 more".
@@ -28,6 +29,8 @@ LAYERS: Final[Mapping[Layer, str]] = {
     Layer.RING: "ring neighbours",
     Layer.SHORTCUTS: "shortcuts",
     Layer.LEAVERS: "those who leave",
+    Layer.LINKS: "links between ring neighbours",
+    Layer.PROCESSES: "processes",
     Layer.PUBLICATIONS: "publications",
 }
 
@@ -50,10 +53,20 @@ REPAIRS: Final[Mapping[Layer, str]] = {
         "from the ring up (section 3.2.2)"
     ),
     Layer.LEAVERS: "it asks for permission to leave each interval, until it has it (S2)",
+    Layer.LINKS: (
+        "each node dials its neighbours again, and the supervisor evicts members that stay silent "
+        "(section 3.3)"
+    ),
+    Layer.PROCESSES: (
+        "a backfill goes on by itself; a clone must be stopped, and a disk repaired, by hand"
+    ),
     Layer.PUBLICATIONS: (
         "ring neighbours compare their tries and send each other what is missing (Algorithm 5)"
     ),
 }
+
+
+BEYOND_THE_RING: Final = LIVE_LAYERS | {Layer.PUBLICATIONS}
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
@@ -64,13 +77,19 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     silent: tuple[NodeId, ...]  # referred to, but they do not answer
     violations: tuple[Violation, ...]
     advice: tuple[str, ...]
+    warnings: tuple[str, ...] = ()  # of a topic that may be healthy
 
     @property
     def is_legitimate(self) -> bool:
-        """True if all layers of the ring are in order."""
+        """Return True if all layers of the ring are as the protocol wants them."""
         return self.members > 0 and not any(
-            each.layer is not Layer.PUBLICATIONS for each in self.violations
+            each.layer not in BEYOND_THE_RING for each in self.violations
         )
+
+    @property
+    def is_linked(self) -> bool:
+        """Return True if all ring neighbours hear each other."""
+        return not any(each.layer is Layer.LINKS for each in self.violations)
 
     @property
     def has_all_publications(self) -> bool:
@@ -79,14 +98,14 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
     @property
     def is_healthy(self) -> bool:
-        """True if there is nothing to complain about."""
-        return self.is_legitimate and self.has_all_publications
+        """Return True if the ring is legitimate, linked and in sync, and its processes work."""
+        return self.members > 0 and not self.violations
 
 
 def diagnose(inspection: Inspection) -> Diagnosis:
     """Judge what was seen of a topic."""
     snapshot = inspection.snapshot
-    found = (*violations(snapshot), *publication_violations(snapshot))
+    found = (*live_violations(inspection), *publication_violations(snapshot))
     members = [node for node, status in inspection.statuses.items() if status.member]
     return Diagnosis(
         members=len(members),
@@ -94,6 +113,7 @@ def diagnose(inspection: Inspection) -> Diagnosis:
         silent=snapshot.crashed,
         violations=found,
         advice=tuple(_advice(inspection, members, found)),
+        warnings=tuple(warnings(inspection)),
     )
 
 
@@ -139,7 +159,7 @@ def explain(inspection: Inspection, node: NodeId, journal: JournalPage | None) -
     if node not in known:
         there = f"there are {_listed(sorted(known))}" if known else "nobody is in it"
         raise InputError(f"no node called {node[:64]!r} is known in {snapshot.topic!r}; {there}")
-    found = (*violations(snapshot), *publication_violations(snapshot))
+    found = (*live_violations(inspection), *publication_violations(snapshot))
     return Explanation(
         node=node,
         standing=_standing(inspection, node),
@@ -193,6 +213,16 @@ def _advice(
     layers = {each.layer for each in found}
     if layers & {Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Layer.LEAVERS}:
         yield "The ring heals by itself, mostly within 30 intervals: look again then."
+    if Layer.LINKS in layers:
+        yield (
+            "Neighbours that cannot reach each other: check the network and firewalls between "
+            "them, and the addresses that they advertise."
+        )
+    if Layer.PROCESSES in layers:
+        yield (
+            "Wait for a backfill. Stop a clone, or give it a data directory and a name of its own. "
+            "Make room on a full disk, or replace a broken one."
+        )
     if Layer.PUBLICATIONS in layers:
         yield (
             "What is missing is on its way or will be repaired: look again in a few intervals; "

@@ -37,6 +37,7 @@ class Cause(StrEnum):
     SECURED = "secured"  # it speaks TLS, this process does not
     PLAIN = "plain"  # this process speaks TLS, it does not
     UNTRUSTED = "untrusted"  # a certificate is refused, by either side
+    TURNED_AWAY = "turned away"  # refused after the greeting, with a reason
 
 
 _SENTENCES: Final = {
@@ -58,6 +59,7 @@ _SENTENCES: Final = {
         "{address} and this process do not accept each other's certificates ({detail}); "
         "all processes of a cluster have certificates of the same authority"
     ),
+    Cause.TURNED_AWAY: "{address} refuses connections of this process: {detail}",
 }
 
 

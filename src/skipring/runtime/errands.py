@@ -80,8 +80,11 @@ class Errands:
 
     def _why_not(self, topic: TopicId, message: Publish) -> str | None:
         """Why we do not publish for somebody, or None."""
-        if topic not in self._topics:
+        machine = self._topics.machine(topic)
+        if machine is None:
             return "not a member of the topic"
+        if machine.is_leaving:  # what it would accept now, it could not hand over
+            return "it is about to leave the topic"
         if message.publication.payload is None:
             return "no payload"
         if not self._has_disk and not message.volatile:

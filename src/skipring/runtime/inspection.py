@@ -28,9 +28,9 @@ from skipring.wire.fields import check_entry
 from skipring.wire.runtime_messages import (
     DatabasePage,
     InspectDatabase,
-    InspectNode,
     JournalPage,
     ListPublications,
+    NodeHealth,
     NodeStatus,
     PublicationPage,
     ReadJournal,
@@ -51,7 +51,7 @@ READ_BYTES_MAX: Final = 4 << 20  # Our guess: what may be read for one answer.
 
 NOT_A_MEMBER: Final = "not a member of the topic"
 
-Question = InspectNode | ListPublications | ReadJournal
+Question = ListPublications | ReadJournal
 
 
 # -- a supervisor ----------------------------------------------------------------------------
@@ -128,21 +128,19 @@ def answer(
     journals: Journals,
     question: Question,
     is_spent: Spent = never_spent,
-) -> NodeStatus | PublicationPage | JournalPage | Refused:
+) -> PublicationPage | JournalPage | Refused:
     """What a node says to one who looks at it; one that is not in the topic refuses."""
     if machine is None:
         return Refused(question.request, NOT_A_MEMBER)
     match question:
-        case InspectNode(request=request):
-            return node_status(machine, request)
         case ListPublications():
             return publication_page(machine.archive, question, is_spent)
         case ReadJournal(request=request):
             return JournalPage(request, journals.ticks, journals.entries(topic))
 
 
-def node_status(machine: Subscriber, request: int) -> NodeStatus:
-    """The variables of a subscriber; of what corrupted memory holds too much of, the first."""
+def node_status(machine: Subscriber, request: int, health: NodeHealth | None = None) -> NodeStatus:
+    """Return the variables of a subscriber; of too many (corrupted memory) the first."""
     silence, heard = machine.silence, machine.digests
     return NodeStatus(
         request=request,
@@ -157,6 +155,7 @@ def node_status(machine: Subscriber, request: int) -> NodeStatus:
         count=len(machine.trie),
         end=machine.archive.end,
         root=machine.trie.root,
+        health=health or NodeHealth(),
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import asynccontextmanager
 from enum import Enum
 from random import Random
+from time import time_ns
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -69,6 +70,7 @@ class Inspection(Struct, frozen=True, kw_only=True):
 
     snapshot: Snapshot
     statuses: dict[NodeId, NodeStatus]  # of those who are in the topic
+    clock_offsets_us: dict[NodeId, int] = {}  # of members, from the clock of this process
 
     @property
     def is_known(self) -> bool:
@@ -117,6 +119,7 @@ class Inspector:
         self._seen: dict[NodeId, NodeStatus | Refused | None] = {}  # None: has not answered
         self._unaddressed: set[NodeId] = set()  # of whom nobody has said where they listen
         self._listed_bytes = 0
+        self._clock_offsets_us: dict[NodeId, int] = {}
 
     async def inspect(self, contents: Contents, before: Inspection | None = None) -> Inspection:
         """Look at the supervisor, then at every node; UnreachableError without a supervisor.
@@ -134,6 +137,7 @@ class Inspector:
         self, supervisor: SupervisorState, nodes: Iterable[NodeId], contents: Contents
     ) -> Inspection:
         self._seen, self._unaddressed, self._listed_bytes = {}, set(), 0
+        self._clock_offsets_us = {}
         await self._visit_all(supervisor, nodes)
         statuses = {n: s for n, s in sorted(self._seen.items()) if isinstance(s, NodeStatus)}
         stored = await self._stored(statuses, contents)
@@ -152,6 +156,11 @@ class Inspector:
                 crashed=tuple(sorted(self._seen.keys() - subscribers.keys())),
             ),
             statuses=statuses,
+            clock_offsets_us={
+                node: self._clock_offsets_us[node]
+                for node, status in statuses.items()
+                if status.member and node in self._clock_offsets_us
+            },
         )
 
     async def journal(self, node: NodeId) -> JournalPage | None:
@@ -250,6 +259,7 @@ class Inspector:
         async with slots:
             answer = self._seen[node] = await self._status(node)
         if isinstance(answer, NodeStatus):
+            self._clock_offsets_us[node] = answer.health.time - time_ns() // 1000
             for other in _referred_to_by(answer):
                 self._start_visit(other, group, slots)
 

@@ -10,10 +10,11 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, cast
+from time import time
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.errors import WireError
+from skipring.errors import GreetingError, WireError
 from skipring.runtime.addresses import join_address
 from skipring.runtime.dial_failure import (
     CLOSED,
@@ -25,7 +26,9 @@ from skipring.runtime.dial_failure import (
     failure_in,
     failure_of,
 )
-from skipring.runtime.names import may_act_as, peer_name
+from skipring.runtime.names import may_act_as
+from skipring.runtime.partial_frames import PartialFrames
+from skipring.runtime.peer_certificate import PeerCertificate
 from skipring.runtime.work_budget import (
     NEXT_TURN_S,
     REQUEST_WAIT_S,
@@ -33,17 +36,23 @@ from skipring.runtime.work_budget import (
     WorkBudget,
 )
 from skipring.wire.codec import Envelope, decode, encode
-from skipring.wire.framing import Frame, FrameReader
+from skipring.wire.framing import CONTROL_BYTES_MAX, Frame, FrameReader
 from skipring.wire.greeting import Greeting, Role, check_greeting
 from skipring.wire.runtime_messages import (
     BUSY,
+    CONNECTION_REQUEST,
+    NO_TOPIC,
     Refused,
     WireMessage,
     is_request,
     is_runtime,
 )
 
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.runtime.credentials import Distrust
+
 GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want to talk.
+TURN_AWAY_S: Final = 1.0  # Guess: what a peer that reads needs for the reason.
 
 # What a handshake can fail of; the details are OpenSSL's words and ours, never a stranger's.
 HANDSHAKE_REASONS: Final = frozenset({"bad certificate", "no certificate", "handshake failed"})
@@ -95,6 +104,7 @@ class Switchboard(Protocol):
 
     bytes_received: int
     budget: WorkBudget
+    partial_frames: PartialFrames
 
     def greeting_frame(self, *, is_opening: bool) -> bytes:
         """Return the first frame to send, as the side that opens a connection or accepts it."""
@@ -104,7 +114,13 @@ class Switchboard(Protocol):
         """True if whoever talks to us has to show a certificate."""
 
     def admit(self, link: Link) -> bool:
-        """A connection is there; False if there are too many."""
+        """Count a connection; return False if there are to be no more."""
+
+    def why_no_place(self, link: Link, name: NodeId) -> str | None:
+        """Give a connection that others have opened a place; return why there is none."""
+
+    def distrust(self, certificate: PeerCertificate, now_s: float) -> Distrust | None:
+        """Return why a certificate that was verified is refused now; None if it is not."""
 
     def welcome(self, greeting: Greeting) -> Owner:
         """Whom a link belongs to, now that somebody who dialled us has greeted."""
@@ -131,6 +147,8 @@ class Link(asyncio.Protocol):
     def __init__(self, board: Switchboard, dialled_for: Owner | None) -> None:
         self._board = board
         self._budget = board.budget
+        self._partial_frames = board.partial_frames
+        self._partial_bytes = 0  # of the frame that has begun to come
         self._owner = dialled_for
         self._reader = FrameReader()
         # Frames that have come and were not handled yet, each with the time at which it came.
@@ -140,10 +158,11 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.address = "unknown"  # of the other end, for a person
+        self.account = self.address  # whose limits count: a name, or a host before the greeting
         self._is_refused = False
         self._first = b""  # what came before the greeting was read
         self.failure: DialFailure | None = None  # of a link that was lost before its greeting
-        self._certificate_name: NodeId | None = None
+        self.certificate: PeerCertificate | None = None
         self.sender: NodeId | None = None  # known from the greeting on
         self.role = Role.NODE
         self._is_client = False
@@ -165,13 +184,23 @@ class Link(asyncio.Protocol):
         where = transport.get_extra_info("peername")
         if where:
             self.address = join_address(where[0], where[1])
+            self.account = where[0]
         if not self._board.admit(self):
-            self._refuse("too many connections")
+            self._refuse("closed")
             return
-        certificate = cast("Mapping[str, Any] | None", transport.get_extra_info("peercert"))
-        self._certificate_name = peer_name(certificate) if certificate else None
+        shown = cast("Mapping[str, Any] | None", transport.get_extra_info("peercert"))
+        self.certificate = PeerCertificate.read(shown) if shown else None
+        if not self.check_certificate(time()):
+            return
         self.write(self._board.greeting_frame(is_opening=self.is_dialled))
         self._deadline = loop.call_later(GREETING_S, self._refuse, "no greeting", "", SILENT)
+
+    def check_certificate(self, now_s: float) -> bool:
+        """Close the connection if the certificate of the other side is denied or has expired."""
+        why = self._board.distrust(self.certificate, now_s) if self.certificate else None
+        if why is not None and not self._is_refused:
+            self._refuse(why.reason, why.sentence, DialFailure(Cause.UNTRUSTED, why.sentence))
+        return why is None
 
     def data_received(self, data: bytes) -> None:
         """Cut into frames; handle them now, or in a later turn of the loop."""
@@ -185,6 +214,12 @@ class Link(asyncio.Protocol):
         except WireError as error:
             self._refuse_bytes(error)
             return
+        held = self._reader.buffered_bytes
+        if held or self._partial_bytes:
+            self._partial_bytes = held
+            self._partial_frames.update(self, held, is_new=bool(frames))
+            if self.sender is None and held > CONTROL_BYTES_MAX and not frames:
+                self._refuse_bytes(GreetingError("the first frame is longer than a greeting"))
         if not frames:
             return
         done = self._handle(frames) if budget.left_s > 0 and not self._waiting else 0
@@ -259,6 +294,8 @@ class Link(asyncio.Protocol):
         transport = self._transport
         if self._is_paused and transport is not None and not transport.is_closing():
             transport.resume_reading()
+            if self._partial_bytes:  # it had no chance to send the rest
+                self._partial_frames.update(self, self._partial_bytes, is_new=True)
         self._is_paused = False
         self._waiting_bytes = 0
 
@@ -274,7 +311,7 @@ class Link(asyncio.Protocol):
             self.failure = failure_of(exc) if exc is not None else CLOSED
         if self._deadline is not None:
             self._deadline.cancel()
-        self._waiting.clear()
+        self._forget_bytes()
         self.settled.set()
         self._board.on_lost(self)
         if self._owner is not None:
@@ -312,16 +349,26 @@ class Link(asyncio.Protocol):
             self._on_greeting(check_greeting(frame))
             return
         envelope = decode(frame)
+        if type(envelope.message) is Refused and envelope.message.request == CONNECTION_REQUEST:
+            self._on_refusal(envelope.message.reason)
+            return
         if self._is_client and not is_runtime(envelope.message):
             self._refuse("not for clients", type(envelope.message).__name__)
             return
         self._board.receive(self.sender, envelope, frame)
 
+    def _on_refusal(self, reason: str) -> None:
+        """Close the connection: the other side refuses it."""
+        self.failure = DialFailure(Cause.TURNED_AWAY, reason)
+        self._is_refused = True
+        self.abort()
+
     def _on_greeting(self, greeting: Greeting) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         if not self._is_believed(greeting):
-            shown_name = f"{self._certificate_name} as {greeting.node}"
+            certificate_name = self.certificate.name if self.certificate else None
+            shown_name = f"{certificate_name} as {greeting.node}"
             failure = DialFailure(Cause.UNTRUSTED, shown_name)
             self._refuse("name not in certificate", shown_name, failure)
         elif self._owner is not None and not self._owner.is_called(greeting):
@@ -337,7 +384,7 @@ class Link(asyncio.Protocol):
             return False
         if not self._board.is_secured:
             return True
-        name = self._certificate_name
+        name = self.certificate.name if self.certificate else None
         if name is None:
             return False
         if greeting.role is Role.SUPERVISOR:
@@ -347,6 +394,13 @@ class Link(asyncio.Protocol):
     def _attach(self, greeting: Greeting) -> None:
         self.role = greeting.role
         self._is_client = greeting.role is Role.CLIENT
+        if not self.is_dialled:
+            name = self.certificate.name if self.certificate else None
+            self.account = name or greeting.node
+            why = self._board.why_no_place(self, self.account)
+            if why is not None:
+                self._refuse_with_reason("too many connections", why)
+                return
         self.is_greeted = True
         self._first = b""
         if self._owner is None:
@@ -374,6 +428,35 @@ class Link(asyncio.Protocol):
         self._board.refuse(reason, self, detail)
         self.abort()
 
+    def _refuse_with_reason(self, reason: str, why: str) -> None:
+        """Refuse a connection that has greeted, and send the reason."""
+        self._is_refused = True
+        self._board.refuse(reason, self, why)
+        self.write(encode(NO_TOPIC, Refused(CONNECTION_REQUEST, why)))
+        self.close()
+        asyncio.get_running_loop().call_later(TURN_AWAY_S, self.abort)  # it may not read that
+
+    def give_way(self) -> None:
+        """Close the connection: another client needs its place."""
+        self._refuse_with_reason(
+            "idle client", "this connection was idle, and another client needs a place"
+        )
+
+    def refuse_partial(self, reason: str, detail: str) -> None:
+        """Close the connection: its frame is not complete."""
+        self._refuse(reason, detail)
+
+    @property
+    def is_read(self) -> bool:
+        """Return False while this side does not read what comes."""
+        return not self._is_paused
+
+    def _forget_bytes(self) -> None:
+        """Free what has come and is not handled: the link itself is in cycles."""
+        self._waiting.clear()
+        self._reader = FrameReader()
+        self._partial_frames.forget(self)
+
     def close(self) -> None:
         """Close the connection once what was written is out."""
         self._waiting.clear()
@@ -382,7 +465,7 @@ class Link(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection at once."""
-        self._waiting.clear()
+        self._forget_bytes()
         if self._transport is not None:
             self._transport.abort()
 

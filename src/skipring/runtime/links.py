@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from random import Random
+from time import time
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -20,7 +21,10 @@ from skipring.core.peers import NodeId
 from skipring.runtime.addresses import AddressBook, join_address, supervisor_at
 from skipring.runtime.link import HANDSHAKE_REASONS, Link
 from skipring.runtime.logs import Rarely, logger
+from skipring.runtime.partial_frames import PartialFrames
 from skipring.runtime.partner import BACK_OFF_MAX_S, Partner
+from skipring.runtime.peer_certificate import PeerCertificate
+from skipring.runtime.places import Places
 from skipring.runtime.securing import Doors
 from skipring.runtime.work_budget import WorkBudget
 from skipring.wire.codec import Envelope
@@ -29,11 +33,11 @@ from skipring.wire.greeting import Greeting, Role, encode_greeting
 from skipring.wire.runtime_messages import Address, WireMessage
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
-    from skipring.runtime.credentials import Credentials
+    from skipring.runtime.credentials import Credentials, Distrust
 
-LINKS_MAX: Final = 4096  # Limit of ours: connections that others have opened.
 CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
 CLIENTS: Final = "client/"  # how the names of all clients begin
+CHECK_S: Final = 1.0  # Guess: the interval in which certificates of open connections are checked.
 GRUDGES_MAX: Final = 1024  # Limit of ours: whom we could not reach.
 
 Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
@@ -76,10 +80,12 @@ class Links:
         self.supervisors: set[Address] = set()  # that have greeted us, of the few we were given
         self.is_closed = False
         self.budget = WorkBudget()
+        self.partial_frames = PartialFrames()
+        self._places = Places()
+        self._checking: asyncio.TimerHandle | None = None  # certificates, while there are links
         self._greeting = greeting
         self._peers: dict[NodeId, Partner] = {}
         self._grudges: dict[NodeId, Partner] = {}
-        self._accepted = 0
         self._client_numbers = count(1)
         self.dialling = 0  # how many we dial at this moment
         self._doors = Doors(self)
@@ -113,6 +119,10 @@ class Links:
         """True if there is a link to somebody, over which both have greeted."""
         return name in self._peers and self._peers[name].link is not None
 
+    def connection_to(self, name: NodeId) -> Link | None:
+        """Return the connection in use with a node; a restarted node has another one."""
+        return self._peers[name].link if name in self._peers else None
+
     def why_unreachable(self, name: NodeId) -> str | None:
         """Return why the last dial to a node or supervisor has not led to a link, as a sentence.
 
@@ -132,6 +142,9 @@ class Links:
         """Stop listening, send what is queued if that is quick, and close every connection."""
         self.is_closed = True
         self._doors.close()
+        self.partial_frames.close()
+        if self._checking is not None:
+            self._checking.cancel()
         dialling = [task for peer in list(self._peers.values()) if (task := peer.close())]
         if dialling:
             await asyncio.wait(dialling)
@@ -186,10 +199,36 @@ class Links:
         return self.credentials is not None
 
     def admit(self, link: Link) -> bool:
-        """A connection is there; False if there are too many."""
+        """Count a connection; return False if there are to be no more."""
         self.connections.add(link)
-        self._accepted += not link.is_dialled
-        return not self.is_closed and (link.is_dialled or self._accepted <= LINKS_MAX)
+        if self.credentials is not None and self._checking is None and not self.is_closed:
+            loop = asyncio.get_running_loop()
+            self._checking = loop.call_later(CHECK_S, self._check_later)
+        return not self.is_closed
+
+    def distrust(self, certificate: PeerCertificate, now_s: float) -> Distrust | None:
+        """Return why a certificate that was verified is refused now; None if it is not."""
+        return self.credentials.distrust(certificate, now_s) if self.credentials else None
+
+    def _check_later(self) -> None:
+        """Look at the files of the credentials and at all connections, while there are some."""
+        self._checking = None
+        if self.credentials is not None and self.connections:
+            self.credentials.refresh()
+            self.check_certificates()
+            loop = asyncio.get_running_loop()
+            self._checking = loop.call_later(CHECK_S, self._check_later)
+
+    def check_certificates(self) -> None:
+        """Close connections whose certificate is denied or has expired."""
+        now_s = time()
+        for link in list(self.connections):
+            link.check_certificate(now_s)
+
+    def why_no_place(self, link: Link, name: NodeId) -> str | None:
+        """Give a connection that others have opened a place; return why there is none."""
+        now_s = asyncio.get_running_loop().time()
+        return self._places.occupy(link, name, is_client=link.role is Role.CLIENT, now_s=now_s)
 
     def welcome(self, greeting: Greeting) -> Partner:
         """Somebody who has dialled us has greeted: its queue."""
@@ -238,7 +277,7 @@ class Links:
         if link not in self.connections:
             return
         self.connections.discard(link)
-        self._accepted -= not link.is_dialled
+        self._places.release(link)
         if self._emptied is not None and not self.connections and not self._emptied.done():
             self._emptied.set_result(None)
 

@@ -116,6 +116,9 @@ class MeasuredNode(MeasuredHost, Protocol):
     def supervisor_of(self, topic: TopicId) -> Address | None:
         """Where the supervisor of a topic is."""
 
+    def incompleteness(self, topic: TopicId) -> str | None:
+        """Why it may lack publications that others have, or None."""
+
 
 class MeasuredSupervisor(MeasuredHost, Protocol):
     """What is read of a supervisor."""
@@ -148,6 +151,8 @@ class NodeMeasures:
             machine = node.machine(topic)
             if machine is None or machine.label is None:
                 reasons.append(f"no place in the ring of {shown(topic)}: {self._why(topic)}")
+            elif (why := node.incompleteness(topic)) is not None:
+                reasons.append(f"not all of {shown(topic)} is here yet: {why}")
         if node.durability.error is not None:
             reasons.append(f"what came last is not on the disk: {node.durability.error}")
         return reasons

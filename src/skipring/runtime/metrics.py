@@ -39,7 +39,8 @@ OF_ALL: Final = (
     Metric(
         "skipring_ready",
         Kind.GAUGE,
-        "1 if /readyz says so: a node has a place in the ring of every topic and can store.",
+        "1 if /readyz says so: a node has a place in the ring of every topic, has everything that "
+        "a neighbour had, and can store.",
         alarm="0 for 5 minutes",
     ),
     Metric(

@@ -11,8 +11,19 @@ from random import Random
 from time import time_ns
 from typing import Final, Self
 
-from skipring.core.effects import Confirmed, Deliver, Effect, Left, Origin, Send
+from skipring.core.effects import (
+    Confirmed,
+    Deliver,
+    Drained,
+    Effect,
+    HeldBy,
+    Left,
+    Origin,
+    Send,
+    SendSynced,
+)
 from skipring.core.events import (
+    CompletenessRequested,
     ConfirmRequested,
     HistoryRead,
     PublishManyRequested,
@@ -23,11 +34,13 @@ from skipring.core.events import (
 )
 from skipring.core.messages import (
     CheckAndPublish,
+    CheckHeld,
     CheckTrie,
     Message,
     Publications,
     PublishMany,
     PublishNew,
+    RequestHandover,
     SetConfiguration,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
@@ -39,11 +52,12 @@ from skipring.errors import SkipringError, StorageError
 from skipring.runtime.addresses import AddressBook, supervisor_at
 from skipring.runtime.catching_up import CatchingUp
 from skipring.runtime.chaos import DAMAGES, SeverableLinks, damage_node, kill_process
+from skipring.runtime.departure import UNLINKED_S, Departure, Departures
 from skipring.runtime.detector import Watch
 from skipring.runtime.driver import Driver
 from skipring.runtime.durability import Durability
 from skipring.runtime.errands import Errands
-from skipring.runtime.inspection import NOT_A_MEMBER, answer
+from skipring.runtime.inspection import NOT_A_MEMBER, answer, node_status
 from skipring.runtime.journal import Journals
 from skipring.runtime.keeping import Deliverer, Keeping
 from skipring.runtime.links import Links
@@ -51,6 +65,7 @@ from skipring.runtime.logs import Rarely, logger
 from skipring.runtime.membership import Membership
 from skipring.runtime.offering import offer, offer_deliveries
 from skipring.runtime.outgoing import Outgoing
+from skipring.runtime.replication import Replications
 from skipring.runtime.settings import Settings
 from skipring.runtime.status_server import StatusServer
 from skipring.runtime.ticker import Ticker
@@ -66,6 +81,9 @@ from skipring.wire.runtime_messages import (
     Address,
     InspectNode,
     ListPublications,
+    Locate,
+    Members,
+    NodeHealth,
     Probe,
     ProbeReply,
     Publish,
@@ -81,17 +99,16 @@ from skipring.wire.runtime_messages import (
     WireMessage,
     is_request,
 )
-from skipring.wire.values import shown
+from skipring.wire.values import LOCATED_MAX, shown
 from skipring.wire.watching import ReadArrivals
 
-UNLINKED_S: Final = 0.3  # Guess: a supervisor that lives accepts a connection sooner.
 LINK_POLL_S: Final = 0.05  # Guess: short beside UNLINKED_S.
 LATE: Final = 2  # Our guess: whose own clock stood still for so many ticks accuses nobody.
 
 # What is not taken from everybody at all times: what brings something to be stored, and what asks
 # for much.
 _BRINGING: Final = frozenset({PublishNew, PublishMany, Publications})
-_ASKING: Final = frozenset({CheckTrie, CheckAndPublish, *REQUEST_TYPES})
+_ASKING: Final = frozenset({CheckTrie, CheckAndPublish, CheckHeld, RequestHandover, *REQUEST_TYPES})
 
 _LOG: Final = logger("node")
 
@@ -156,6 +173,16 @@ class Node:
         self._status_server = StatusServer(self._topics, self._status, self._driver.say)
         self.address: Address = ""
         self._left: dict[TopicId, asyncio.Event] = {}
+        self._departures = Departures(
+            self._topics,
+            self._driver.give,
+            self.links.is_linked,
+            self._is_linked_to_supervisor,
+            has_disk=store is not None,
+        )
+        self.replications = Replications(
+            self._topics, self._driver.give, self._locate, settings.tick_s
+        )
         self.errands = Errands(
             self._topics,
             self._driver,
@@ -177,6 +204,18 @@ class Node:
         """Become a member of a topic."""
         self._driver.give(topic, SubscribeRequested())
         self._catching_up.expect(topic)
+
+    async def drain(
+        self, topic: TopicId, timeout_s: float, *, waits_alone: bool = False
+    ) -> Departure:
+        """Hand over to a remaining member what is held of a topic, before leaving it.
+
+        ``waits_alone``: with own publications and without a disk, wait for a neighbour.
+        """
+        is_reading = self._catching_up.is_reading(topic)
+        return await self._departures.drain(
+            topic, timeout_s, waits_alone=waits_alone, is_reading=is_reading
+        )
 
     async def unsubscribe(self, topic: TopicId, timeout_s: float) -> bool:
         """Leave a topic; return True if its supervisor confirms that in time.
@@ -229,10 +268,16 @@ class Node:
         if topic not in self._topics:
             raise SkipringError(f"not subscribed to {shown(topic)}: it was left meanwhile")
         effects = self._topics.handle(topic, PublishManyRequested(requests))
-        made = [e.publications for e in effects if isinstance(e, Deliver)]
+        made = [
+            publication.id
+            for e in effects
+            if isinstance(e, Deliver)
+            for publication in e.publications
+        ]
         self._driver.perform(topic, [e for e in effects if not isinstance(e, Send)])
         sends = [e for e in effects if isinstance(e, Send)]
         number = self._outgoing.add(topic, sends, self.durability.coming)
+        self._departures.on_published(topic, made)
         try:
             await self.durability.reached()
         except StorageError:
@@ -240,7 +285,7 @@ class Node:
             raise
         self._outgoing.release(self.durability.durable)
         self._report_incarnations(topic)
-        return [publication.id for publications in made for publication in publications]
+        return made
 
     def _report_incarnations(self, topic: TopicId) -> None:
         machine = self._topics.machine(topic)
@@ -251,6 +296,9 @@ class Node:
                 topic=topic,
                 count=machine.incarnations_ahead,
             )
+
+    def _locate(self, topic: TopicId) -> None:
+        self._driver.say(topic, SUPERVISOR, Locate(0, LOCATED_MAX))
 
     def confirm(self, topic: TopicId) -> None:
         """Ask the ring neighbours in a topic whether they have all that we have (T19)."""
@@ -323,6 +371,9 @@ class Node:
                 self._driver.say(topic, sender, self._page(topic, message))
             case Refused(reason=reason) if sender == SUPERVISOR:
                 self.membership.on_refused(topic, reason)
+            case Members(members=members) if sender == SUPERVISOR:
+                self.links.book.hear(members)
+                self.replications.on_members(topic, members)
             case Surveyed() | StoredPage() | Refused():
                 self._catching_up.on_answer(sender, topic, message, self._topics.machine(topic))
             case _ if isinstance(message, DAMAGES):
@@ -334,8 +385,22 @@ class Node:
         self, topic: TopicId, machine: Subscriber | None, question: InspectNode | Survey
     ) -> RuntimeMessage:
         if isinstance(question, InspectNode):
-            return answer(topic, machine, self._journals, question)
+            if machine is None:
+                return Refused(question.request, NOT_A_MEMBER)
+            return node_status(machine, question.request, self._health(topic, machine))
         return offer(self._keeping.store_id, machine, question)
+
+    def _health(self, topic: TopicId, machine: Subscriber) -> NodeHealth:
+        neighbours, error = machine.ring_neighbours(), self.durability.error
+        return NodeHealth(
+            time=max(time_ns() // 1000, 0),
+            silent=self._watch.silent_ticks(topic),
+            unlinked=tuple(node for node in neighbours if not self.links.is_linked(node)),
+            not_ready=self.incompleteness(topic) or "",
+            ahead=machine.incarnations_ahead,
+            quarantined=self.put_aside,
+            disk_error=shown(str(error)) if error is not None else "",
+        )
 
     def _page(
         self,
@@ -370,6 +435,8 @@ class Node:
         self._driver.tick()
         for topic, machine in self._topics.machines():
             self._catching_up.on_tick(topic, machine)
+            if not machine.is_complete and not self._catching_up.is_reading(topic):
+                self._driver.give(topic, CompletenessRequested())
         self.membership.on_tick()
         self.links.sweep()
         self._keeping.on_tick(self.ticker.calls)
@@ -390,6 +457,15 @@ class Node:
                 self._on_left(topic)
             case Confirmed() if self.on_confirmed is not None:
                 self.on_confirmed(topic, effect)
+            case SendSynced():
+                sends = [Send(effect.to, effect.message)]
+                self._outgoing.add(topic, sends, self.durability.coming)
+                self.durability.hurry()
+            case HeldBy():
+                self._departures.on_held(topic, effect)
+                self.replications.on_held(topic, effect)
+            case Drained():
+                self._departures.on_drained(topic, effect)
             case _:
                 pass  # nobody wants to know
 
@@ -449,6 +525,15 @@ class Node:
     def refusals(self) -> Mapping[TopicId, str]:
         """Why supervisors do not let us in."""
         return self.membership.refusals
+
+    def incompleteness(self, topic: TopicId) -> str | None:
+        """Why a node with a place in the ring may lack publications that others have, or None."""
+        machine = self._topics.machine(topic)
+        if machine is None or machine.is_complete:
+            return None
+        if self._catching_up.is_reading(topic):
+            return "the backfill is in progress"
+        return "no neighbour has confirmed yet that this node has everything"
 
     @property
     def topics(self) -> list[TopicId]:

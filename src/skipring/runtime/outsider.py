@@ -21,6 +21,7 @@ from skipring.wire.damages import Done
 from skipring.wire.framing import Frame
 from skipring.wire.greeting import Greeting, Role
 from skipring.wire.runtime_messages import (
+    NO_TOPIC,
     Address,
     DatabasePage,
     DeliveryPage,
@@ -49,7 +50,6 @@ BACK_OFF_MAX_S: Final = 1.0  # Guess: a client waits for its supervisor, and few
 ANSWER_S: Final = 5.0  # Our guess: whoever has not answered by then will not.
 NAME_CHARACTERS_MAX: Final = 64  # of a node
 MEMBERS: Final = 16  # to choose from: the first may just have crashed, or have no disk
-NO_TOPIC: Final = "-"  # of an envelope that is about none: it must have one
 LOCATIONS_MAX: Final = 8  # Our guess: after so many members, of a large topic, we give up.
 
 Answer = (
@@ -204,6 +204,10 @@ class Outsider:
         """Return why the supervisor at an address does not answer, and what to do."""
         why = self._links.why_unreachable(supervisor_at(address))
         return why or f"no supervisor answers at {address}; is it running?"
+
+    def connection_to(self, node: NodeId) -> object | None:
+        """Return a token of the connection in use; a restarted node has another one."""
+        return self._links.connection_to(node)
 
     async def ask(
         self,

@@ -33,6 +33,9 @@ BACK_OFF_MAX_S: Final = 5.0
 SILENT_S: Final = 0.7
 CROSSING_S: Final = 1.0  # Our guess: two who dial each other at once do so within it.
 DIALLING_MAX: Final = 256  # Limit of ours: others can name as many nodes as they like.
+REFUSED_S: Final = (
+    1.0  # Guess: a server that refuses a connection after the greeting does so within.
+)
 SPARE_S: Final = 10.0  # Our guess: a second link to somebody that is not used so long can go.
 IDLE_S: Final = 60.0  # Our guess: neighbours talk once a tick, so these are none any more.
 GRUDGE_S: Final = 60.0  # Our guess: then we forget that somebody could not be reached.
@@ -130,9 +133,7 @@ class Partner:
         finally:
             self._dialling = None
         if failure is not None and self.link is None:
-            self._failures = min(self._failures + 1, 16)
-            self._failed_s = asyncio.get_running_loop().time()
-            links.bear_a_grudge(self)
+            self._on_failed(asyncio.get_running_loop().time())
             if links.book.find(self.name) == address:
                 links.book.doubt(self.name)
             self._on_failure(failure)
@@ -201,7 +202,6 @@ class Partner:
             if self._is_rather(old, link):
                 self.link, old = old, link
             self._spare.append(old)
-        self._failures = 0
         self._failure = None
         if self._address is not None:
             self._links.supervisors.add(self._address)
@@ -220,11 +220,30 @@ class Partner:
         """A link is gone; what waits needs another one."""
         if link in self._spare:
             self._spare.remove(link)
+        if link.is_dialled and link.is_greeted:
+            self._count_loss(link)
         if self.link is link:
             self.link = self._spare.pop() if self._spare else None
+            if self.link is None and self._failure is not None:
+                self._links.on_unreachable(self.name)
             self.flush()
             self._links.on_silent(self.name)
         self._forget_if_idle()
+
+    def _count_loss(self, link: Link) -> None:
+        """Dial later after a link that was closed at once: the other side refuses it."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - link.began_s > REFUSED_S:
+            self._failures = 0
+            return
+        self._on_failed(now_s)
+        if link.failure is not None and self.link in (None, link):
+            self._failure = link.failure
+
+    def _on_failed(self, now_s: float) -> None:
+        self._failures = min(self._failures + 1, 16)
+        self._failed_s = now_s
+        self._links.bear_a_grudge(self)
 
     # -- the end -----------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skipring.runtime.addresses import join_address
 from skipring.runtime.dial_failure import Cause, failure_in
+from skipring.runtime.handshakes import PLAIN, SECURED, Handshakes, source_of
 from skipring.runtime.link import Link, Owner, Switchboard, trouble
 from skipring.wire.runtime_messages import Address
 
@@ -20,8 +21,11 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
 DIAL_S: Final = 5.0  # Our guess: whoever is there answers sooner.
 HANDSHAKE_S: Final = 5.0  # Our guess: as long as we wait for a greeting.
 IDENTIFY_S: Final = 0.5  # Guess: a TLS server on this machine answers sooner.
-ENTERING_MAX: Final = 256  # Limit of ours: strangers that may be showing certificates at once.
 BACKLOG: Final = 1024  # Limit of ours: who may be waiting for us to accept; all of a ring may come.
+# In one turn of the loop. Measured: to refuse one takes 20 microseconds, and a queue of the system
+# that is full delays others by seconds.
+ACCEPTED_MAX: Final = 512
+TURNS_S: Final = 0.02  # Guess: the interval in which handshakes that wait can begin.
 ACCEPT_AGAIN_S: Final = 1.0  # Our guess: by then some files may have been closed.
 
 # UnicodeError: a name that is none.
@@ -60,6 +64,7 @@ async def dial(
     if exchange.credentials is None:
         opening = loop.create_connection(lambda: link, sock=made)
     else:
+        exchange.credentials.refresh()
         opening = loop.create_connection(
             lambda: link,
             sock=made,
@@ -157,6 +162,17 @@ def keep_alive(made: socket.socket) -> None:
                 made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+class _Visitor:
+    """An accepted connection that has not greeted."""
+
+    __slots__ = ("address", "came", "task")
+
+    def __init__(self, came: socket.socket, address: Address) -> None:
+        self.came = came
+        self.address = address
+        self.task: asyncio.Task[None] | None = None  # its handshake, once that has begun
+
+
 class Doors:
     """Where others connect to us."""
 
@@ -164,8 +180,10 @@ class Doors:
         self._exchange = exchange
         self._listening: socket.socket | None = None
         self._again: asyncio.TimerHandle | None = None
-        # Those who show certificates, or should.
-        self._entering: dict[asyncio.Task[None], socket.socket] = {}
+        self._handshakes: Handshakes[_Visitor] | None = None
+        self._next_turn: asyncio.TimerHandle | None = None  # of those that wait for a handshake
+        self._entering: dict[asyncio.Task[None], _Visitor] = {}
+        self._waiting: set[_Visitor] = set()  # for their handshakes to begin
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
         """Accept connections; return where."""
@@ -174,42 +192,80 @@ class Doors:
         family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
         self._listening = socket.create_server(where[:2], family=family, backlog=BACKLOG)
         self._listening.setblocking(False)
-        self._begin(self._listening)
+        limits = PLAIN if self._exchange.credentials is None else SECURED
+        self._handshakes = Handshakes(limits, loop.time())
+        self._begin(self._listening, self._handshakes)
         bound = self._listening.getsockname()
         return bound[0], bound[1]
 
-    def _begin(self, listening: socket.socket) -> None:
-        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
-
-    def _accept(self, listening: socket.socket) -> None:
-        """Somebody has come; a task that waited for it could be cancelled with a socket in hand."""
+    def _begin(self, listening: socket.socket, handshakes: Handshakes[_Visitor]) -> None:
         loop = asyncio.get_running_loop()
-        try:
-            came, where = listening.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:  # too many open files, for example
-            self._exchange.complain("cannot accept", "cannot accept", "", str(error))
-            loop.remove_reader(listening)
-            self._again = loop.call_later(ACCEPT_AGAIN_S, self._begin, listening)
-            return
-        came.setblocking(False)
-        address = join_address(where[0], where[1])
-        if len(self._entering) >= ENTERING_MAX:
-            self._exchange.complain("connection refused", "too many handshakes", address)
-            came.close()
-            return
-        task = loop.create_task(self._let_in(came, address))
-        self._entering[task] = came
-        task.add_done_callback(self._entering.pop)
+        loop.add_reader(listening, self._accept, listening, handshakes)
 
-    async def _let_in(self, came: socket.socket, address: Address) -> None:
-        credentials, link = self._exchange.credentials, Link(self._exchange, None)
+    def _accept(self, listening: socket.socket, handshakes: Handshakes[_Visitor]) -> None:
+        """Accept the connections that wait; a task could be cancelled with a socket in hand."""
+        loop = asyncio.get_running_loop()
+        for _ in range(ACCEPTED_MAX):
+            try:
+                came, where = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                break
+            except OSError as error:  # too many open files, for example
+                self._exchange.complain("cannot accept", "cannot accept", "", str(error))
+                loop.remove_reader(listening)
+                self._again = loop.call_later(ACCEPT_AGAIN_S, self._begin, listening, handshakes)
+                break
+            came.setblocking(False)
+            visitor = _Visitor(came, join_address(where[0], where[1]))
+            self._waiting.add(visitor)
+            refused = handshakes.add(visitor, source_of(where[0]), loop.time())
+            if refused is not None:
+                self._refuse(refused)
+        self._take_turns(handshakes)
+
+    def _refuse(self, visitor: _Visitor) -> None:
+        """Close a connection: its source address has too many that have not greeted."""
+        detail = "its address opens connections more quickly than they are served"
+        if visitor.task is not None:
+            visitor.task.cancel()
+            detail = "it has not greeted, and gives way to another address"
+        else:
+            self._waiting.discard(visitor)
+            visitor.came.close()
+        self._exchange.complain(
+            "connection refused", "too many handshakes", visitor.address, detail
+        )
+
+    def _take_turns(self, handshakes: Handshakes[_Visitor]) -> None:
+        """Let handshakes begin; return later for the rest."""
+        loop = asyncio.get_running_loop()
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
+        for visitor in handshakes.begin(loop.time()):
+            self._waiting.discard(visitor)
+            visitor.task = loop.create_task(self._let_in(visitor))
+            self._entering[visitor.task] = visitor
+            visitor.task.add_done_callback(self._on_entered)
+        if handshakes.is_waited_for:
+            self._next_turn = loop.call_later(TURNS_S, self._take_turns, handshakes)
+
+    def _on_entered(self, task: asyncio.Task[None]) -> None:
+        """Free the place of a connection that has greeted, or is gone."""
+        visitor = self._entering.pop(task)
+        if self._handshakes is not None:
+            self._handshakes.remove(visitor)
+
+    async def _let_in(self, visitor: _Visitor) -> None:
+        """Shake hands, and wait for the greeting."""
+        came, link = visitor.came, Link(self._exchange, None)
+        credentials = self._exchange.credentials
         keep_alive(came)
         loop = asyncio.get_running_loop()
         if credentials is None:
             opening = loop.connect_accepted_socket(lambda: link, came)
         else:
+            credentials.refresh()
             opening = loop.connect_accepted_socket(
                 lambda: link,
                 came,
@@ -218,20 +274,28 @@ class Doors:
             )
         try:
             await _opened(opening, came)
+            await link.settled.wait()
+        except asyncio.CancelledError:
+            link.abort()
+            raise
         except TROUBLES as error:
             reason, detail = trouble(error)
             detail = detail or "gone in the middle of it"
             self._exchange.complain(
-                "connection refused", reason or "handshake failed", address, detail
+                "connection refused", reason or "handshake failed", visitor.address, detail
             )
 
     def close(self) -> None:
         """Accept no more."""
-        for came in self._entering.values():
+        for visitor in self._entering.values():
             with suppress(OSError):
-                came.shutdown(socket.SHUT_RD)  # then a handshake ends by itself
-        if self._again is not None:
-            self._again.cancel()
+                visitor.came.shutdown(socket.SHUT_RD)  # then a handshake ends by itself
+        for visitor in self._waiting:
+            visitor.came.close()
+        self._waiting.clear()
+        for timer in (self._again, self._next_turn):
+            if timer is not None:
+                timer.cancel()
         listening, self._listening = self._listening, None
         if listening is not None:
             asyncio.get_running_loop().remove_reader(listening)

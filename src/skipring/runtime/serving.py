@@ -23,8 +23,9 @@ from skipring.runtime.addresses import (
     split_address,
 )
 from skipring.runtime.durability import opened
+from skipring.runtime.handshakes import PLAIN
 from skipring.runtime.limits import allow_files
-from skipring.runtime.links import LINKS_MAX
+from skipring.runtime.links import Links
 from skipring.runtime.listener import why_not_listening
 from skipring.runtime.logs import logger
 from skipring.runtime.loop_pause import LoopPause
@@ -32,6 +33,7 @@ from skipring.runtime.loops import new_loop
 from skipring.runtime.measures import NodeMeasures, SupervisorMeasures
 from skipring.runtime.names import may_act_as
 from skipring.runtime.node import Node
+from skipring.runtime.places import LINKS_MAX
 from skipring.runtime.settings import Settings
 from skipring.runtime.supervisor import SupervisorServer
 from skipring.runtime.telemetry import Source, Telemetry
@@ -45,13 +47,21 @@ from skipring.wire.values import check_topic
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
 
-FILES: Final = LINKS_MAX + 1024  # links of others, our own, and what else is open
+# Links of others, those that have not greeted, our own, and what else is open.
+FILES: Final = LINKS_MAX + PLAIN.at_once + 1024
 LEAVING_S: Final = 5.0  # Our guess: as long as a person waits for a process to stop.
 
 Announce = Callable[[str], None]
 Result = TypeVar("Result")
 
 _LOG: Final = logger("process")
+
+
+class Stop(Struct, frozen=True):
+    """How a node has ended: by which signal, and what nobody else has."""
+
+    signal: signal.Signals
+    not_handed_over: int = 0  # publications that no remaining member has confirmed
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -85,7 +95,7 @@ async def serve_supervisor(settings: Settings, place: Place, announce: Announce)
         server = SupervisorServer(settings, rng=Random(), store=store)
         stack.push_async_callback(server.close)
         await _listening(server.start(host, port), place.listen)
-        _on_hangup(_nothing_to_read)
+        _on_hangup(partial(_read_again, server.links, None))
         _show(partial(SupervisorMeasures, server), settings, place, stack)
         announce(f"listening {server.address}")
         _LOG.info("supervisor started", address=server.address, secured=_is_secured(settings))
@@ -102,10 +112,12 @@ async def serve_node(
     name: NodeId | None,
     announce: Announce,
     supervisors_again: Callable[[], Sequence[Address]] | None = None,
-) -> signal.Signals:
-    """Run a subscriber of some topics until it is asked to stop, and by which signal; leave them.
+) -> Stop:
+    """Run a subscriber of some topics until it is asked to stop; leave them, and return how.
 
-    On SIGHUP the list of supervisors is asked for again, and topics move if it has changed.
+    Before it leaves it hands over what it holds, within ``settings.drain_s`` or until a second
+    signal. On SIGHUP certificates are read again, and so is the list of supervisors: topics move
+    if it has changed.
     """
     host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
     parse_supervisors(settings.supervisors, is_secured=_is_secured(settings))
@@ -128,9 +140,8 @@ async def serve_node(
         node = Node(called, settings, rng=Random(), deliver=_ignore, store=store, trace=trace)
         stack.push_async_callback(node.close)
         await _listening(node.start(host, port), place.listen)
-        _on_hangup(
-            partial(_reload, node, supervisors_again) if supervisors_again else _nothing_to_read
-        )
+        reload = partial(_reload, node, supervisors_again) if supervisors_again else None
+        _on_hangup(partial(_read_again, node.links, reload))
         _show(partial(NodeMeasures, node), settings, place, stack)
         announce(f"listening {node.address}")
         _LOG.info("node started", node=called, address=node.address, topics=" ".join(topics))
@@ -140,8 +151,43 @@ async def serve_node(
             node.subscribe(topic)
         await stop
         _LOG.info("node stops", node=called)
+        left = await _handed_over(node, topics, settings.drain_s, _stop_signal())
         await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
-    return stop.result()
+    return Stop(stop.result(), left)
+
+
+async def _handed_over(
+    node: Node, topics: Sequence[TopicId], drain_s: float, stop: asyncio.Future[signal.Signals]
+) -> int:
+    """Hand over what is held of topics; return how many publications were not handed over.
+
+    Another signal ends the wait.
+    """
+
+    async def drain(topic: TopicId) -> int:
+        departure = await node.drain(topic, drain_s)
+        left = departure.unconfirmed
+        if departure.receiver is not None and not left:
+            _LOG.info("handed over", topic=topic, to=departure.receiver)
+        elif left:
+            _LOG.error("not_handed_over", topic=topic, publications=left)
+        return left
+
+    draining = {topic: asyncio.ensure_future(drain(topic)) for topic in topics}
+    everything = asyncio.gather(*draining.values(), return_exceptions=True)
+    await asyncio.wait((everything, stop), return_when=asyncio.FIRST_COMPLETED)
+    left = 0
+    for topic, task in draining.items():
+        if task.done():
+            left += task.result()
+            continue
+        machine = node.machine(topic)
+        count = machine.unconfirmed if machine is not None else 0
+        _LOG.error("not_handed_over", topic=topic, publications=count, reason="a second signal")
+        left += count
+    everything.cancel()
+    await asyncio.wait((everything,))
+    return left
 
 
 # -- names and addresses -----------------------------------------------------------------------
@@ -199,21 +245,31 @@ def _show(
     if place.metrics is None:
         return
     host, port = split_address(place.metrics, "metrics", is_secured=_is_secured(settings))
-    context = None
-    if settings.credentials is not None and not is_loopback(host):
-        context = settings.credentials.server_context()
+    credentials = None if is_loopback(host) else settings.credentials
     pause = LoopPause()
     pause.start()
     stack.callback(pause.stop)
     telemetry = Telemetry(source_of(pause), asyncio.get_running_loop())
     stack.callback(telemetry.close)
-    _LOG.info("metrics", address=telemetry.start(host, port, context))
+    _LOG.info("metrics", address=telemetry.start(host, port, credentials))
 
 
 def _on_hangup(react: Callable[[], None]) -> None:
     """Without a reaction of ours the signal would end the process."""
     with suppress(AttributeError, NotImplementedError):  # not every system has this signal
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, react)
+
+
+def _read_again(links: Links, reload: Callable[[], None] | None) -> None:
+    """Read certificates, the deny list and the list of supervisors again, if there are such."""
+    if links.credentials is not None:
+        links.credentials.reload()
+        links.check_certificates()
+    if reload is not None:
+        reload()
+    elif links.credentials is None:
+        reason = "there are no certificates, and no list of supervisors is from a file"
+        _LOG.warning("settings not read again", reason=reason)
 
 
 def _reload(node: Node, supervisors_again: Callable[[], Sequence[Address]]) -> None:
@@ -224,10 +280,6 @@ def _reload(node: Node, supervisors_again: Callable[[], Sequence[Address]]) -> N
         return
     node.set_supervisors(supervisors)
     _LOG.info("settings read again", supervisors=",".join(supervisors))
-
-
-def _nothing_to_read() -> None:
-    _LOG.warning("settings not read again", reason="no list of supervisors is from a file")
 
 
 def _ignore(topic: TopicId, delivery: Deliver) -> None:

@@ -27,6 +27,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     answer_s: float | None = None
     advertised: Address | None = None  # where others find us, if not where we listen
     credentials: Credentials | None = None  # without them everything stays on this machine
+    drain_s: float = 30.0  # Guess: 480 MB at the credits of a tick (decision 0049).
     is_chaotic: bool = False  # others may damage this process, to see it heal
     # T18: a live ring is mostly in order, so tries are compared ever more rarely, and only now and
     # then while something is on its way.

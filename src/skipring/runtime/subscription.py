@@ -19,6 +19,7 @@ from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import CursorError, InputError, MessageError, SkipringError
 from skipring.runtime.addresses import supervisor_at
 from skipring.runtime.confirming import Confirmations
+from skipring.runtime.departure import Departure
 from skipring.runtime.node import Node
 from skipring.runtime.reading import (
     READ_AT_ONCE,
@@ -28,6 +29,7 @@ from skipring.runtime.reading import (
     Start,
     checked_start,
 )
+from skipring.runtime.replication import REPLICAS_TIMEOUT_S
 from skipring.runtime.ticker import Ticker
 from skipring.runtime.wall_clock import publication_time_us, time_us
 from skipring.storage.archive import StoredArchive
@@ -97,8 +99,15 @@ class Host(Protocol):
     def open(self, subscription: Subscription) -> Archive:
         """Begin to take part in a topic; return where its publications lie."""
 
-    def close(self, subscription: Subscription) -> None:
+    def on_left(self, subscription: Subscription) -> None:
         """Hand nothing more to a subscription."""
+
+    @property
+    def drain_s(self) -> float:
+        """How long a subscription that ends waits until others have what it holds."""
+
+    def on_drained(self, departure: Departure, *, is_alone: bool) -> None:
+        """Note what no other member has confirmed of a topic that is left."""
 
 
 class Subscription:
@@ -111,7 +120,7 @@ class Subscription:
     >>> from skipring.testing import Cluster
     >>> async def scene() -> list[bytes]:
     ...     async with (
-    ...         Cluster(n=2) as cluster,
+    ...         Cluster(n=2, topic="orders") as cluster,
     ...         skipring.connect(cluster.url, tick_s=0.05) as node,
     ...         node.subscribe("orders") as orders,
     ...     ):
@@ -162,31 +171,56 @@ class Subscription:
         await self.leave()
 
     async def leave(self) -> bool:
-        """Leave the topic; True if the supervisor has let us go within five seconds."""
+        """Leave the topic; True if the supervisor has let us go within five seconds.
+
+        Before that, at most ``drain_s`` of the connection, hand over what is held here: until one
+        remaining member has confirmed everything.
+        """
         if not self._is_open:
             return True
         self._is_open = False
         self._ticker.stop()
         self.reader.close()
         try:
+            await self._drain()
             return await self._host.node.unsubscribe(self.topic, LEAVE_S)
         finally:
             if self._store_id is not None:  # the second one counts once it is on the disk
                 last = self._cursor_at(min(self._handed_out(), self._archive.end))
                 self._last_cursors = [self.cursor(), last]
-            self._host.close(self)
+            self._host.on_left(self)
+
+    async def _drain(self) -> None:
+        """Hand over what is held here to a remaining member (decision 0049)."""
+        node = self._host.node
+        departure = await node.drain(self.topic, self._host.drain_s, waits_alone=True)
+        machine = node.machine(self.topic)
+        is_alone = machine is not None and machine.label is not None and not machine.neighbours()
+        self._host.on_drained(departure, is_alone=is_alone)
 
     # -- publishing --------------------------------------------------------------------------
 
     async def publish(
-        self, payload: bytes, key: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        payload: bytes,
+        key: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        replicas: int = 0,
+        timeout: float = REPLICAS_TIMEOUT_S,  # noqa: ASYNC109  (of replicas only)
     ) -> bytes:
         """Publish; return the id once it is stored here. Nobody else needs to be reachable.
 
-        InputError, and nothing is published, if something is too large or of the wrong kind.
+        With ``replicas`` return once so many other members have stored it durably.
+        ReplicationError states how many have, if that takes longer than ``timeout`` or this node
+        has fewer neighbours. InputError, and nothing is published, if something is too large or of
+        the wrong kind.
         """
         self._check_open()
+        check_replicas(replicas)
         (made,) = await self._publish([self._request(payload, key, headers)])
+        if replicas:
+            await self._host.node.replications.reached(self.topic, made, replicas, timeout)
         return made
 
     async def publish_many(self, records: Iterable[bytes | Record]) -> list[bytes]:
@@ -455,6 +489,12 @@ def check_limit(limit: int) -> None:
     """Raise InputError if ``read_many`` could return nothing within a limit."""
     if limit < 1:
         raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
+
+
+def check_replicas(replicas: object) -> None:
+    """Raise InputError for what is no number of members."""
+    if type(replicas) is not int or replicas < 0:
+        raise InputError(f"replicas is a number of members, 0 or more, not {replicas!r}")
 
 
 def _as_bytes(value: object, what: str) -> bytes:

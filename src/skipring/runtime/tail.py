@@ -1,7 +1,9 @@
 """Reading a topic through its members, without joining the ring.
 
 One member at a time serves its log in the order of its offsets. When it stops serving, the tail
-continues at another member, whose log has another order, and skips the ids it has returned.
+continues at another member, whose log has another order, and skips the ids it has returned. A
+member that was restarted may have lost its log or restored it from a backup: the tail reads it
+from its start again.
 """
 
 from __future__ import annotations
@@ -134,6 +136,7 @@ class TopicTail:
         self._starts_at_end = is_new
         self._holder: Holder | None = None
         self._next = 0  # offset at the holder
+        self._connection: object | None = None  # over which the holder served
         self._seen: set[bytes] = set()
 
     async def read(self) -> list[Publication]:
@@ -149,6 +152,8 @@ class TopicTail:
             self._holder = None
             return await self._failed_over()
         self._holder = holder
+        if self._client.connection_to(holder.node) is not self._connection:
+            self._start_over(holder)
         return await self._read_page(holder)
 
     @property
@@ -177,10 +182,16 @@ class TopicTail:
         if not found:
             raise UnreachableError(f"no member of {self.topic!r} answers: {', '.join(members)}")
         self._holder = max(found, key=lambda holder: (holder.survey.count, holder.node))
+        self._start_over(self._holder)
         if self._starts_at_end:
             self._next, self._starts_at_end = self._holder.survey.end, False
-        else:
-            self._next, self._since = 0, self._since_after_failover
+
+    def _start_over(self, holder: Holder) -> None:
+        """Read a log from its start; ids that were returned are skipped."""
+        self._connection = self._client.connection_to(holder.node)
+        self._next = 0
+        if not self._starts_at_end:
+            self._since = self._since_after_failover
 
     async def _failed_over(self) -> list[Publication]:
         await self._find_holder()

@@ -19,7 +19,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
@@ -29,7 +29,11 @@ from skipring.errors import InputError
 from skipring.runtime.addresses import join_address
 from skipring.runtime.link import trouble
 from skipring.runtime.logs import Rarely, logger
+from skipring.runtime.peer_certificate import PeerCertificate
 from skipring.wire.runtime_messages import Address
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.runtime.credentials import Distrust
 
 ANSWER_S: Final = 3.0  # Our guess: a loop that has not answered for so long is stuck, not busy.
 REQUESTS_MAX: Final = 8  # Limit of ours: a few collectors and people; more at once are dropped.
@@ -53,6 +57,16 @@ class Source(Protocol):
 
     def readiness(self) -> list[str]:
         """Why the process is not ready, in words; nothing if it is."""
+
+
+class ServerCredentials(Protocol):
+    """What a server shows, and which certificates it refuses."""
+
+    def server_context(self) -> ssl.SSLContext:
+        """For connections that others open."""
+
+    def distrust(self, peer: PeerCertificate, now_s: float) -> Distrust | None:
+        """Return why a certificate that was verified is refused now; None if it is not."""
 
 
 class Page(NamedTuple):
@@ -79,14 +93,14 @@ class Telemetry:
         self._registry.register(_Asking(self._metrics))
         ProcessCollector(registry=self._registry)  # memory, CPU and open files of the process
 
-    def start(self, host: str, port: int, ssl_context: ssl.SSLContext | None = None) -> Address:
-        """Answer from now on, under TLS if there is a context; return where. Port 0: any free one.
+    def start(self, host: str, port: int, credentials: ServerCredentials | None = None) -> Address:
+        """Answer from now on, under TLS with credentials; return where. Port 0: any free one.
 
         InputError if we cannot listen there.
         """
         host = host.strip("[]")
         try:
-            self._server = _Server((host, port), self._page, ssl_context)
+            self._server = _Server((host, port), self._page, credentials)
         except OSError as error:
             where, why = join_address(host, port), error.strerror or error
             raise InputError(f"cannot show metrics at {where}: {why}; take another one") from None
@@ -115,6 +129,7 @@ class Telemetry:
         pages = {
             "/metrics": self._on_metrics,
             "/healthz": self._on_health,
+            "/livez": self._on_health,
             "/readyz": self._on_ready,
         }
         show = pages.get(path.partition("?")[0])
@@ -193,11 +208,11 @@ class _Server(ThreadingTCPServer):
         self,
         address: tuple[str, int],
         page: Callable[[str], Page | None],
-        ssl_context: ssl.SSLContext | None,
+        credentials: ServerCredentials | None,
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.page = page
-        self._ssl_context = ssl_context
+        self._credentials = credentials
         self._rarely = Rarely(_LOG)
         self._ends: dict[socket.socket, float] = {}  # of connections
         self._changed = threading.Condition()
@@ -218,10 +233,10 @@ class _Server(ThreadingTCPServer):
         """Accept a connection; nothing here waits for whoever has opened it."""
         accepted, address = super().get_request()
         accepted.settimeout(SILENCE_S)
-        if self._ssl_context is None:
+        if self._credentials is None:
             return accepted, address
         try:
-            secured = self._ssl_context.wrap_socket(
+            secured = self._credentials.server_context().wrap_socket(
                 accepted, server_side=True, do_handshake_on_connect=False
             )
         except (OSError, ValueError) as error:  # whoever it was is gone again
@@ -239,7 +254,18 @@ class _Server(ThreadingTCPServer):
         """Shake hands, where there is TLS, and answer."""
         if isinstance(request, ssl.SSLSocket):
             request.do_handshake()
+            if not self._is_trusted(request, client_address):
+                return
         super().finish_request(request, client_address)
+
+    def _is_trusted(self, request: ssl.SSLSocket, client_address: Any) -> bool:  # noqa: ANN401
+        shown = request.getpeercert()
+        if self._credentials is None or not shown:
+            return True
+        why = self._credentials.distrust(PeerCertificate.read(shown), time.time())
+        if why is not None:
+            self._refuse(why.reason, client_address, why.sentence)
+        return why is None
 
     def shutdown_request(self, request: Any) -> None:  # noqa: ANN401
         """Close a connection."""

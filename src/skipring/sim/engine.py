@@ -10,13 +10,27 @@ from msgspec.structs import replace
 
 from skipring.core.archive import MemoryArchive
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Confirmed, Deliver, Discard, Effect, Left, Send, Store
+from skipring.core.effects import (
+    Confirmed,
+    Deliver,
+    Discard,
+    Drained,
+    Effect,
+    HeldBy,
+    Left,
+    Send,
+    SendSynced,
+    Store,
+)
 from skipring.core.events import (
+    CompletenessRequested,
+    DrainRequested,
     Event,
     Flush,
     NodeSuspected,
     PublishRequested,
     Received,
+    ReplicationRequested,
     SubscribeRequested,
     Tick,
     UnsubscribeRequested,
@@ -59,6 +73,8 @@ class World:
         self.sent: Counter[type[Message]] = Counter()
         self.deliveries = Deliveries()
         self.confirmed: list[tuple[NodeId, NodeId]] = []  # by whom, that its trie is equal (T19)
+        self.drained: dict[NodeId, NodeId | None] = {}  # who has confirmed everything (0049)
+        self.held_by: dict[bytes, set[NodeId]] = {}  # which nodes have confirmed an id
         self.supervisor = Supervisor(config=config)
         self.supervisor.load(start.supervisor)
         self.subscribers: dict[NodeId, Subscriber] = {}
@@ -152,6 +168,23 @@ class World:
         """Let the application at a node ask to leave."""
         self._give(node, UnsubscribeRequested())
 
+    def drain(self, node: NodeId, ids: tuple[bytes, ...] = (), *, everything: bool = True) -> None:
+        """Let a node that is about to leave hand over what it holds (decision 0049)."""
+        self.drained.pop(node, None)
+        self._give(node, DrainRequested(ids, everything))
+
+    def request_completeness(self, node: NodeId) -> None:
+        """Let a node ask its neighbours for everything that it lacks."""
+        self._give(node, CompletenessRequested())
+
+    def replicate(self, node: NodeId, ids: tuple[bytes, ...], nodes: tuple[NodeId, ...]) -> None:
+        """Let a node ask others to confirm publications."""
+        self._give(node, ReplicationRequested(ids, nodes))
+
+    def lose_contact(self, node: NodeId, to: NodeId) -> None:
+        """Let the host of a node notice that it cannot reach another one."""
+        self._give(node, NodeSuspected(to))
+
     def publish(self, node: NodeId, payload: bytes) -> None:
         """Let the application at a node publish."""
         self._give(node, PublishRequested(payload=payload))
@@ -170,7 +203,7 @@ class World:
     def _perform(self, sender: NodeId, effects: list[Effect]) -> None:
         sent, serial = self.sent, self.next_serial
         for effect in effects:
-            if type(effect) is Send:
+            if type(effect) is Send or type(effect) is SendSynced:  # memory needs no sync
                 message = effect.message
                 sent[type(message)] += 1
                 parcel = Parcel(effect.to, message, sender, serial)
@@ -194,7 +227,12 @@ class World:
                 self.deliveries.note(effect)
             case Confirmed():
                 self.confirmed.append((node, effect.node))
-            case Left() | Send():
+            case Drained():
+                self.drained[node] = effect.node
+            case HeldBy():
+                for key in effect.ids:
+                    self.held_by.setdefault(key, set()).add(effect.node)
+            case Left() | Send() | SendSynced():
                 pass
 
     def _archive_of(self, node: NodeId) -> MemoryArchive:

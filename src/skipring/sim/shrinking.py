@@ -18,12 +18,17 @@ from msgspec.structs import replace
 from skipring.core.labels import LABEL_BITS, Label
 from skipring.core.messages import (
     CheckAndPublish,
+    CheckHeld,
     CheckTrie,
     Digest,
+    Draining,
     GetConfiguration,
+    HandoverDone,
+    Held,
     IHave,
     Message,
     RemoveConnections,
+    RequestHandover,
     Subscribe,
     TrieEqual,
     Unsubscribe,
@@ -183,8 +188,14 @@ def _nodes_in(message: Message) -> list[NodeId | None]:
             | TrieEqual(sender=node)
             | IHave(sender=node)
             | Want(sender=node)
+            | CheckHeld(sender=node)
+            | Held(sender=node)
+            | RequestHandover(sender=node)
+            | HandoverDone(sender=node)
         ):
             return [node]
+        case Draining(sender=node, remaining=others):
+            return [node, *others]
         case _:
             return [peer.node for peer in peers_in(message)]
 

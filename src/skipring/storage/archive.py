@@ -89,6 +89,11 @@ class StoredArchive:
     # -- the archive of core ---------------------------------------------------------------
 
     @property
+    def is_durable(self) -> bool:
+        """True: publications are on the disk after the next commit."""
+        return True
+
+    @property
     def end(self) -> int:
         """The offset after the last one."""
         return self._end

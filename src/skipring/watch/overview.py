@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError, UnreachableError
 from skipring.runtime.addresses import parse_supervisors
+from skipring.runtime.health import live_violations
 from skipring.runtime.inspector import Contents, Inspection, Inspector
 from skipring.runtime.outsider import Outsider
 from skipring.wire.runtime_messages import Address
 from skipring.wire.watching import InspectSupervisor, SupervisorStatus, TopicStatus
-from skipring.world.legitimacy import violations
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials
@@ -267,7 +267,7 @@ class Observer:
             lag=max(counts, default=0) - min(counts, default=0),
             roots=len(set(roots.values())),
             differs=tuple(differing(roots))[:DIFFERING_MAX],
-            wrong=sum(1 for _ in violations(inspection.snapshot)),
+            wrong=sum(1 for _ in live_violations(inspection)),
         )
 
 

@@ -18,9 +18,10 @@ from skipring.core.roster import Roster, index_of
 from skipring.core.state import SubscriberState
 from skipring.core.topology import legitimate_state, levels
 from skipring.runtime.diagnosis import is_about
+from skipring.runtime.health import live_violations
 from skipring.runtime.inspector import Inspection
 from skipring.watch.overview import most_common, roots_of
-from skipring.world.legitimacy import Layer, Violation, violations
+from skipring.world.legitimacy import Layer, Violation
 from skipring.world.snapshot import Snapshot
 
 ROOT_DIGITS: Final = 8
@@ -31,6 +32,8 @@ SHOWN_LAYERS: Final = (
     Layer.RING,
     Layer.SHORTCUTS,
     Layer.LEAVERS,
+    Layer.LINKS,
+    Layer.PROCESSES,
     Layer.PUBLICATIONS,
 )
 
@@ -95,7 +98,7 @@ class Scene(Struct, frozen=True, kw_only=True):
 def make_scene(inspection: Inspection, card: Card, number: int, time_ms: float) -> Scene:
     """Judge what was seen of a topic, and put it to nodes and edges."""
     snapshot = inspection.snapshot
-    found = (*violations(snapshot), *content_violations(inspection))
+    found = (*live_violations(inspection), *content_violations(inspection))
     roster = _repaired(snapshot)
     members = {node for node, state in snapshot.subscribers.items() if state.member}
     counts = [each.count for each in inspection.statuses.values()]
@@ -178,7 +181,8 @@ def _mark(state: SubscriberState, wrong: Iterable[Violation]) -> str:
     layers = {each.layer for each in wrong}
     if state.label is None or layers & {Layer.DATABASE, Layer.LABELS}:
         return "label"
-    return "edges" if layers & {Layer.RING, Layer.SHORTCUTS} else "right"
+    wrong_edges = {Layer.RING, Layer.SHORTCUTS, Layer.LINKS, Layer.PROCESSES}
+    return "edges" if layers & wrong_edges else "right"
 
 
 def _dead(node: NodeId, bits: str | None) -> NodeView:

@@ -15,10 +15,12 @@ from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState
 from skipring.errors import MessageError
-from skipring.wire.runtime_messages import Address, JournalEntry
+from skipring.wire.runtime_messages import Address, JournalEntry, NodeHealth
 from skipring.wire.values import (
     ARRIVALS_MAX,
+    ASKED_MAX,
     CHAIN_BYTES,
+    CLONES_MAX,
     CONTROL_CHARACTER,
     DAMAGED_MAX,
     ENTRIES_MAX,
@@ -31,6 +33,7 @@ from skipring.wire.values import (
     NUMBER_MAX,
     OFFSET_MAX,
     REASON_CHARACTERS_MAX,
+    REMAINING_MAX,
     SESSION_MAX,
     SHORTCUTS_MAX,
     STORE_CHARACTERS_MAX,
@@ -107,6 +110,12 @@ def _check_names(nodes: tuple[NodeId, ...]) -> None:
 
 def _check_forged(frames: bytes) -> None:
     _check_count(frames, FORGED_BYTES_MAX, "bytes")
+
+
+def _check_remaining(nodes: tuple[NodeId, ...]) -> None:
+    _check_count(nodes, REMAINING_MAX, "nodes that remain")
+    for node in nodes:
+        check_node(node)
 
 
 def _check_waiting(nodes: tuple[NodeId, ...]) -> None:
@@ -213,6 +222,21 @@ def _check_reason(reason: str) -> None:
     check_text(reason)
 
 
+def _check_health(health: NodeHealth) -> None:
+    for nodes in (health.silent, health.unlinked):
+        _check_count(nodes, SHORTCUTS_MAX, "ring neighbours")
+        for node in nodes:
+            check_node(node)
+    _check_count(health.clones, CLONES_MAX, "clones")
+    for address in health.clones:
+        check_address(address)
+    for number in (health.time, health.ahead, health.quarantined, *health.silent.values()):
+        if not 0 <= number <= NUMBER_MAX:
+            raise MessageError(f"{number} is not from 0 to 2^63-1")
+    _check_reason(health.not_ready)
+    _check_reason(health.disk_error)
+
+
 class FieldKind(Struct, frozen=True):
     """What a field holds: how to say it, how to check it, which nodes it names as peers.
 
@@ -277,6 +301,7 @@ ENTRIES: Final = FieldKind(
     lambda entries: _some(node for _, node in entries),
 )
 WAITING: Final = FieldKind("nodes", _check_waiting, lambda nodes: nodes)
+REMAINING: Final = FieldKind("nodes", _check_remaining, lambda nodes: nodes)
 SHORTCUTS: Final = FieldKind(
     "[[position], node or nil] each",
     _check_shortcuts,
@@ -285,6 +310,7 @@ SHORTCUTS: Final = FieldKind(
 SILENCE: Final = FieldKind("map of node to [ticks, threshold, pending]", _check_silence, tuple)
 DIGESTS: Final = FieldKind("map of node to 0 to 2^64-1", _check_digests, tuple)
 ROOT: Final = FieldKind("16 bytes", _check_root)
+HEALTH: Final = FieldKind("condition of the process", _check_health)
 LISTED: Final = FieldKind("publications, with ids", _check_all_listed)
 JOURNAL: Final = FieldKind("changes", _check_journal)
 TOPICS: Final = FieldKind("[topic, members, requests] each", _check_topics)
@@ -301,4 +327,5 @@ OFFSETS: Final = FieldKind("0 to 2^40-1, each", _check_numbers(OFFSET_MAX))
 TIMES: Final = FieldKind("0 to 2^63-1, each", _check_numbers(NUMBER_MAX))
 BYTES_OF_EACH: Final = FieldKind("1 byte each", _check_bytes(STORED_MAX))
 IDS: Final = FieldKind("32 bytes each", _check_bytes(ID_BYTES * STORED_MAX))
+ASKED_IDS: Final = FieldKind("32 bytes each", _check_bytes(ID_BYTES * ASKED_MAX))
 STORED: Final = FieldKind("publications as bytes", _check_bytes(STORED_BYTES_MAX))

@@ -38,7 +38,8 @@ _LENGTH_MAX: Final = DATA_BYTES_MAX + 1
 
 _HEADER: Final = Layout(">IB")  # the length, and the first byte of the body
 _LENGTH: Final = Layout(">I")
-# Our guess: what is shorter is copied, as it may come byte by byte, or be little of a long chunk.
+# Our guess: what is shorter is copied, as it may come byte by byte. So is less than half of a
+# chunk: a view would keep all of it.
 _PIECE_BYTES_MIN: Final = 4096
 
 
@@ -134,7 +135,7 @@ class _Begun:
     def take(self, chunk: bytes, at: int) -> int:
         """Take what belongs to it from a place in a chunk on; return where that ends."""
         part, pieces = memoryview(chunk)[at : at + self.missing], self._pieces
-        if len(part) >= _PIECE_BYTES_MIN:
+        if len(part) >= _PIECE_BYTES_MIN and 2 * len(part) >= len(chunk):
             pieces.append(part)
         elif pieces and isinstance(pieces[-1], bytearray):
             pieces[-1] += part

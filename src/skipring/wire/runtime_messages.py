@@ -133,8 +133,21 @@ class InspectNode(Struct, frozen=True, array_like=True, gc=False, tag=75):
     request: int
 
 
+class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """The condition of a node's process, as far as it concerns one topic."""
+
+    time: int = 0  # the node's clock, microseconds since 1970
+    silent: dict[NodeId, int] = {}  # ring neighbours: ticks since the last message
+    unlinked: tuple[NodeId, ...] = ()  # ring neighbours without a connection
+    not_ready: str = ""  # the reason; empty if the node is ready
+    clones: tuple[Address, ...] = ()  # other processes that use the node's name
+    ahead: int = 0  # incarnations of the node's name that are ahead of its clock
+    quarantined: int = 0  # damaged publications since the process started
+    disk_error: str = ""
+
+
 class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
-    """The variables of a subscriber, and how much it has stored.
+    """The variables of a subscriber, how much it has stored, and the condition of its process.
 
     It has ``count`` publications at offsets below ``end``, and its trie has this root.
     """
@@ -151,6 +164,7 @@ class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
     count: int
     end: int
     root: bytes
+    health: NodeHealth = NodeHealth()
 
 
 class ListPublications(Struct, frozen=True, array_like=True, gc=False, tag=77):
@@ -383,6 +397,9 @@ def is_runtime(message: WireMessage) -> TypeGuard[RuntimeMessage]:
     return type(message) in _RUNTIME  # sooner known than by going through thirty types
 
 
+NO_TOPIC: Final = "-"  # of an envelope that is about none: it must have one
+# The request of a Refused that answers none: the connection is refused, and closed after it.
+CONNECTION_REQUEST: Final = 2**63 - 1
 # Why a request is refused without work; the asker may ask again.
 BUSY: Final = "busy: too many requests wait at this node; ask again later"
 

@@ -46,7 +46,12 @@ class Layer(StrEnum):
     SHORTCUTS = "L3"
     LEAVERS = "L4"
     CHANNELS = "strict"
+    LINKS = "LINK"  # of live nodes only: connections between ring neighbours
+    PROCESSES = "NODE"  # of live nodes only: readiness, clones, disks
     PUBLICATIONS = "PUB"
+
+
+LIVE_LAYERS = frozenset({Layer.LINKS, Layer.PROCESSES})  # which no simulation has
 
 
 class Violation(Struct, frozen=True):

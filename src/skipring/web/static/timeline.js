@@ -11,6 +11,8 @@ const LAYERS = {
   L2: "ring",
   L3: "shortcuts",
   L4: "leavers",
+  LINK: "links",
+  NODE: "processes",
   PUB: "content",
 };
 const SAMPLES_MAX = 600; // as many as the server keeps

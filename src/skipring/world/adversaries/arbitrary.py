@@ -19,10 +19,14 @@ from skipring.core.labels import LABEL_BITS, Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
     CheckAndPublish,
+    CheckHeld,
     CheckLabel,
     CheckTrie,
     Digest,
+    Draining,
     GetConfiguration,
+    HandoverDone,
+    Held,
     IHave,
     Introduce,
     IntroduceShortcut,
@@ -31,6 +35,7 @@ from skipring.core.messages import (
     PublishMany,
     PublishNew,
     RemoveConnections,
+    RequestHandover,
     SetConfiguration,
     Subscribe,
     TrieEqual,
@@ -39,7 +44,7 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
 from skipring.core.prefixes import ALL, Prefix, apart
-from skipring.core.publications import Publication
+from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
 from skipring.world.adversaries.building import (
     Database,
@@ -201,6 +206,16 @@ class Arbitrary:
         ids = self.some(self.short_id)
         return b"".join(ids), self.rng.randbytes(len(ids))
 
+    def whole_id(self) -> bytes:
+        """Any id, as often as not of a publication that there is."""
+        if self.publications and self.chance(0.5):
+            return self.rng.choice(self.publications).id
+        return self.rng.randbytes(ID_BYTES)
+
+    def whole_ids(self) -> bytes:
+        """A few of them, as messages carry them."""
+        return b"".join(self.some(self.whole_id))
+
     def session(self) -> int:
         """The number of any session."""
         return self.rng.getrandbits(16)
@@ -255,6 +270,20 @@ MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], Message]]] = Mappin
         ),
         IHave: lambda draw: IHave(draw.node(), *draw.short_ids()),
         Want: lambda draw: Want(draw.node(), *draw.short_ids()),
+        CheckHeld: lambda draw: CheckHeld(
+            draw.node(), draw.session(), draw.claims(), draw.whole_ids()
+        ),
+        Held: lambda draw: Held(
+            draw.node(),
+            draw.session(),
+            draw.chance(0.5),
+            draw.claims(),
+            draw.whole_ids(),
+            draw.whole_ids(),
+        ),
+        Draining: lambda draw: Draining(draw.node(), tuple(draw.few(draw.node))[:8]),
+        RequestHandover: lambda draw: RequestHandover(draw.node()),
+        HandoverDone: lambda draw: HandoverDone(draw.node(), draw.chance(0.5)),
     }
 )
 

@@ -20,6 +20,10 @@ from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import (
     AnnouncingState,
     ArrivalState,
+    CompletenessState,
+    DrainState,
+    HandoversState,
+    HandoverState,
     HistoriesState,
     HoldingsState,
     MissingState,
@@ -120,6 +124,12 @@ class Memories:
                 spent={node: self.counter() for node in draw.some(draw.node)},
                 scrubbed=self.counter(),
             ),
+            completeness=CompletenessState(
+                complete=draw.chance(0.5),
+                asked=draw.maybe(0.5, draw.node),
+                asked_times=self.counter(),
+                confirmed=tuple(dict.fromkeys(draw.some(draw.node))),
+            ),
         )
 
     def deferred(self, state: SubscriberState) -> SubscriberMemory:
@@ -149,6 +159,32 @@ class Memories:
                     for key, at in (waiting | wrong).items()
                 },
             ),
+            handovers=HandoversState(
+                session=self.counter(),
+                to={node: self._handover() for node in draw.some(draw.node)},
+            ),
+            drain=DrainState(
+                ticks=self.counter(),
+                receiver=draw.maybe(0.5, draw.node),
+                ids=tuple(dict.fromkeys(draw.some(draw.whole_id))),
+                everything=draw.chance(0.5),
+                memory=draw.chance(0.5),
+                told=tuple(dict.fromkeys(draw.some(draw.node))),
+                passed=tuple(dict.fromkeys(draw.some(draw.node))),
+                absent=tuple(dict.fromkeys(draw.some(draw.node))),
+                leaving={node: self.counter() for node in draw.some(draw.node)},
+            ),
+        )
+
+    def _handover(self) -> HandoverState:
+        draw = self._draw
+        return HandoverState(
+            self.counter(),
+            tuple(dict.fromkeys(draw.some(draw.prefix))),
+            {key: self.counter() for key in draw.some(draw.whole_id)},
+            draw.chance(0.5),
+            draw.chance(0.5),
+            self.counter(),
         )
 
     def _holder(self) -> NodeId:
@@ -210,6 +246,8 @@ class Memories:
                 levels=derived.spreading.levels,
             ),
             announcing=deferred.announcing,
+            handovers=deferred.handovers,
+            drain=deferred.drain,
             repair=replace(counters.repair, claims=derived.repair.claims),
             holdings=replace(
                 counters.holdings,

@@ -8,6 +8,7 @@ nodes that are long gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec import Struct
@@ -18,10 +19,15 @@ from skipring.core.claims import SHORT_BYTES
 from skipring.core.labels import Label
 from skipring.core.messages import HOPS_MAX, IHave
 from skipring.core.peers import NodeId
+from skipring.core.prefixes import Prefix
 from skipring.core.publications import ID_BYTES
 from skipring.core.state import (
     AnnouncingState,
     ArrivalState,
+    CompletenessState,
+    DrainState,
+    HandoversState,
+    HandoverState,
     HistoriesState,
     HoldingsState,
     MissingState,
@@ -37,6 +43,7 @@ from skipring.world.file.publications import (
     PublicationReader,
     claims,
     hops_of_each,
+    prefix,
     short_ids,
     short_ids_list,
 )
@@ -85,6 +92,9 @@ class MemoryReader:
             histories=_HISTORIES,
             scrub=_SCRUB,
             holdings=_HOLDINGS,
+            handovers=_HANDOVERS,
+            drain=_DRAIN,
+            completeness=_COMPLETENESS,
         )
 
 
@@ -230,6 +240,33 @@ _HOLDINGS: Final = _object(
     count=_offset,
     scrubbed=integer,
 )
+_HANDOVERS: Final = _object(
+    HandoversState,
+    session=integer,
+    to=_map(
+        node_name,
+        _row(HandoverState, integer, _list(prefix), _map(_id, integer), flag, flag, integer),
+    ),
+)
+_DRAIN: Final = _object(
+    DrainState,
+    ticks=integer,
+    receiver=node_name,
+    ids=_list(_id),
+    everything=flag,
+    memory=flag,
+    told=_list(node_name),
+    passed=_list(node_name),
+    absent=_list(node_name),
+    leaving=_COUNTERS,
+)
+_COMPLETENESS: Final = _object(
+    CompletenessState,
+    complete=flag,
+    asked=node_name,
+    asked_times=integer,
+    confirmed=_list(node_name),
+)
 _SUPERVISOR: Final = _object(
     SupervisorMemory,
     ticks=integer,
@@ -283,9 +320,11 @@ def _ihave_fields(message: IHave) -> dict[str, Any]:
 
 
 _WRITERS: Final[Mapping[type, Callable[[Any], object]]] = {
-    **dict.fromkeys((NewsState, ArrivalState, MissingState), _listed),
+    **dict.fromkeys((NewsState, ArrivalState, MissingState, HandoverState), _listed),
     **dict.fromkeys((AnnouncingState, Chains, HistoriesState, HoldingsState), _changed),
     **dict.fromkeys((RepairState, ScrubState, SpreadingState), _changed),
+    **dict.fromkeys((HandoversState, DrainState, CompletenessState), _changed),
+    Prefix: attrgetter("bits"),
     IHave: _ihave_fields,
     dict: lambda value: {_key(key): _written(each) for key, each in value.items()},
     tuple: lambda value: [_written(each) for each in value],

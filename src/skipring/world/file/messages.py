@@ -10,10 +10,14 @@ from msgspec.structs import fields as struct_fields
 
 from skipring.core.messages import (
     CheckAndPublish,
+    CheckHeld,
     CheckLabel,
     CheckTrie,
     Digest,
+    Draining,
     GetConfiguration,
+    HandoverDone,
+    Held,
     IHave,
     Introduce,
     IntroduceShortcut,
@@ -22,16 +26,19 @@ from skipring.core.messages import (
     PublishMany,
     PublishNew,
     RemoveConnections,
+    RequestHandover,
     SetConfiguration,
     Subscribe,
     TrieEqual,
     Unsubscribe,
     Want,
+    ids_in,
 )
 from skipring.world.file.publications import (
     PublicationReader,
     claims,
     hops_of_each,
+    packed_ids,
     short_ids,
     short_ids_list,
     trie_digest,
@@ -48,6 +55,7 @@ from skipring.world.file.values import (
     link,
     mapping,
     shown,
+    tuple_of,
     word,
 )
 
@@ -57,6 +65,7 @@ class Kind(Enum):
 
     NODE = auto()
     NODE_OR_NONE = auto()
+    NODES = auto()
     LABEL_OR_NONE = auto()
     PEER = auto()
     PEER_OR_NONE = auto()
@@ -71,6 +80,7 @@ class Kind(Enum):
     TRIE_DIGEST = auto()
     SHORT_IDS = auto()
     HOPS_OF_EACH = auto()
+    IDS = auto()
 
 
 MESSAGE_FIELDS: Final[Mapping[type[Message], Mapping[str, Kind]]] = {
@@ -105,6 +115,23 @@ MESSAGE_FIELDS: Final[Mapping[type[Message], Mapping[str, Kind]]] = {
     PublishMany: {"publications": Kind.PUBLICATIONS, "hops": Kind.WORD},
     IHave: {"sender": Kind.NODE, "ids": Kind.SHORT_IDS, "hops": Kind.HOPS_OF_EACH},
     Want: {"sender": Kind.NODE, "ids": Kind.SHORT_IDS, "hops": Kind.HOPS_OF_EACH},
+    CheckHeld: {
+        "sender": Kind.NODE,
+        "session": Kind.WORD,
+        "claims": Kind.CLAIMS,
+        "ids": Kind.IDS,
+    },
+    Held: {
+        "sender": Kind.NODE,
+        "session": Kind.WORD,
+        "durable": Kind.FLAG,
+        "claims": Kind.CLAIMS,
+        "held": Kind.IDS,
+        "missing": Kind.IDS,
+    },
+    Draining: {"sender": Kind.NODE, "remaining": Kind.NODES},
+    RequestHandover: {"sender": Kind.NODE},
+    HandoverDone: {"sender": Kind.NODE, "complete": Kind.FLAG},
 }
 
 # What packed bytes look like in the file; the rest JSON knows, or ``writing`` does.
@@ -112,6 +139,7 @@ _WRITERS: Final[Mapping[Kind, Callable[[bytes], object]]] = {
     Kind.TRIE_DIGEST: bytes.hex,
     Kind.SHORT_IDS: short_ids_list,
     Kind.HOPS_OF_EACH: list,
+    Kind.IDS: lambda ids: [each.hex() for each in ids_in(ids)],
 }
 
 _BY_NAME: Final[Mapping[str, type[Message]]] = {kind.__name__: kind for kind in MESSAGE_FIELDS}
@@ -142,6 +170,7 @@ class MessageReader:
         self._parsers: Mapping[Kind, Parser] = {
             Kind.NODE: references.node,
             Kind.NODE_OR_NONE: references.node_or_none,
+            Kind.NODES: lambda value, place: tuple_of(references.node, value, place),
             Kind.LABEL_OR_NONE: label_or_none,
             Kind.PEER: references.peer,
             Kind.PEER_OR_NONE: references.peer_or_none,
@@ -156,6 +185,7 @@ class MessageReader:
             Kind.TRIE_DIGEST: trie_digest,
             Kind.SHORT_IDS: short_ids,
             Kind.HOPS_OF_EACH: hops_of_each,
+            Kind.IDS: packed_ids,
         }
 
     def parse(self, value: object, place: str) -> Message | None:

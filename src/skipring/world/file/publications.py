@@ -186,6 +186,11 @@ def short_ids_list(ids: bytes) -> list[str]:
     return [ids[at : at + SHORT_BYTES].hex() for at in range(0, len(ids), SHORT_BYTES)]
 
 
+def packed_ids(value: object, place: str) -> bytes:
+    """Ids, one after the other."""
+    return b"".join(tuple_of(lambda key, here: hex_bytes(key, here, ID_BYTES), value, place))
+
+
 def hops_of_each(value: object, place: str) -> bytes:
     """How many hops each of some publications has come, one byte each."""
     for number, hops in enumerate(sequence(value, place)):

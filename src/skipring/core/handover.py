@@ -1,0 +1,330 @@
+"""Handing publications over to one member, until it has confirmed them (decision 0049).
+
+A holder asks a receiver about ranges of ids: a prefix and the digest of everything under it. The
+receiver confirms an equal range, and says which one differs. The holder splits a range that
+differs, down to lists of ids, sends the publications that the receiver lacks and asks again. Both
+sides only grow, so a range that was confirmed once stays confirmed: the procedure ends under steady
+publishing too, and costs as much as differs. A receiver with a disk confirms after the sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.core.claims import Claim, Summary
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import HeldBy, Outbox, SendSynced
+from skipring.core.holdings import Holdings
+from skipring.core.messages import (
+    CheckHeld,
+    HandoverDone,
+    Held,
+    Publications,
+    RequestHandover,
+    ids_in,
+)
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.prefixes import ALL, Prefix
+from skipring.core.publications import Publication
+from skipring.core.state import HandoversState, HandoverState
+
+RANGES_ASKED: Final = 64  # Guess: 2 KiB of claims in a question.
+IDS_ASKED: Final = 512  # Guess: 16 KiB of ids in a question.
+IDS_LISTED: Final = 64  # Guess: a range with so few ids is listed, not split again.
+LEVELS_SPLIT: Final = 4  # Guess: as batch_levels.
+IDS_OPEN: Final = 2048  # Limit of ours: with so many ids open no further range is asked about.
+HANDOVERS_MAX: Final = 16  # Limit of ours: receivers at one time.
+REPEAT_TICKS: Final = 2  # A question that was not answered for so long is lost.
+SENT_MAX: Final = 8  # Guess: a receiver that has not stored a publication by then refuses it.
+PATIENCE_TICKS: Final = 8  # Guess: a receiver that is silent for so long is gone.
+SESSIONS: Final = 1 << 31
+
+
+class _Handover(Struct):
+    """What one receiver has not confirmed yet."""
+
+    session: int
+    ranges: dict[Prefix, None]
+    ids: dict[bytes, int]  # and how often each was sent
+    is_requested: bool = False  # the receiver has asked for it, and wants to know the end
+    is_waiting: bool = False  # for an answer
+    ticks: int = 0  # since the last one
+
+    @property
+    def is_over(self) -> bool:
+        return not self.ranges and not self.ids
+
+
+class Handovers:
+    """What one subscriber hands over to others, and what it confirms to hold."""
+
+    __slots__ = ("_config", "_holdings", "_node", "_session", "_to")
+
+    def __init__(self, node: NodeId, holdings: Holdings, config: ProtocolConfig) -> None:
+        self._node = node
+        self._holdings = holdings
+        self._config = config
+        self._session = 0
+        self._to: dict[NodeId, _Handover] = {}
+
+    def __contains__(self, node: NodeId) -> bool:
+        return node in self._to
+
+    # -- the holder --------------------------------------------------------------------------
+
+    def start(
+        self,
+        to: NodeId,
+        out: Outbox,
+        *,
+        ids: Iterable[bytes] = (),
+        everything: bool = False,
+        is_requested: bool = False,
+    ) -> bool:
+        """Hand publications over to a node, beside those that are under way to it already.
+
+        Return False if there are too many receivers at the moment.
+        """
+        handover = self._to.get(to)
+        if handover is None:
+            if len(self._to) >= HANDOVERS_MAX or to in (self._node, SUPERVISOR):
+                return False
+            handover = self._to[to] = _Handover(self._next_session(), {}, {})
+        for key in ids:
+            handover.ids.setdefault(key, 0)
+        if everything:
+            handover.ranges = {ALL: None}
+            # Answers to earlier questions are about what was held before.
+            handover.session, handover.is_waiting = self._next_session(), False
+        handover.is_requested = handover.is_requested or is_requested
+        if not handover.is_waiting:
+            self._ask(to, handover, out)
+        return True
+
+    def on_request(self, message: RequestHandover, out: Outbox) -> None:
+        """Hand everything over to a node that asks for it; once at a time."""
+        handover = self._to.get(message.sender)
+        if handover is None or not handover.is_requested:
+            self.start(message.sender, out, everything=True, is_requested=True)
+
+    def stop(self, to: NodeId) -> None:
+        """Hand nothing more over to a node."""
+        self._to.pop(to, None)
+
+    def _next_session(self) -> int:
+        self._session = (self._session + 1) % SESSIONS
+        return self._session
+
+    def on_held(self, message: Held, out: Outbox) -> None:
+        """Note what a receiver has confirmed, send what it lacks, and ask for the rest."""
+        handover = self._to.get(message.sender)
+        if handover is None or handover.session != message.session:
+            return
+        handover.session, handover.is_waiting, handover.ticks = self._next_session(), False, 0
+        held = tuple(key for key in ids_in(message.held) if key in handover.ids)
+        for key in held:
+            del handover.ids[key]
+        if held:
+            out.effects.append(HeldBy(message.sender, held, message.durable))
+        for claim in message.claims:
+            prefix = claim.prefix
+            if prefix in handover.ranges:
+                del handover.ranges[prefix]
+                if not claim.digests:
+                    self._split(handover, prefix)
+        missing = [key for key in ids_in(message.missing) if key in handover.ids]
+        if self._send(message.sender, handover, missing, out):
+            self._ask(message.sender, handover, out)
+
+    def _split(self, handover: _Handover, prefix: Prefix) -> None:
+        """Ask about parts of a range that differs, or about each id if there are few."""
+        trie = self._holdings.trie
+        if trie.has_at_most(IDS_LISTED, prefix):
+            for key in trie.keys(prefix):
+                handover.ids.setdefault(key, 0)
+            return
+        parts = 1 << LEVELS_SPLIT
+        for value in range(prefix.value * parts, (prefix.value + 1) * parts):
+            part = Prefix(prefix.length + LEVELS_SPLIT, value)
+            if not trie.has_at_most(0, part):
+                handover.ranges[part] = None
+
+    def _send(self, to: NodeId, handover: _Handover, missing: list[bytes], out: Outbox) -> bool:
+        """Send what a receiver lacks, as far as it has credit (T14); return True to ask at once.
+
+        A receiver that lacks what it was sent may have had no room: it is asked at the next tick.
+        One that never accepts a publication is not asked again.
+        """
+        config, holdings, ids = self._config, self._holdings, handover.ids
+        credit = min(config.credit_chunks - holdings.chunks_spent(to), config.answer_chunks)
+        entries = [(key, at) for key in missing if (at := holdings.offset_of(key)) is not None]
+        chunks = list(islice(self._chunks(entries, out), max(credit, 0)))
+        for chunk in chunks:
+            out.send(to, Publications(tuple(chunk)))
+        holdings.charge(to, len(chunks))
+        is_progress = not missing
+        for publication in chain.from_iterable(chunks):
+            ids[publication.id] = max(ids[publication.id], 0) + 1  # memory may be corrupted
+            is_progress = is_progress or ids[publication.id] == 1
+            if ids[publication.id] > SENT_MAX:
+                self.stop(to)
+                return False
+        for key in missing:
+            if holdings.offset_of(key) is None:  # it is lost here as well
+                del ids[key]
+                is_progress = True
+        return is_progress
+
+    def _chunks(self, entries: list[tuple[bytes, int]], out: Outbox) -> Iterator[list[Publication]]:
+        chunk: list[Publication] = []
+        size = 0
+        for publication in self._holdings.read_many(iter(entries), out):
+            if chunk and size + publication.size_bytes > self._config.chunk_bytes:
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(publication)
+            size += publication.size_bytes
+        if chunk:
+            yield chunk
+
+    def _ask(self, to: NodeId, handover: _Handover, out: Outbox) -> None:
+        """Ask about the next ids and ranges; nothing is asked once there are none."""
+        ids = tuple(islice(handover.ids, IDS_ASKED))
+        claims = self._claims(handover) if len(handover.ids) < IDS_OPEN else []
+        if ids or claims:
+            if not 0 <= handover.session < SESSIONS:  # corrupted memory
+                handover.session = self._next_session()
+            handover.is_waiting, handover.ticks = True, 0
+            out.send(to, CheckHeld(self._node, handover.session, tuple(claims), b"".join(ids)))
+
+    def _claims(self, handover: _Handover) -> list[Claim]:
+        """Claims about the next ranges; as many as there is time to hash for."""
+        if not handover.ranges or self._holdings.is_far_behind:
+            return []
+        trie, left = self._holdings.trie, self._config.answer_ids
+        claims: list[Claim] = []
+        for prefix in list(islice(reversed(handover.ranges), RANGES_ASKED)):
+            left = trie.work_out(prefix, left)
+            if left < 0:
+                break
+            claim = _claim(prefix, trie.digest(prefix))
+            if claim is not None:
+                claims.append(claim)
+            else:
+                del handover.ranges[prefix]
+        return claims
+
+    def unconfirmed(self, to: NodeId) -> int:
+        """How many publications a receiver has not confirmed yet, at most."""
+        handover, trie = self._to.get(to), self._holdings.trie
+        if handover is None:
+            return 0
+        listed = set(handover.ids)
+        for prefix in handover.ranges:
+            listed.update(trie.keys(prefix))
+        return len(listed)
+
+    def finished(self, out: Outbox, *, is_complete: bool) -> list[NodeId]:
+        """End the handovers that are over; return their receivers."""
+        over = [node for node, handover in self._to.items() if handover.is_over]
+        for node in over:
+            if self._to.pop(node).is_requested:
+                out.send(node, HandoverDone(self._node, is_complete))
+        return over
+
+    def on_tick(self, out: Outbox) -> None:
+        """Repeat questions that were not answered; end handovers to silent receivers."""
+        for node, handover in list(self._to.items()):
+            if not handover.is_waiting:
+                self._ask(node, handover, out)
+                continue
+            # Memory may be corrupted: no counter is believed below 0.
+            ticks = handover.ticks = max(handover.ticks, 0) + 1
+            if ticks > PATIENCE_TICKS:
+                del self._to[node]
+            elif ticks % REPEAT_TICKS == 0:
+                self._ask(node, handover, out)
+                handover.ticks = ticks
+
+    # -- the receiver ------------------------------------------------------------------------
+
+    def on_check_held(self, message: CheckHeld, out: Outbox) -> None:
+        """Confirm what is held here of what another node holds, after the sync."""
+        is_from_somebody = message.sender not in (self._node, SUPERVISOR)
+        keys = ids_in(message.ids)
+        if not is_from_somebody or len(keys) > IDS_ASKED or len(message.claims) > RANGES_ASKED:
+            return
+        held = [key for key in keys if self._holdings.offset_of(key) is not None]
+        missing = [key for key in keys if self._holdings.offset_of(key) is None]
+        claims = self._compared(message.claims)
+        if keys or claims:
+            answer = Held(
+                self._node,
+                message.session,
+                self._holdings.is_durable,
+                tuple(claims),
+                b"".join(held),
+                b"".join(missing),
+            )
+            out.effects.append(SendSynced(message.sender, answer))
+
+    def _compared(self, claims: Iterable[Claim]) -> list[Claim]:
+        """Each claim as it was given if it is right here too, else without its digest.
+
+        As many as there is time to hash for: the others are asked again.
+        """
+        compared: list[Claim] = []
+        if self._holdings.is_far_behind:
+            return compared
+        trie, left = self._holdings.trie, self._config.answer_ids
+        for claim in claims:
+            prefix = claim.prefix
+            left = trie.work_out(prefix, left)
+            if left < 0:
+                break
+            own = _claim(prefix, trie.digest(prefix))
+            compared.append(claim if claim == own else Claim.make(prefix))
+        return compared
+
+    # -- state as a value --------------------------------------------------------------------
+
+    def state(self) -> HandoversState:
+        """What we remember."""
+        return HandoversState(
+            session=self._session,
+            to={
+                node: HandoverState(
+                    each.session,
+                    tuple(each.ranges),
+                    dict(each.ids),
+                    each.is_requested,
+                    each.is_waiting,
+                    each.ticks,
+                )
+                for node, each in self._to.items()
+            },
+        )
+
+    def load(self, state: HandoversState) -> None:
+        """Take over what we are supposed to remember."""
+        self._session = state.session
+        self._to = {
+            node: _Handover(
+                each.session,
+                dict.fromkeys(each.ranges),
+                dict(each.ids),
+                each.requested,
+                each.waiting,
+                each.ticks,
+            )
+            for node, each in state.to.items()
+        }
+
+
+def _claim(prefix: Prefix, digest: bytes) -> Claim | None:
+    """Return the claim that a digest is that of everything under a prefix; None without ids."""
+    return Claim.make(prefix, [Summary(prefix, digest)]) if digest else None

@@ -1,0 +1,177 @@
+"""Leaving a topic without losing anything: waiting until a remaining member has confirmed it.
+
+The machine hands publications over (decision 0049). The node waits for the end of it, within a
+bound, and notes which members it cannot reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.core.effects import Drained, HeldBy
+from skipring.core.events import DrainRequested, Event, NodeSuspected
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.subscriber import Subscriber
+from skipring.core.topics import SubscriberTopics
+
+DRAIN_S: Final = 10.0  # Guess: how long a program waits at its end; ``drain_s`` of connect.
+UNLINKED_S: Final = 0.3  # Guess: a process that lives accepts a connection sooner.
+POLL_S: Final = 0.05  # Guess: short beside UNLINKED_S.
+OWN_MAX: Final = 4096  # Limit of ours: of more ids only the number is kept.
+
+Give = Callable[[TopicId, Event], None]
+
+
+class Departure(Struct, frozen=True):
+    """How a drain has ended."""
+
+    receiver: NodeId | None = None  # the member that has confirmed everything
+    unconfirmed: int = 0  # publications that it has not confirmed, at most
+    own_unconfirmed: int = 0  # of those published here, without any confirmation
+
+
+class OwnPublications:
+    """The publications of one topic that were published here and no other member has confirmed."""
+
+    def __init__(self) -> None:
+        self.ids: dict[bytes, None] = {}
+        self._more = 0  # beyond OWN_MAX: their ids are not kept
+
+    def __len__(self) -> int:
+        return len(self.ids) + self._more
+
+    @property
+    def are_all_known(self) -> bool:
+        """True if the id of each is kept."""
+        return self._more == 0
+
+    def add(self, ids: Iterable[bytes]) -> None:
+        """Note publications that were stored here."""
+        for key in ids:
+            if len(self.ids) < OWN_MAX:
+                self.ids[key] = None
+            else:
+                self._more += 1
+
+    def confirm(self, ids: Iterable[bytes]) -> None:
+        """Note that another member holds these publications."""
+        for key in ids:
+            self.ids.pop(key, None)
+
+    def confirm_all(self) -> None:
+        """Note that another member holds everything."""
+        self.ids.clear()
+        self._more = 0
+
+
+class Departures:
+    """The drains of one node."""
+
+    def __init__(
+        self,
+        topics: SubscriberTopics,
+        give: Give,
+        is_linked: Callable[[NodeId], bool],
+        is_supervised: Callable[[TopicId], bool],
+        *,
+        has_disk: bool,
+    ) -> None:
+        self._topics = topics
+        self._give = give
+        self._is_linked = is_linked
+        self._is_supervised = is_supervised
+        self._has_disk = has_disk
+        self._own: dict[TopicId, OwnPublications] = {}
+        self._ends: dict[TopicId, asyncio.Future[NodeId | None]] = {}
+
+    def on_published(self, topic: TopicId, ids: Iterable[bytes]) -> None:
+        """Note publications that were published here."""
+        self._own.setdefault(topic, OwnPublications()).add(ids)
+
+    def on_held(self, topic: TopicId, effect: HeldBy) -> None:
+        """Note that a member holds publications."""
+        if topic in self._own:
+            self._own[topic].confirm(effect.ids)
+
+    def on_drained(self, topic: TopicId, effect: Drained) -> None:
+        """Note the end of a drain."""
+        end = self._ends.get(topic)
+        if end is not None and not end.done():
+            end.set_result(effect.node)
+
+    async def drain(
+        self, topic: TopicId, timeout_s: float, *, waits_alone: bool, is_reading: bool
+    ) -> Departure:
+        """Hand over what is held of a topic; return what was not confirmed in time.
+
+        A node that has published waits until it has a place in the ring. If it is alone there and
+        has no disk it waits for a neighbour, if it should. While a history is read only own
+        publications are handed over: everything else is on its way from others.
+        """
+        own = self._own.setdefault(topic, OwnPublications())
+        if timeout_s <= 0:  # not wanted
+            return Departure(None, 0, len(self._own.pop(topic)))
+        end = self._ends[topic] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                if len(own):
+                    await self._company(topic, waits_alone=waits_alone and not self._has_disk)
+                ids = tuple(own.ids) if own.are_all_known else ()
+                everything = not is_reading or not own.are_all_known
+                self._give(topic, DrainRequested(ids, everything))
+                receiver = await self._end(topic, end)
+        except TimeoutError:
+            machine = self._topics.machine(topic)
+            left = machine.unconfirmed if machine is not None else 0
+            return Departure(None, max(left, len(own)), len(own))
+        finally:
+            self._ends.pop(topic, None)
+            self._own.pop(topic, None)
+        return self._departure(topic, receiver, own, everything=everything)
+
+    def _departure(
+        self, topic: TopicId, receiver: NodeId | None, own: OwnPublications, *, everything: bool
+    ) -> Departure:
+        if receiver is not None:
+            if everything:
+                own.confirm_all()
+            return Departure(receiver, len(own), len(own))
+        machine = self._topics.machine(topic)
+        # No member remains. On a disk publications stay; from memory they are gone.
+        lost = machine.count if machine is not None and not self._has_disk else 0
+        return Departure(None, lost, len(own))
+
+    async def _company(self, topic: TopicId, *, waits_alone: bool) -> None:
+        """Wait for a place in the ring, and for a neighbour if it is waited for."""
+        unlinked_s = 0.0
+        while (machine := self._topics.machine(topic)) is not None:
+            if machine.label is not None and (machine.neighbours() or not waits_alone):
+                return
+            if machine.label is None:
+                unlinked_s = 0.0 if self._is_supervised(topic) else unlinked_s + POLL_S
+                if unlinked_s > UNLINKED_S:
+                    return  # without a supervisor there is no place
+            await asyncio.sleep(POLL_S)
+
+    async def _end(self, topic: TopicId, end: asyncio.Future[NodeId | None]) -> NodeId | None:
+        """Wait for the end of a drain; members without a link for UNLINKED_S are absent."""
+        unlinked_s: dict[NodeId, float] = {}
+        while (machine := self._topics.machine(topic)) is not None:
+            with suppress(TimeoutError):
+                return await asyncio.wait_for(asyncio.shield(end), POLL_S)
+            self._note_absent(topic, machine, unlinked_s)
+        return None
+
+    def _note_absent(
+        self, topic: TopicId, machine: Subscriber, unlinked_s: dict[NodeId, float]
+    ) -> None:
+        for node in machine.drain_candidates():
+            waited_s = 0.0 if self._is_linked(node) else unlinked_s.get(node, 0.0) + POLL_S
+            unlinked_s[node] = waited_s
+            if waited_s > UNLINKED_S:
+                self._give(topic, NodeSuspected(node))

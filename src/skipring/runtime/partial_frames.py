@@ -1,0 +1,104 @@
+"""Frames of which not all bytes have come, of all connections of a process (decision 0047).
+
+Together they have a limit, so that many connections cannot fill the memory, and each has a
+deadline. If the limit is reached, the name that holds most bytes loses its oldest connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from typing import Final, Protocol
+
+PARTIAL_BYTES_MAX: Final = 32 << 20  # Limit: 32 of the longest frames at once.
+FRAME_S: Final = 30.0  # Guess: the longest frame over a line of 300 kbit/s.
+LATE_S: Final = 1.0  # Guess: a loop that is later than this was stuck, and has yet to read.
+
+
+class Sending(Protocol):
+    """A connection over which a frame comes."""
+
+    @property
+    def account(self) -> str:
+        """The name of the other side, or its host before it has greeted."""
+
+    @property
+    def is_read(self) -> bool:
+        """Return False while this side does not read what comes."""
+
+    def refuse_partial(self, reason: str, detail: str) -> None:
+        """Close the connection."""
+
+
+class PartialFrames:
+    """Bytes of frames that are not complete, by connection."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._held: OrderedDict[Sending, tuple[float, int]] = (
+            OrderedDict()
+        )  # since when; oldest first
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+
+    def update(self, link: Sending, size_bytes: int, *, is_new: bool) -> None:
+        """Count the bytes of the frame that a connection has begun; another one if ``is_new``."""
+        now_s = asyncio.get_running_loop().time()
+        since_s, old_bytes = self._held.get(link, (now_s, 0))
+        self.size_bytes += size_bytes - old_bytes
+        if is_new or not size_bytes:
+            self._held.pop(link, None)
+            since_s = now_s
+        if size_bytes:
+            self._held[link] = since_s, size_bytes
+            self._schedule(since_s + FRAME_S)
+            if self.size_bytes > PARTIAL_BYTES_MAX:
+                self._refuse_largest()
+
+    def forget(self, link: Sending) -> None:
+        """Forget a connection that is closed."""
+        _, size_bytes = self._held.pop(link, (0.0, 0))
+        self.size_bytes -= size_bytes
+
+    def close(self) -> None:
+        """Forget all deadlines."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _refuse_largest(self) -> None:
+        sizes: Counter[str] = Counter()
+        for link, (_, size_bytes) in self._held.items():
+            sizes[link.account] += size_bytes
+        largest = max(sizes, key=lambda name: sizes[name])
+        oldest = next(link for link in self._held if link.account == largest)
+        detail = (
+            f"unfinished frames hold {self.size_bytes >> 20} MiB, which is the limit, "
+            f"and those of {largest} {sizes[largest] >> 20} MiB"
+        )
+        self.forget(oldest)
+        oldest.refuse_partial("too many unfinished frames", detail)
+
+    def _schedule(self, due_s: float) -> None:
+        if self._timer is None:
+            self._due_s = due_s
+            self._timer = asyncio.get_running_loop().call_at(due_s, self._on_due)
+
+    def _on_due(self) -> None:
+        """Refuse the connections whose frames have not come in time."""
+        self._timer = None
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._due_s > LATE_S:  # the loop was stuck, not the other side
+            self._schedule(now_s + LATE_S)
+            return
+        for link, (since_s, size_bytes) in list(self._held.items()):
+            if not link.is_read:
+                self.update(link, size_bytes, is_new=True)
+            elif now_s - since_s >= FRAME_S:
+                detail = f"{size_bytes} bytes of a frame, and no more within {FRAME_S:.0f} s"
+                self.forget(link)
+                link.refuse_partial("unfinished frame", detail)
+            else:
+                break
+        if self._held:
+            since_s, _ = next(iter(self._held.values()))
+            self._schedule(max(since_s + FRAME_S, now_s))

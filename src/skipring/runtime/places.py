@@ -1,0 +1,91 @@
+"""Places for connections that others open, once they have greeted (decision 0047).
+
+Clients share a part of them, so that the rest is left for nodes, and each name has a limit. A
+process dials the supervisors itself: connections that it dials need no place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, Protocol
+
+from skipring.core.peers import NodeId
+
+LINKS_MAX: Final = 4096  # Limit: connections that others have opened.
+CLIENT_LINKS_MAX: Final = 1024  # Limit: of these, connections of clients; nodes have the rest.
+# Limit: of these, connections with one certificate; without certificates of one claimed name.
+NAME_LINKS_MAX: Final = 256
+IDLE_CLIENT_S: Final = 10.0  # Guess: a client that reads asks again within a second.
+
+
+class Placed(Protocol):
+    """A connection that another process has opened."""
+
+    @property
+    def used_s(self) -> float:
+        """When something was last sent or received, as of the last ``look``."""
+
+    def look(self, now: float) -> None:
+        """Note whether the link was used since the last time."""
+
+    def give_way(self) -> None:
+        """Close the connection: another client needs its place."""
+
+
+class Places:
+    """Connections that others have opened and that have greeted, by name."""
+
+    def __init__(self) -> None:
+        self._names: dict[Placed, tuple[NodeId, bool]] = {}
+        self._sizes: Counter[tuple[NodeId, bool]] = Counter()
+        self._clients: dict[Placed, None] = {}
+
+    def __len__(self) -> int:
+        """Return how many places are taken."""
+        return len(self._names)
+
+    def occupy(self, link: Placed, name: NodeId, *, is_client: bool, now_s: float) -> str | None:
+        """Give a connection a place; return why there is none, as a sentence.
+
+        If there is none, the client that was idle longest gives way.
+        """
+        why = self._why_none(name, is_client=is_client, now_s=now_s)
+        if why is None:
+            self._names[link] = name, is_client
+            self._sizes[name, is_client] += 1
+            if is_client:
+                self._clients[link] = None
+        return why
+
+    def _why_none(self, name: NodeId, *, is_client: bool, now_s: float) -> str | None:
+        kind = "clients" if is_client else "nodes"
+        if self._sizes[name, is_client] >= NAME_LINKS_MAX:
+            return f"{name} has {NAME_LINKS_MAX} connections of {kind}, which is the limit"
+        is_full = len(self._names) >= LINKS_MAX
+        if not is_full and not (is_client and len(self._clients) >= CLIENT_LINKS_MAX):
+            return None
+        idle = self._idle_client(now_s)
+        if idle is not None:
+            self.release(idle)
+            idle.give_way()
+            return None
+        if is_full:
+            return f"there are {LINKS_MAX} connections, which is the limit"
+        return f"there are {CLIENT_LINKS_MAX} connections of clients, which is the limit"
+
+    def _idle_client(self, now_s: float) -> Placed | None:
+        """Return the client that was idle longest, if that was long enough."""
+        for link in self._clients:
+            link.look(now_s)
+        idle = min(self._clients, key=lambda link: link.used_s, default=None)
+        return idle if idle is not None and now_s - idle.used_s > IDLE_CLIENT_S else None
+
+    def release(self, link: Placed) -> None:
+        """Free the place of a connection; a no-op if it has none."""
+        key = self._names.pop(link, None)
+        if key is None:
+            return
+        self._clients.pop(link, None)
+        self._sizes[key] -= 1
+        if not self._sizes[key]:
+            del self._sizes[key]

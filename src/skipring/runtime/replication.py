@@ -1,0 +1,123 @@
+"""Waiting until other members have stored a publication durably (``publish(replicas=...)``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from skipring.core.effects import HeldBy
+from skipring.core.events import Event, ReplicationRequested
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.subscriber import Subscriber
+from skipring.core.topics import SubscriberTopics
+from skipring.errors import ReplicationError
+
+REPLICAS_TIMEOUT_S: Final = 30.0  # As ``synced``.
+FEW_TICKS: Final = 3  # Guess: a ring that is still forming has more members by then.
+
+Give = Callable[[TopicId, Event], None]
+
+
+class _Replicas:
+    """The answers about one publication."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.durable: set[NodeId] = set()
+        self.volatile: set[NodeId] = set()  # members that store in memory only
+        self.members: tuple[NodeId, ...] = ()  # beyond the neighbours
+        self.changed = asyncio.Event()
+
+
+class Replications:
+    """The publications of one node that wait for other members."""
+
+    def __init__(
+        self, topics: SubscriberTopics, give: Give, locate: Callable[[TopicId], None], tick_s: float
+    ) -> None:
+        self._topics = topics
+        self._give = give
+        self._locate = locate  # asks the supervisor for members
+        self._tick_s = tick_s
+        self._waiting: dict[tuple[TopicId, bytes], _Replicas] = {}
+
+    def on_members(self, topic: TopicId, nodes: Iterable[NodeId]) -> None:
+        """Note members that the supervisor has named."""
+        members = tuple(sorted(nodes))
+        for (of, _), replicas in self._waiting.items():
+            if of == topic:
+                replicas.members = members
+                replicas.changed.set()
+
+    def on_held(self, topic: TopicId, effect: HeldBy) -> None:
+        """Note that a member holds publications."""
+        for key in effect.ids:
+            replicas = self._waiting.get((topic, key))
+            if replicas is not None:
+                (replicas.durable if effect.durable else replicas.volatile).add(effect.node)
+                replicas.changed.set()
+
+    async def reached(self, topic: TopicId, key: bytes, count: int, timeout_s: float) -> None:
+        """Wait until so many other members have stored a publication durably.
+
+        Neighbours are asked first, then members that the supervisor names. ReplicationError, with
+        the number of those that have, after the timeout, or if all members that are
+        known have answered and were too few for FEW_TICKS ticks.
+        """
+        replicas = self._waiting[topic, key] = _Replicas(key)
+        try:
+            async with asyncio.timeout(timeout_s):
+                why = await self._all(topic, replicas, count)
+        except TimeoutError:
+            why = f"the others did not answer within {timeout_s:g} s"
+        finally:
+            del self._waiting[topic, key]
+        if why is not None:
+            confirmed = len(replicas.durable)
+            raise ReplicationError(
+                f"{confirmed} of {count} other members have stored the publication durably: {why}; "
+                "it is stored here",
+                id=key,
+                confirmed=confirmed,
+            )
+
+    async def _all(self, topic: TopicId, replicas: _Replicas, count: int) -> str | None:
+        """Ask once a tick; return why there are too few members that could confirm."""
+        loop, enough_s, extra = asyncio.get_running_loop(), asyncio.get_running_loop().time(), 0
+        while len(replicas.durable) < count:
+            machine = self._topics.machine(topic)
+            if machine is None:
+                return "the topic was left"
+            usable = _usable(machine, replicas)
+            if machine.label is None or len(usable) >= count:
+                enough_s = loop.time()
+            elif replicas.durable.issuperset(usable) and (
+                loop.time() - enough_s > FEW_TICKS * self._tick_s
+            ):
+                return f"{len(usable)} other members with a data directory are known"
+            else:
+                self._locate(topic)
+            asked = [node for node in usable if node not in replicas.durable]
+            nodes = tuple(asked[: count - len(replicas.durable) + extra])
+            self._give(topic, ReplicationRequested((replicas.key,), nodes))
+            extra += 1
+            await self._answer(replicas, count)
+        return None
+
+    async def _answer(self, replicas: _Replicas, count: int) -> None:
+        """Wait for enough answers, or for a tick; less if another member is to be asked."""
+        known = len(replicas.volatile), replicas.members
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._tick_s):
+                while len(replicas.durable) < count:
+                    if (len(replicas.volatile), replicas.members) != known:
+                        return
+                    replicas.changed.clear()
+                    await replicas.changed.wait()
+
+
+def _usable(machine: Subscriber, replicas: _Replicas) -> list[NodeId]:
+    nodes = dict.fromkeys((*machine.neighbours(), *replicas.members))
+    return [node for node in nodes if node != machine.node and node not in replicas.volatile]

@@ -1,0 +1,119 @@
+"""A member is complete once a neighbour has handed over everything that it held when asked."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.events import HistoryRead, Received
+from skipring.core.messages import UNRECORDED, RequestHandover
+from skipring.core.peers import NodeId
+from skipring.core.publications import Publication
+from skipring.core.state import CompletenessState, SubscriberMemory
+from skipring.sim.engine import World
+from skipring.sim.faults import Loss
+from skipring.sim.schedulers import RandomOrder, run_rounds
+from skipring.world.snapshot import Snapshot
+from tests.support.conversations import standing_ring
+
+RING = standing_ring("abcd")
+MADE = tuple(
+    Publication(publisher="x", seq=number, payload=b"%d" % number).settled(RING.topic)
+    for number in range(300)
+)
+
+
+def world_of(
+    counts: dict[NodeId, int], complete: str = "", *, ring: Snapshot = RING, loss: float = 0.0
+) -> World:
+    """A ring in which nodes hold the first so many publications, and some are complete."""
+    states = {
+        node: replace(
+            state,
+            publications=MADE[: counts.get(node, 0)],
+            memory=SubscriberMemory(completeness=CompletenessState(complete=node in complete)),
+        )
+        for node, state in ring.subscribers.items()
+    }
+    config = ProtocolConfig(repairs=False, rumours_max=1000)
+    faults = (Loss(loss),) if loss else ()
+    return World(replace(ring, subscribers=states), seed=0, config=config, faults=faults)
+
+
+def rounds_until_complete(world: World, *nodes: NodeId, limit: int = 80) -> int:
+    for number in range(limit):
+        if all(world.subscribers[node].is_complete for node in nodes):
+            return number
+        for node in nodes:
+            world.request_completeness(node)
+        run_rounds(world, RandomOrder(), 1)
+    raise AssertionError(f"not complete in {limit} rounds")
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.2])
+def test_newcomer_is_complete_when_it_has_all_of_a_complete_neighbour(loss: float) -> None:
+    world = world_of({"b": 300, "c": 300, "d": 300}, "bcd", loss=loss)
+    rounds_until_complete(world, "a")
+    assert world.subscribers["a"].count == 300
+
+
+def test_member_alone_in_the_ring_is_complete() -> None:
+    world = world_of({}, ring=standing_ring("a"))
+    assert rounds_until_complete(world, "a") == 1
+
+
+def test_member_without_a_place_is_not_complete() -> None:
+    world = World(
+        Snapshot(subscribers={"a": replace(RING.subscribers["a"], label=None)}),
+        seed=0,
+        config=ProtocolConfig(),
+    )
+    world.request_completeness("a")
+    assert not world.subscribers["a"].is_complete
+
+
+def test_newcomer_between_newcomers_needs_all_its_neighbours() -> None:
+    world = world_of({"b": 100, "d": 200})
+    left = world.subscribers["a"].ring_neighbours()
+    rounds_until_complete(world, "a")
+    assert world.subscribers["a"].count == max(world.subscribers[node].count for node in left)
+
+
+def test_all_members_of_a_cold_start_become_complete() -> None:
+    world = world_of({"a": 300, "b": 100, "d": 200})
+    rounds_until_complete(world, *"abcd")
+    assert max(world.subscribers[node].count for node in "abcd") == 300
+
+
+def test_neighbour_that_does_not_answer_is_passed_over() -> None:
+    world = world_of({"b": 300, "c": 300, "d": 300}, "bcd")
+    silent, *_ = world.subscribers["a"].ring_neighbours()
+    world.crash(silent)
+    rounds_until_complete(world, "a")
+    assert world.subscribers["a"].count == 300
+
+
+def test_nobody_is_asked_while_a_history_comes() -> None:
+    world = world_of({"b": 300}, "b")
+    machine = world.subscribers["a"]
+    machine.handle(HistoryRead((), is_awaited=True))
+    world.request_completeness("a")
+    assert world.sent[RequestHandover] == 0
+
+
+def test_neighbour_that_leaves_is_not_asked() -> None:
+    world = world_of({"b": 300}, "b")
+    left = world.subscribers["a"].ring_neighbours()
+    for node in left:
+        world.drain(node)
+    run_rounds(world, RandomOrder(), 2)
+    world.request_completeness("a")
+    assert world.sent[RequestHandover] == 0
+    assert not world.subscribers["a"].is_complete
+
+
+def test_member_that_was_forgotten_is_not_complete_any_more() -> None:
+    world = world_of({}, "a")
+    world.subscribers["a"].handle(Received(UNRECORDED))
+    assert not world.subscribers["a"].is_complete

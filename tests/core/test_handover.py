@@ -1,0 +1,335 @@
+"""A handover ends when the receiver has confirmed everything, and costs as much as differs."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from skipring.core.archive import MemoryArchive
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Discard, Effect, HeldBy, Origin, Outbox, Send, SendSynced, Store
+from skipring.core.handover import (
+    IDS_ASKED,
+    PATIENCE_TICKS,
+    SENT_MAX,
+    Handovers,
+)
+from skipring.core.holdings import Holdings
+from skipring.core.messages import (
+    CheckHeld,
+    HandoverDone,
+    Held,
+    Message,
+    Publications,
+    RequestHandover,
+    ids_in,
+)
+from skipring.core.publications import Publication
+from skipring.core.state import HandoversState, HandoverState
+
+TOPIC = "news"
+MESSAGES_MAX = 20_000
+
+
+def made(number: int, size: int = 8) -> Publication:
+    payload = b"%d" % number
+    return Publication(publisher="a", seq=number, payload=payload.ljust(size)).settled(TOPIC)
+
+
+class DurableArchive(MemoryArchive):
+    """An archive that claims to be on a disk."""
+
+    @property
+    def is_durable(self) -> bool:
+        return True
+
+
+class Side:
+    """One side of a handover."""
+
+    def __init__(self, name: str, config: ProtocolConfig, *, is_durable: bool = False) -> None:
+        self.archive = DurableArchive() if is_durable else MemoryArchive()
+        self.holdings = Holdings(TOPIC, self.archive)
+        self.handovers = Handovers(name, self.holdings, config)
+        self.name = name
+
+    def keep(self, *publications: Publication) -> Side:
+        out = Outbox()
+        self.holdings.take(publications, out, origin=Origin.REPAIR)
+        self.perform(out)
+        return self
+
+    def hear(self, message: Message) -> list[Effect]:
+        out = Outbox()
+        self.holdings.let_go()
+        match message:
+            case CheckHeld():
+                self.handovers.on_check_held(message, out)
+            case Held():
+                self.handovers.on_held(message, out)
+            case Publications(publications=publications):
+                self.holdings.take(publications, out, origin=Origin.REPAIR)
+            case RequestHandover():
+                self.handovers.on_request(message, out)
+        self.handovers.finished(out, is_complete=True)
+        return self.perform(out)
+
+    def tick(self) -> list[Effect]:
+        out = Outbox()
+        self.holdings.let_go()
+        self.holdings.renew_credits()
+        self.handovers.on_tick(out)
+        self.handovers.finished(out, is_complete=True)
+        return self.perform(out)
+
+    def perform(self, out: Outbox) -> list[Effect]:
+        for effect in out.effects:
+            match effect:
+                case Store(offset=offset, publications=publications):
+                    self.archive.write(offset, *publications)
+                case Discard(offset=offset):
+                    self.archive.discard(offset)
+                case _:
+                    pass
+        self.holdings.let_go()
+        return out.effects
+
+
+class Pair:
+    """A holder h and a receiver r, and all that went between them."""
+
+    def __init__(self, *, config: ProtocolConfig | None = None, is_durable: bool = False) -> None:
+        config = config or ProtocolConfig()
+        self.h = Side("h", config)
+        self.r = Side("r", config, is_durable=is_durable)
+        self.said: list[Message] = []
+        self.effects: list[Effect] = []
+        self.rng = Random(0)
+
+    def start(self, **wanted: object) -> None:
+        out = Outbox()
+        self.h.handovers.start("r", out, **wanted)  # type: ignore[arg-type]
+        self.h.handovers.finished(out, is_complete=True)
+        self.carry(self.h.perform(out))
+
+    def carry(self, effects: list[Effect], loss: float = 0.0) -> None:
+        """Let both sides talk until they are silent."""
+        self.effects += effects
+        waiting = [e for e in effects if isinstance(e, Send | SendSynced)]
+        while waiting:
+            assert len(self.said) < MESSAGES_MAX
+            effect = waiting.pop(0)
+            self.said.append(effect.message)
+            if self.rng.random() < loss:
+                continue
+            side = {"h": self.h, "r": self.r}[effect.to]
+            more = side.hear(effect.message)
+            self.effects += more
+            waiting += [e for e in more if isinstance(e, Send | SendSynced)]
+
+    def run(self, ticks: int, loss: float = 0.0) -> int:
+        """Let ticks pass until the handover is over; return how many did."""
+        for tick in range(ticks):
+            if "r" not in self.h.handovers:
+                return tick
+            self.carry(self.h.tick(), loss)
+        return ticks
+
+    def confirmed(self) -> set[bytes]:
+        return {key for e in self.effects if isinstance(e, HeldBy) for key in e.ids}
+
+    def bytes_of(self, kind: type[Message]) -> int:
+        return sum(
+            len(m.ids) if isinstance(m, CheckHeld) else 1 for m in self.said if type(m) is kind
+        )
+
+
+def is_over(pair: Pair) -> bool:
+    return "r" not in pair.h.handovers
+
+
+@pytest.mark.parametrize("count", [0, 1, 64, 65, 3000])
+def test_receiver_holds_everything_when_a_handover_is_over(count: int) -> None:
+    pair = Pair()
+    pair.h.keep(*map(made, range(count)))
+    pair.start(everything=True)
+    pair.run(20)
+    assert is_over(pair)
+    assert set(pair.h.holdings.trie.keys()) == set(pair.r.holdings.trie.keys())
+
+
+def test_equal_tries_are_confirmed_with_one_question() -> None:
+    pair = Pair()
+    for side in (pair.h, pair.r):
+        side.keep(*map(made, range(5000)))
+    pair.start(everything=True)
+    assert is_over(pair)
+    assert [type(message) for message in pair.said] == [CheckHeld, Held]
+
+
+def test_handover_costs_as_much_as_differs() -> None:
+    pair = Pair()
+    pair.h.keep(*map(made, range(5000)))
+    pair.r.keep(*map(made, range(10, 5000)))
+    pair.r.keep(*map(made, range(6000, 6010)))  # the receiver may have more
+    pair.start(everything=True)
+    assert is_over(pair)
+    sent = [p for m in pair.said if isinstance(m, Publications) for p in m.publications]
+    assert len(sent) == 10
+    asked = sum(len(ids_in(m.ids)) for m in pair.said if isinstance(m, CheckHeld))
+    assert asked <= 20 * 65 + 10
+
+
+def test_single_ids_are_confirmed_and_nothing_else_is_sent() -> None:
+    pair = Pair()
+    pair.h.keep(*map(made, range(IDS_ASKED + 10)))
+    own = [made(number).id for number in range(3)]
+    pair.start(ids=own)
+    assert is_over(pair)
+    assert pair.confirmed() == set(own)
+    assert pair.r.holdings.count == 3
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_receiver_says_whether_it_has_a_disk(is_durable: bool) -> None:
+    pair = Pair(is_durable=is_durable)
+    pair.h.keep(made(0))
+    pair.start(ids=[made(0).id])
+    held = [e for e in pair.effects if isinstance(e, HeldBy)]
+    assert [e.durable for e in held] == [is_durable]
+
+
+def test_receiver_confirms_only_after_a_sync() -> None:
+    side = Side("r", ProtocolConfig())
+    side.keep(made(0))
+    effects = side.hear(CheckHeld("h", 1, (), made(0).id))
+    assert [type(effect) for effect in effects] == [SendSynced]
+
+
+def test_lost_messages_only_delay_a_handover() -> None:
+    for seed in range(10):
+        pair = Pair()
+        pair.rng = Random(seed)
+        pair.h.keep(*map(made, range(500)))
+        pair.start(everything=True)
+        while not is_over(pair):  # a receiver that is silent for long is given up
+            pair.run(200, loss=0.3)
+            if set(pair.h.holdings.trie.keys()) - set(pair.r.holdings.trie.keys()):
+                pair.start(everything=True)
+        assert set(pair.h.holdings.trie.keys()) == set(pair.r.holdings.trie.keys())
+
+
+def test_handover_ends_while_both_sides_keep_growing() -> None:
+    pair = Pair()
+    pair.h.keep(*map(made, range(2000)))
+    held = set(pair.h.holdings.trie.keys())
+    out = Outbox()
+    pair.h.handovers.start("r", out, everything=True)
+    effects = pair.h.perform(out)
+    for number in range(MESSAGES_MAX):  # one message, and one publication on either side
+        waiting = [e for e in effects if isinstance(e, Send | SendSynced)]
+        effects = [
+            e for each in waiting for e in {"h": pair.h, "r": pair.r}[each.to].hear(each.message)
+        ]
+        pair.h.keep(made(10_000 + number))
+        pair.r.keep(made(50_000 + number))
+        if is_over(pair):
+            break
+        if not waiting:
+            effects = pair.h.tick()
+    assert is_over(pair)
+    assert held <= set(pair.r.holdings.trie.keys())
+
+
+def test_handover_keeps_to_the_credits_of_a_tick() -> None:
+    config = ProtocolConfig(chunk_bytes=4096, credit_chunks=4)
+    pair = Pair(config=config)
+    pair.h.keep(*(made(number, 1024) for number in range(100)))
+    pair.start(everything=True)
+    sent = [m for m in pair.said if isinstance(m, Publications)]
+    assert len(sent) == 4
+    assert pair.run(40) > 4
+    assert set(pair.h.holdings.trie.keys()) == set(pair.r.holdings.trie.keys())
+
+
+def test_silent_receiver_is_given_up_after_eight_ticks() -> None:
+    side = Side("h", ProtocolConfig())
+    side.keep(made(0))
+    side.handovers.start("r", Outbox(), everything=True)
+    asked = [len(side.tick()) for _ in range(PATIENCE_TICKS)]
+    assert sum(asked) == PATIENCE_TICKS // 2  # the question is repeated
+    side.tick()
+    assert "r" not in side.handovers
+
+
+def test_receiver_that_refuses_a_publication_is_given_up() -> None:
+    side = Side("h", ProtocolConfig())
+    side.keep(made(0))
+    out = Outbox()
+    side.handovers.start("r", out, everything=True)
+    effects: list[Effect] = side.perform(out)
+    ticks = 0
+    while "r" in side.handovers:
+        questions = [e.message for e in effects if isinstance(e, Send)]
+        effects = side.tick() if not questions else []
+        ticks += not questions
+        for question in questions:
+            if isinstance(question, CheckHeld):
+                empty = Side("r", ProtocolConfig())
+                (answer,) = empty.hear(question)
+                assert isinstance(answer, SendSynced)
+                effects += side.hear(answer.message)
+    assert SENT_MAX - 1 <= ticks <= 2 * SENT_MAX
+
+
+def test_answer_to_an_earlier_question_is_not_counted() -> None:
+    side = Side("h", ProtocolConfig())
+    side.keep(made(0))
+    out = Outbox()
+    side.handovers.start("r", out, everything=True)
+    (asked,) = out.effects
+    assert isinstance(asked, Send)
+    assert isinstance(asked.message, CheckHeld)
+    side.handovers.start("r", Outbox(), everything=True)  # asked again, about more
+    side.hear(Held("r", asked.message.session, True, asked.message.claims))
+    assert "r" in side.handovers
+
+
+def test_node_that_asks_for_a_handover_is_told_its_end() -> None:
+    pair = Pair()
+    pair.h.keep(*map(made, range(100)))
+    pair.carry(pair.h.hear(RequestHandover("r")))
+    assert pair.said[-1] == HandoverDone("h", complete=True)
+    assert pair.r.holdings.count == 100
+
+
+def test_publication_that_is_lost_here_too_does_not_hold_up_a_handover() -> None:
+    pair = Pair()
+    pair.h.keep(made(0))
+    pair.start(ids=[made(0).id, made(7).id])
+    pair.run(5)
+    assert is_over(pair)
+    assert pair.confirmed() == {made(0).id}
+
+
+def test_too_long_a_question_is_dropped() -> None:
+    side = Side("r", ProtocolConfig())
+    assert (
+        side.hear(CheckHeld("h", 1, (), b"".join(made(n).id for n in range(IDS_ASKED + 1)))) == []
+    )
+    assert side.hear(CheckHeld("r", 1, (), made(0).id)) == []
+
+
+def test_corrupted_handovers_end() -> None:
+    side = Side("h", ProtocolConfig())
+    side.keep(*map(made, range(10)))
+    wrong = HandoverState(
+        -7, (), {made(3).id: -(1 << 40), made(50).id: 1 << 40}, True, True, -(1 << 40)
+    )
+    state = HandoversState(session=-3, to={"x": wrong, "supervisor": wrong})
+    side.handovers.load(state)
+    assert side.handovers.state() == state
+    for _ in range(2 * PATIENCE_TICKS):
+        side.tick()
+    assert side.handovers.state().to == {}
