@@ -4,11 +4,13 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.7
 # `make lock LOCK_FLAGS=--upgrade` takes the newest versions; without it pins that still fit stay.
 LOCK_FLAGS ?=
+FAULTS_FLAGS ?=
+SOAK_FLAGS ?=
 # Tests that run processes wait much: two more than there are cores keep all of them busy.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check slow bench docs golden lock clean static
+.PHONY: help setup demo test check slow bench faults soak docs golden lock clean static
 .DELETE_ON_ERROR:
 
 help: ## print this list
@@ -37,6 +39,13 @@ bench: setup ## measure all that we claim, beside our peers as far as they are i
 	@$(BIN)/skipring bench index
 	@$(BIN)/skipring bench reconcile
 	@$(BIN)/skipring bench spark
+
+# FAULTS_FLAGS=--allow-missing succeeds where a tool, such as cc or Spark, is missing.
+faults: setup ## cause every fault in real processes and write docs/faults.md (half an hour)
+	@$(BIN)/python -m skipring.faults --write docs/faults.md $(FAULTS_FLAGS)
+
+soak: setup ## measure growth under churn for an hour (SOAK_FLAGS="--minutes 5" for less)
+	@$(BIN)/python -m skipring.faults.soak $(SOAK_FLAGS)
 
 docs: setup ## build the pages of docs/ into build/docs, with the reference; a warning is an error
 	$(BIN)/sphinx-build -q -W --keep-going docs build/docs

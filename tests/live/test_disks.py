@@ -17,6 +17,7 @@ from skipring.core.messages import Publications, PublishNew
 from skipring.core.publications import Publication
 from skipring.core.subscriber import Subscriber
 from skipring.errors import CursorError
+from skipring.faults.requests import ANSWER_S, END, TOPIC, stranger
 from skipring.runtime.client import Connection, connect
 from skipring.runtime.links import Links
 from skipring.runtime.node import Node
@@ -29,7 +30,6 @@ from skipring.testing import Cluster
 from skipring.wire.codec import decode
 from skipring.wire.framing import FrameReader
 from skipring.wire.runtime_messages import ListPublications, PublicationPage
-from tests.live.asking import ANSWER_S, END, TOPIC, stranger
 
 TICK_S = 0.05
 DEADLINE_S = 120.0  # for what takes a second: others use the machine too

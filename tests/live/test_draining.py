@@ -8,7 +8,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-
 from tests.live.processes import LiveProcesses, numbered
 
 PUBLICATIONS = 20_000

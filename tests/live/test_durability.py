@@ -11,10 +11,10 @@ from random import Random
 import pytest
 
 from skipring.core.publications import Publication
+from skipring.faults.processes import LiveProcesses
+from skipring.faults.requests import NOBODY, TOPIC, publication, publish_one, stranger
 from skipring.storage.promises import losses_of
 from skipring.storage.publications import PublicationStore
-from tests.live.asking import NOBODY, TOPIC, publication, publish_one, stranger
-from tests.live.processes import LiveProcesses
 
 PROGRAM = Path(__file__).with_name("publisher.py")
 NAME = "n00"

@@ -17,12 +17,12 @@ from skipring.core.effects import Outbox, Send, Store
 from skipring.core.holdings import Holdings
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.publications import Publication
+from skipring.faults.processes import LiveProcesses
+from skipring.faults.requests import TOPIC
 from skipring.runtime.client import connect
 from skipring.storage.promises import losses_of
 from skipring.storage.publications import PublicationStore
 from skipring.testing import Cluster
-from tests.live.asking import TOPIC
-from tests.live.processes import LiveProcesses
 
 HOLDER, NEWCOMER = "holder", "newcomer"
 DEADLINE_S = 300.0  # for what takes half a minute: others use the machine too

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from skipring.faults.processes import SUPERVISOR, LiveProcesses, numbered
 from skipring.runtime.detector import EVICTION_TICKS, LONE_EVICTION_TICKS, SILENT_TICKS
-from tests.live.processes import SUPERVISOR, LiveProcesses, numbered
 
 NODES = 16
 INTERVALS = 5

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.asking import TOPIC
-from tests.live.processes import SUPERVISOR, LiveProcesses, numbered
+from skipring.faults.processes import SUPERVISOR, LiveProcesses, numbered
+from skipring.faults.requests import TOPIC
 
 NODES = 4
 READER = "reader"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from skipring.faults.processes import SUPERVISOR, LiveProcesses, numbered
+from skipring.faults.requests import TOPIC, Publishing
 from skipring.world.snapshot import Snapshot
-from tests.live.asking import TOPIC, Publishing
-from tests.live.processes import SUPERVISOR, LiveProcesses, numbered
 
 NODES = 16
 AWAY_S = 20.0

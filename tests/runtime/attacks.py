@@ -36,7 +36,6 @@ from skipring.core.messages import (
 from skipring.core.peers import Link, Peer
 from skipring.core.prefixes import Prefix
 from skipring.core.publications import Publication
-from skipring.wire.codec import encode
 from skipring.wire.framing import CONTROL, DATA, frame
 from skipring.wire.greeting import VERSION
 from skipring.wire.runtime_messages import ReportSilent, WireMessage
@@ -178,33 +177,6 @@ def malformed(rng: Random, count: int) -> list[bytes]:
             chosen = greeting_of(name(number)) + chosen.removeprefix(HELLO)
         made.append(chosen)
     return made
-
-
-# -- what nearly is one ----------------------------------------------------------------------
-
-_FRAMES = [encode(TOPIC, sample) for sample in SAMPLES]
-
-
-def mutated(rng: Random) -> bytes:
-    """A good frame in which a few bytes, or its length, are not what they were."""
-    made = bytearray(rng.choice(_FRAMES))
-    head = 5 if rng.random() < 0.9 else 0  # mostly what is in the frame, sometimes the frame
-    for _ in range(rng.randrange(1, 4)):
-        place = rng.randrange(head, len(made)) if len(made) > head else 0
-        match rng.randrange(4):
-            case 0:
-                made[place] = rng.randrange(256)
-            case 1:
-                made[place] ^= 1 << rng.randrange(8)
-            case 2:
-                made[place:place] = rng.randbytes(rng.randrange(1, 5))
-            case _:
-                del made[place : place + rng.randrange(1, 5)]
-        if len(made) < 6:
-            break
-    if head:
-        made[:4] = (len(made) - 4).to_bytes(4, "big")
-    return bytes(made)
 
 
 # -- what is one, and a lie ------------------------------------------------------------------

@@ -16,6 +16,7 @@ from skipring.core.labels import Label
 from skipring.core.messages import MESSAGE_TYPES, UNRECORDED, CheckLabel, Unsubscribe
 from skipring.core.peers import SUPERVISOR, Link, Peer
 from skipring.errors import WireError
+from skipring.faults.frames import mutated
 from skipring.runtime import link as link_module
 from skipring.runtime.links import Links
 from skipring.storage.archive import StoredArchive
@@ -45,7 +46,6 @@ from tests.runtime.attacks import (
     hurl,
     hurl_all,
     malformed,
-    mutated,
     resident_bytes,
 )
 from tests.runtime.exchanges import HELLO, LOOPS, LoopFactory, greeting_of, nowhere, play

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from skipring.core.effects import Origin
 from skipring.core.peers import TopicId
 from skipring.errors import StoreFullError
+from skipring.runtime.loop_pause import LoopPause
 from skipring.runtime.measures import TOPICS_MAX, NodeMeasures, SupervisorMeasures
 from skipring.runtime.metrics import METRICS, OF_ALL, OF_NODES, OF_SUPERVISORS, Kind, metrics_page
 from skipring.runtime.node import Node
@@ -85,8 +86,8 @@ def test_nodes_and_supervisors_export_what_the_table_says() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.settle()
-            of_node = names(NodeMeasures(node_of(cluster, "n00")).metrics())
-            of_supervisor = names(SupervisorMeasures(cluster.supervisor()).metrics())
+            of_node = names(NodeMeasures(node_of(cluster, "n00"), LoopPause()).metrics())
+            of_supervisor = names(SupervisorMeasures(cluster.supervisor(), LoopPause()).metrics())
             assert of_node == {each.name for each in (*OF_ALL, *OF_NODES)} - ONLY_UNDER_TLS
             expected = {each.name for each in (*OF_ALL, *OF_SUPERVISORS)}
             assert of_supervisor == expected - ONLY_UNDER_TLS

@@ -35,6 +35,7 @@ SECONDS: Final = {
     "tests/examples/test_examples.py": 35,
     "tests/world/test_file.py": 35,
     "tests/live/test_history.py": 35,
+    "tests/faults/test_matrix.py": 35,
     "tests/live/test_supervisor_loss.py": 35,
     "tests/runtime/test_partition.py": 30,
     "tests/cli/test_live.py": 30,

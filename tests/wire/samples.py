@@ -1,40 +1,24 @@
-"""One message of each type, and strategies for messages that may travel."""
+"""Strategies for messages that may travel."""
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from skipring.core.claims import Claim, Summary
 from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
-    CheckLabel,
     CheckTrie,
-    Digest,
-    Draining,
-    GetConfiguration,
-    HandoverDone,
     Held,
-    IHave,
-    Introduce,
-    IntroduceShortcut,
     Publications,
     PublishMany,
     PublishNew,
-    RemoveConnections,
-    RequestHandover,
-    SetConfiguration,
-    Subscribe,
-    TrieEqual,
-    Unsubscribe,
-    Want,
 )
 from skipring.core.name_registry import Conflict, ProcessId
-from skipring.core.peers import SUPERVISOR, Link
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.peers import SUPERVISOR
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState
+from skipring.faults.samples import ADDRESS, PUBLICATION, SAMPLES
 from skipring.wire.damages import (
     AskConsent,
     Crash,
@@ -58,7 +42,6 @@ from skipring.wire.runtime_messages import (
     ListPublications,
     Locate,
     Members,
-    NodeHealth,
     NodeStatus,
     Probe,
     ProbeReply,
@@ -93,7 +76,6 @@ from skipring.wire.watching import (
     SupervisorStatus,
     TopicStatus,
 )
-from tests.support.machines import label, peer
 from tests.support.strategies import (
     label_texts,
     labels,
@@ -104,109 +86,10 @@ from tests.support.strategies import (
     several,
 )
 
+__all__ = ["ADDRESS", "PUBLICATION", "SAMPLES"]  # of the package, and all below
+
 TOPIC = "news"
 NODES = ("a", "b", SUPERVISOR)
-ADDRESS = "127.0.0.1:7400"
-
-PUBLICATION = Publication(
-    publisher="a", seq=7, payload=b"hello", time=1, key=b"k", headers={"src": "web"}
-)
-_CLAIM = Claim.make(ALL, [Summary(Prefix.parse("01"), bytes(range(16)))])
-_LEAVES = Claim.make(Prefix.parse("1"), leaves=[b"12345678"])
-
-SAMPLES: tuple[WireMessage, ...] = (
-    Subscribe("a"),
-    Unsubscribe(None),
-    GetConfiguration("a", 2**64 - 1),
-    SetConfiguration(peer("0", "a"), label("01"), None),
-    CheckLabel(peer("01", "a"), label("1"), Link.LINE),
-    Introduce(peer("01", "a"), Link.WRAP, first_hand=True),
-    IntroduceShortcut(peer("1", "b")),
-    RemoveConnections("b"),
-    Digest("a", 258),
-    CheckTrie("a", (_CLAIM,), 5, confirm=True),
-    CheckAndPublish("a", (_CLAIM,), 5, (_LEAVES,)),
-    Publications((PUBLICATION, PUBLICATION), 5),
-    TrieEqual("a", bytes(16)),
-    PublishNew(PUBLICATION, 3),
-    PublishMany((PUBLICATION, PUBLICATION), 3),
-    IHave("a", b"12345678", b"\x03"),
-    Want("a", b"", b""),
-    CheckHeld("a", 9, (_CLAIM,), bytes(range(ID_BYTES))),
-    Held("a", 9, True, (_CLAIM,), bytes(range(ID_BYTES)), bytes(ID_BYTES)),
-    Draining("a", ("b",)),
-    RequestHandover("a"),
-    HandoverDone("a", complete=True),
-    Locate(1, 8),
-    Members(1, {"a": ADDRESS, "b": "[::1]:7401"}),
-    ReportSilent("b"),
-    Probe(9),
-    ProbeReply(9),
-    ConfigurationAck(),
-    Publish(2, PUBLICATION),
-    Published(2, bytes(range(ID_BYTES)), 1000),
-    Refused(2, "not a member of this topic"),
-    InspectDatabase(3, 0),
-    DatabasePage(3, 2, 258, 1, None, (("0", "a"), ("10", None)), ("b",)),
-    InspectNode(3),
-    NodeStatus(
-        request=3,
-        member=True,
-        label=label("0"),
-        left=None,
-        right=peer("01", "b"),
-        ring=peer("1", "c"),
-        shortcuts=((label("1"), "c"), (label("011"), None)),
-        silence={"b": SilenceState(1, 3, True)},
-        digests={"d": 258},
-        count=2,
-        end=3,
-        root=bytes(range(DIGEST_BYTES)),
-        health=NodeHealth(
-            time=1_700_000_000_000_000,
-            silent={"b": 2},
-            unlinked=("c",),
-            not_ready="the backfill is not complete",
-            ahead=1,
-            quarantined=3,
-            disk_error="no space left",
-        ),
-    ),
-    ListPublications(3, 0, 1000, payloads=True),
-    PublicationPage(3, 2, (replace(PUBLICATION, id=bytes(range(ID_BYTES))),)),
-    ReadJournal(3),
-    JournalPage(3, 9, (JournalEntry(8, 1, "Introduce", "b", "left", "none", "(0, b)", "why"),)),
-    Survey(5, 1, 9),
-    Surveyed(5, "5eed", 1, 2, 3, 3, (bytes(range(DIGEST_BYTES)), b""), bytes(CHAIN_BYTES)),
-    ReadStored(5, "5eed", 1, 1, 1000, 4, 15, contents=True),
-    StoredPage(5, 9, (1, 8), b"", b"\x90"),
-    ReadDeliveries(5, 1, 1000),
-    DeliveryPage(5, None, (1,), (2,), b"\x03", b"\x01", bytes(range(ID_BYTES))),
-    InspectSupervisor(6, 0),
-    SupervisorStatus(6, 99, 1, 2, 1, None, (TopicStatus("news", 16, 40),)),
-    ReadArrivals(7, 3),
-    ArrivalPage(7, 4, (Arrival(9, "b", 2, 1, 3, 2, "a", 7, 5),)),
-    AskHolder(),
-    HolderReply(2**40 - 1, ADDRESS),
-    NameTaken(7, ADDRESS, refused=True),
-    AskConsent(4),
-    Overwrite(
-        request=4,
-        label=label("1"),
-        left=peer("01", "b"),
-        right=None,
-        ring=peer("0", "c"),
-        shortcuts=((label("1"), "e"), (label("011"), None)),
-        silence={"b": SilenceState(1, -3, True)},
-        digests={"d": 258},
-    ),
-    OverwriteDatabase(4, (("0", "a"), ("10", None)), 7, ("b",)),
-    Spoil(4, 2, 3, 5),
-    Forge(4, b"\x00"),
-    Isolate(4, ("a", "b"), 60),
-    Crash(4),
-    Done(4),
-)
 
 
 def frames_of(data: bytes) -> list[Frame]:

@@ -121,15 +121,21 @@ class Processes:
 
     # -- starting and ending -------------------------------------------------------------------
 
-    def fork_supervisor(self) -> None:
+    def fork_supervisor(self, options: Sequence[str] = ()) -> None:
         """Start a supervisor that keeps its database, at a free port."""
-        self.fork(SUPERVISOR, [SUPERVISOR, *self._place(SUPERVISOR)])
+        self.fork(SUPERVISOR, [SUPERVISOR, *self._place(SUPERVISOR), *options])
 
-    def fork_node(self, name: NodeId, topic: TopicId, supervisor: Address | None = None) -> None:
+    def fork_node(
+        self,
+        name: NodeId,
+        topic: TopicId,
+        supervisor: Address | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         """Start a node that becomes a member of a topic and keeps its data, at a free port."""
         whom = supervisor or self.running[SUPERVISOR].address
         ring = ["--supervisor", whom, "--topic", topic, "--name", name]
-        self.fork(name, ["node", *ring, *self._place(name)])
+        self.fork(name, ["node", *ring, *self._place(name), *options])
 
     def fork(self, name: str, words: Sequence[str]) -> None:
         """Start a command, or a program of Python, under a name that nobody has now."""

@@ -19,6 +19,7 @@ from skipring.errors import StorageError
 from skipring.runtime.addresses import supervisor_at
 from skipring.runtime.credentials import Credentials
 from skipring.runtime.dial_back import DialBackResult, DialBacks
+from skipring.runtime.loop_pause import LoopPause
 from skipring.runtime.metrics import METRICS, Kind
 from skipring.wire.runtime_messages import WIRE_TYPES, Address
 from skipring.wire.values import shown
@@ -140,8 +141,9 @@ class MeasuredSupervisor(MeasuredHost, Protocol):
 class NodeMeasures:
     """What a node shows of itself."""
 
-    def __init__(self, node: MeasuredNode) -> None:
+    def __init__(self, node: MeasuredNode, pause: LoopPause | None = None) -> None:
         self._node = node
+        self._pause = pause
 
     def readiness(self) -> list[str]:
         """Why the node is not ready, in words; nothing if it is.
@@ -175,6 +177,7 @@ class NodeMeasures:
         node = self._node
         yield from _of_all(node, "node", is_ready=not self.readiness())
         yield from _of_topics(sorted(node.topics)[:TOPICS_MAX], node)
+        yield from _of_loop(self._pause)
         yield _one("skipring_topics", len(node.topics))
         yield _one("skipring_topics_left_out", max(0, len(node.topics) - TOPICS_MAX))
         yield _one("skipring_commits_total", node.durability.commits)
@@ -186,8 +189,9 @@ class NodeMeasures:
 class SupervisorMeasures:
     """What a supervisor shows of itself."""
 
-    def __init__(self, server: MeasuredSupervisor) -> None:
+    def __init__(self, server: MeasuredSupervisor, pause: LoopPause | None = None) -> None:
         self._server = server
+        self._pause = pause
 
     def readiness(self) -> list[str]:
         """Why the supervisor is not ready, in words; nothing if it is."""
@@ -200,6 +204,7 @@ class SupervisorMeasures:
         # The largest: a stranger who makes up topics does not push out those that are used.
         largest = sorted(members, key=lambda topic: (-members[topic], topic))[:TOPICS_MAX]
         yield from _of_all(server, "supervisor", is_ready=not self.readiness())
+        yield from _of_loop(self._pause)
         yield _one("skipring_supervisor_topics", len(members))
         yield _one("skipring_topics_left_out", len(members) - len(largest))
         yield _one("skipring_supervisor_members", sum(members.values()))
@@ -243,6 +248,11 @@ def _of_all(host: MeasuredHost, role: str, *, is_ready: bool) -> Iterator[Family
     if links.credentials is not None:
         expires = links.credentials.expires.timestamp()
         yield _one("skipring_certificate_expires_timestamp_seconds", expires)
+
+
+def _of_loop(pause: LoopPause | None) -> Iterator[Family]:
+    if pause is not None:
+        yield _one("skipring_loop_pause_seconds_max", pause.longest_s)
 
 
 def _of_topics(topics: Collection[TopicId], node: MeasuredNode) -> Iterator[Family]:

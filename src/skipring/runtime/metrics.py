@@ -62,6 +62,13 @@ OF_ALL: Final = (
         alarm="above the tick for 5 minutes",
     ),
     Metric(
+        "skipring_loop_pause_seconds_max",
+        Kind.GAUGE,
+        "Longest time for which the event loop was busy or blocked since the start; waiting for a "
+        "processor does not count, where the system reports it.",
+        alarm="above 1: requests and ticks wait",
+    ),
+    Metric(
         "skipring_links",
         Kind.GAUGE,
         "Connections open to other processes, in either direction.",

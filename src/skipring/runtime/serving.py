@@ -28,6 +28,7 @@ from skipring.runtime.limits import allow_files
 from skipring.runtime.links import Links
 from skipring.runtime.listener import why_not_listening
 from skipring.runtime.logs import logger
+from skipring.runtime.loop_pause import LoopPause
 from skipring.runtime.loops import new_loop
 from skipring.runtime.measures import NodeMeasures, SupervisorMeasures
 from skipring.runtime.names import may_act_as
@@ -95,7 +96,7 @@ async def serve_supervisor(settings: Settings, place: Place, announce: Announce)
         stack.push_async_callback(server.close)
         await _listening(server.start(host, port), place.listen)
         _on_hangup(partial(_read_again, server.links, None))
-        _show(SupervisorMeasures(server), settings, place, stack)
+        _show(partial(SupervisorMeasures, server), settings, place, stack)
         announce(f"listening {server.address}")
         _LOG.info("supervisor started", address=server.address, secured=_is_secured(settings))
         await stop
@@ -141,7 +142,7 @@ async def serve_node(
         await _listening(node.start(host, port), place.listen)
         reload = partial(_reload, node, supervisors_again) if supervisors_again else None
         _on_hangup(partial(_read_again, node.links, reload))
-        _show(NodeMeasures(node), settings, place, stack)
+        _show(partial(NodeMeasures, node), settings, place, stack)
         announce(f"listening {node.address}")
         _LOG.info("node started", node=called, address=node.address, topics=" ".join(topics))
         if store is not None and store.recovery.damage is not None:
@@ -234,13 +235,21 @@ async def _listening(starting: Coroutine[Any, Any, object], listen: Address) -> 
 # -- what goes on beside -----------------------------------------------------------------------
 
 
-def _show(source: Source, settings: Settings, place: Place, stack: AsyncExitStack) -> None:
+def _show(
+    source_of: Callable[[LoopPause], Source],
+    settings: Settings,
+    place: Place,
+    stack: AsyncExitStack,
+) -> None:
     """Show how the process is: on loopback plainly, elsewhere to those with a certificate."""
     if place.metrics is None:
         return
     host, port = split_address(place.metrics, "metrics", is_secured=_is_secured(settings))
     credentials = None if is_loopback(host) else settings.credentials
-    telemetry = Telemetry(source, asyncio.get_running_loop())
+    pause = LoopPause()
+    pause.start()
+    stack.callback(pause.stop)
+    telemetry = Telemetry(source_of(pause), asyncio.get_running_loop())
     stack.callback(telemetry.close)
     _LOG.info("metrics", address=telemetry.start(host, port, credentials))
 

@@ -8,37 +8,52 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shutil import rmtree
-from types import TracebackType
-from typing import Any
+from types import ModuleType, TracebackType
+from typing import Any, Final
 
 from skipring.core.peers import SUPERVISOR
 from skipring.demo.processes import ANY_PORT, Processes, numbered
 from skipring.errors import UnreachableError
+from skipring.faults import requests
+from skipring.faults.requests import TOPIC, Place
 from skipring.world.file import parse_world
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
-from tests.live import asking
-from tests.live.asking import TOPIC, Place
 
 __all__ = ["SUPERVISOR", "LiveProcesses", "faults", "numbered"]
 
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 120.0  # for what takes seconds: others use the machine too
-POLL_S = 0.05
-TAIL_LINES = 12
+SOURCES: Final = Path(__file__).resolve().parents[2]
+DEADLINE_S: Final = 120.0  # for what takes seconds: others use the machine too
+POLL_S: Final = 0.05
+TAIL_LINES: Final = 12
+
+
+def program_path(package: ModuleType, name: str) -> str:
+    """Return the file of a program, which is run with ``LiveProcesses.run``."""
+    return str(Path(str(package.__file__)).with_name(f"{name}.py"))
 
 
 class LiveProcesses(Processes):
     """A supervisor and nodes as processes of the command line, inside its block."""
 
-    def __init__(self, directory: Path, *, tick_s: float = 0.5, has_metrics: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tick_s: float = 0.5,
+        has_metrics: bool = False,
+        environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         metrics = ("--metrics", ANY_PORT) if has_metrics else ()
-        # The processes run the code of this tree, and programs of the tests find the tests.
-        environment = {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-        super().__init__(directory, ("--tick", f"{tick_s}", *metrics), environment=environment)
+        told = dict(environment or {})
+        paths = [path for path in (told.get("PYTHONPATH"), str(SOURCES)) if path]
+        told["PYTHONPATH"] = os.pathsep.join(paths)  # the processes run the code of this tree
+        options = ("--tick", f"{tick_s}", *metrics, *options)
+        super().__init__(directory, options, environment=told)
 
     def __exit__(
         self,
@@ -52,16 +67,18 @@ class LiveProcesses(Processes):
 
     # -- starting and ending -------------------------------------------------------------------
 
-    def start_supervisor(self) -> None:
+    def start_supervisor(self, options: Sequence[str] = ()) -> None:
         """Start a supervisor that keeps its database, at a free port."""
-        self.fork_supervisor()
-        self._await_listening(SUPERVISOR)
+        self.fork_supervisor(options)
+        self.until_listening(SUPERVISOR)
 
-    def start(self, *names: str, supervisor: str | None = None) -> None:
+    def start(
+        self, *names: str, supervisor: str | None = None, options: Sequence[str] = ()
+    ) -> None:
         """Start nodes that become members of the topic; returns once all listen."""
         for name in names:
-            self.fork_node(name, TOPIC, supervisor)
-        self._await_listening(*names)
+            self.fork_node(name, TOPIC, supervisor, options)
+        self.until_listening(*names)
 
     def run(self, name: str, *words: str) -> None:
         """Start any other command, or a program of Python, that runs until it is killed."""
@@ -74,11 +91,18 @@ class LiveProcesses(Processes):
         for name in names:
             assert self.exit_status(name) == -signal.SIGKILL
 
+    def stop(self, *names: str) -> None:
+        """Ask processes to stop (SIGTERM); returns once they have ended."""
+        for name in names:
+            self.send_signal(name, signal.SIGTERM)
+        for name in names:
+            self.exit_status(name)
+
     def restart(self, *names: str) -> None:
         """Start processes that were killed as they were, with their data, under their names."""
         for name in names:
             self.fork_again(name)
-        self._await_listening(*names)
+        self.until_listening(*names)
 
     def delete_data(self, name: str) -> None:
         """Lose the disk of a process that was killed."""
@@ -110,7 +134,9 @@ class LiveProcesses(Processes):
         assert status is not None
         return status
 
-    def _await_listening(self, *names: str) -> None:
+    def until_listening(self, *names: str) -> None:
+        """Wait until processes have printed where they listen."""
+
         def silent() -> list[str]:
             return [name for name in names if not self.is_listening(name)]
 
@@ -135,7 +161,7 @@ class LiveProcesses(Processes):
     def ticks(self, name: str) -> int:
         """How many ticks a process has had."""
         address = self.events(name, "metrics")[-1]["address"]
-        return int(asking.metric(address, "skipring_ticks_total"))
+        return int(requests.metric(address, "skipring_ticks_total"))
 
     def _tails(self) -> str:
         """The last lines that each process has logged."""
@@ -149,23 +175,25 @@ class LiveProcesses(Processes):
 
     def world(self) -> Snapshot:
         """The state of the topic, asked for as ``skipring ring --json`` does."""
-        return asking.look(self.running[SUPERVISOR].address)
+        return requests.look(self.running[SUPERVISOR].address)
 
     def world_by_command(self) -> Snapshot:
         """The state of the topic, from ``skipring ring --json`` itself."""
         whom = ["--supervisor", self.running[SUPERVISOR].address]
         command = [sys.executable, "-m", "skipring", "ring", TOPIC, "--json", *whom]
-        done = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False)
+        done = subprocess.run(  # noqa: S603  (our own command)
+            command, capture_output=True, timeout=DEADLINE_S, check=False
+        )
         assert done.returncode == 0, done.stderr.decode()
         return parse_world(done.stdout)
 
     def publish(self, name: str, *payloads: bytes) -> list[bytes]:
         """Publish through a node; the ids, once it has acknowledged them."""
-        return asking.publish_through(self.place(name), payloads)
+        return requests.publish_through(self.place(name), payloads)
 
     def stored(self, name: str) -> set[bytes]:
         """The ids of all that a node has."""
-        return asking.stored_at(self.place(name))
+        return requests.stored_at(self.place(name))
 
     def until_legitimate(
         self, look: Callable[[], Snapshot] | None = None, *, with_publications: bool = True
@@ -192,12 +220,21 @@ class LiveProcesses(Processes):
         """Wait until a process has printed so many lines; it must not end before."""
         self.until(lambda: self.has_printed(name, count), lambda: f"{name} is silent")
 
-    def until(self, holds: Callable[[], bool], why: Callable[[], str] = str) -> None:
+    def until(
+        self,
+        holds: Callable[[], bool],
+        why: Callable[[], str] = str,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
         """Wait for a condition, with a deadline."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + deadline_s
         while not holds():
-            assert time.monotonic() < deadline, f"not in {DEADLINE_S:.0f} s: {why()}"
-            time.sleep(POLL_S)
+            assert time.monotonic() < deadline, f"not in {deadline_s:.0f} s: {why()}"
+            self.pass_time()
+
+    def pass_time(self) -> None:
+        """Wait a moment between two looks."""
+        time.sleep(POLL_S)
 
 
 def faults(seen: Snapshot, nodes: list[str], *, with_publications: bool = True) -> list[str]:

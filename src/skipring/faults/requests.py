@@ -12,19 +12,30 @@ from random import Random
 from threading import Event, Thread
 from time import time_ns
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+
+from msgspec.structs import replace
 
 from skipring.core.publications import Publication
 from skipring.runtime.inspector import Contents, inspector_of
 from skipring.runtime.outsider import Outsider
-from skipring.wire.runtime_messages import ListPublications, PublicationPage, Publish, Published
+from skipring.wire.runtime_messages import (
+    ListPublications,
+    PublicationPage,
+    Publish,
+    Published,
+    Survey,
+    Surveyed,
+)
 from skipring.world.snapshot import Snapshot
 
-TOPIC = "news"
-PATIENCE_S = 0.4  # the dead do not answer; one that is only slow is asked again at the next look
-ANSWER_S = 30.0  # for what must be answered, on a machine that does other things too
-NOBODY = "127.0.0.1:1"  # nobody listens there
-END = (1 << 40) - 1  # above every offset
+TOPIC: Final = "news"
+PATIENCE_S: Final = (
+    0.4  # the dead do not answer; one that is only slow is asked again at the next look
+)
+ANSWER_S: Final = 30.0  # for what must be answered, on a machine that does other things too
+NOBODY: Final = "127.0.0.1:1"  # nobody listens there
+END: Final = (1 << 40) - 1  # above every offset
 
 Place = tuple[str, str]  # a node and where it listens
 _seqs = count()
@@ -62,12 +73,54 @@ def stored_at(place: Place) -> set[bytes]:
     return asyncio.run(scene())
 
 
-async def _listed(outsider: Outsider, place: Place) -> AsyncIterator[Publication]:
+def payloads_at(place: Place) -> list[bytes]:
+    """The payloads of all that a member has, in its order; each is what its id stands for."""
+
+    async def scene() -> list[bytes]:
+        async with stranger() as outsider:
+            found = [each async for each in _listed(outsider, place, payloads=True)]
+        for each in found:
+            bare = replace(each, id=b"")
+            assert bare.settled(TOPIC).id == each.id, f"{place[0]} has {each} under a wrong id"
+        return [each.payload or b"" for each in found]
+
+    return asyncio.run(scene())
+
+
+def surveyed(place: Place) -> Surveyed:
+    """Return the store of a member and how much is in it."""
+    name, address = place
+
+    async def scene() -> Surveyed:
+        async with stranger() as outsider:
+            outsider.book.hear({name: address})
+            question = partial(Survey, bits=None, offset=None)
+            answer = await outsider.ask(TOPIC, name, question, Surveyed, ANSWER_S)
+        assert isinstance(answer, Surveyed), f"{name} says {answer}"
+        return answer
+
+    return asyncio.run(scene())
+
+
+def numbers_at(place: Place, publisher: str) -> list[int]:
+    """Return the sequence numbers of all publications of a publisher that a member has."""
+
+    async def scene() -> list[int]:
+        async with stranger() as outsider:
+            found = [each async for each in _listed(outsider, place)]
+        return [each.seq for each in found if each.publisher == publisher]
+
+    return asyncio.run(scene())
+
+
+async def _listed(
+    outsider: Outsider, place: Place, *, payloads: bool = False
+) -> AsyncIterator[Publication]:
     name, address = place
     outsider.book.hear({name: address})
     start: int | None = 0
     while start is not None:
-        question = partial(ListPublications, start=start, end=END, payloads=False)
+        question = partial(ListPublications, start=start, end=END, payloads=payloads)
         page = await outsider.ask(TOPIC, name, question, PublicationPage, ANSWER_S)
         assert isinstance(page, PublicationPage), f"{name} says {page}"
         for each in page.publications:

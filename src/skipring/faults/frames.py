@@ -1,0 +1,120 @@
+"""Hostile input: mutated frames, forged senders and bursts, made from the samples."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from random import Random
+from typing import Final
+
+from skipring.core.peers import NodeId
+from skipring.faults.requests import TOPIC
+from skipring.faults.samples import SAMPLES
+from skipring.wire.claimed_sender import names_another
+from skipring.wire.codec import encode
+from skipring.wire.greeting import Greeting, Role, encode_greeting
+from skipring.wire.runtime_messages import Address, WireMessage
+
+HEAD_BYTES: Final = 5  # of a frame: its length and its kind
+BURST_BYTES: Final = 256 * 1024
+AT_ONCE: Final = 50  # Guess: connections that are open at the same time.
+HURL_S: Final = 60.0  # Guess: a node under attack answers, or hangs up, within.
+NOWHERE: Final = "127.0.0.1:9"  # the address of an attacker: no process listens there
+SOURCES: Final = 250  # addresses of loopback to dial from; limits per address do not end a run
+
+_FRAMES: Final = [encode(TOPIC, sample) for sample in SAMPLES]
+_BODY_CHANCE: Final = 0.9  # of a mutation that leaves the head of the frame correct
+_BYTES_MIN: Final = 6  # of a frame that can be mutated once more
+
+
+def mutated(rng: Random) -> bytes:
+    """Return a valid frame of which a few bytes, or the length, were changed."""
+    made = bytearray(rng.choice(_FRAMES))
+    head = HEAD_BYTES if rng.random() < _BODY_CHANCE else 0
+    for _ in range(rng.randrange(1, 4)):
+        place = rng.randrange(head, len(made)) if len(made) > head else 0
+        match rng.randrange(4):
+            case 0:
+                made[place] = rng.randrange(256)
+            case 1:
+                made[place] ^= 1 << rng.randrange(8)
+            case 2:
+                made[place:place] = rng.randbytes(rng.randrange(1, 5))
+            case _:
+                del made[place : place + rng.randrange(1, 5)]
+        if len(made) < _BYTES_MIN:
+            break
+    if head:
+        made[:4] = (len(made) - 4).to_bytes(4, "big")
+    return bytes(made)
+
+
+def greeting(name: NodeId, role: Role = Role.NODE, address: Address = NOWHERE) -> bytes:
+    """Return the first frame of a peer."""
+    return encode_greeting(Greeting(node=name, address=address, role=role))
+
+
+def bursts() -> Mapping[str, bytes]:
+    """Return 256 KiB of valid frames of every message type, by the name of the type."""
+    return {
+        type(sample).__name__: frame * -(-BURST_BYTES // len(frame))
+        for sample, frame in zip(SAMPLES, _FRAMES, strict=True)
+    }
+
+
+def forged(sender: NodeId) -> list[WireMessage]:
+    """Return the samples whose claimed sender is not the peer that sends them."""
+    return [sample for sample in SAMPLES if names_another(sample, sender)]
+
+
+def forged_frames(sender: NodeId, count: int) -> bytes:
+    """Return so many frames with forged senders, of all types in turn."""
+    frames = [encode(TOPIC, each) for each in forged(sender)]
+    return b"".join(frames[number % len(frames)] for number in range(count))
+
+
+async def hurl(address: Address, data: bytes, source: str = "") -> None:
+    """Connect, send bytes, and read until the other side has closed the connection."""
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    with socket.socket() as made, suppress(OSError, TimeoutError):
+        made.setblocking(False)
+        if source:
+            made.bind((source, 0))
+        async with asyncio.timeout(HURL_S):
+            await loop.sock_connect(made, (host, int(port)))
+            sending = asyncio.create_task(_send_all(made, data))
+            while await loop.sock_recv(made, 1 << 16):
+                pass
+            sending.cancel()
+
+
+async def _send_all(made: socket.socket, data: bytes) -> None:
+    with suppress(OSError):
+        await asyncio.get_running_loop().sock_sendall(made, data)
+        made.shutdown(socket.SHUT_WR)
+
+
+async def hurl_all(addresses: list[Address], streams: Iterable[bytes]) -> None:
+    """Send each stream on its own connection, at one address after the other."""
+    numbered = enumerate(streams)
+    while some := list(islice(numbered, AT_ONCE)):
+        async with asyncio.TaskGroup() as group:
+            for number, data in some:
+                at = addresses[number % len(addresses)]
+                group.create_task(hurl(at, data, source_of(number)))
+
+
+def mutations(rng: Random, count: int, per_connection: int = 1) -> Iterator[bytes]:
+    """Return streams of a greeting and mutated frames, so many frames together."""
+    for start in range(0, count, per_connection):
+        frames = (mutated(rng) for _ in range(min(per_connection, count - start)))
+        yield greeting(f"stranger{start % 1000}") + b"".join(frames)
+
+
+def source_of(number: int) -> str:
+    """Return an address of loopback to dial from."""
+    return f"127.0.{1 + number // 200 % SOURCES}.{1 + number % 200}"

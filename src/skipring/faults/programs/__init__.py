@@ -1,0 +1,1 @@
+"""Programs that a harness starts as processes: applications that use ``skipring.connect``."""

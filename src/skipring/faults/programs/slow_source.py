@@ -1,0 +1,35 @@
+"""A node that hands its history over in pages of one publication, one every two ticks (P6).
+
+Words: those of ``skipring``. The answers of the node are patched before the command starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Final
+
+from skipring.cli import main
+from skipring.core.peers import NodeId, TopicId
+from skipring.runtime import offering
+from skipring.runtime.driver import Driver
+from skipring.wire.runtime_messages import RuntimeMessage, StoredPage
+
+DELAY_S: Final = 0.5  # two ticks
+
+_say = Driver.say
+
+
+def say_late(driver: Driver, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:
+    """Send pages of the history late, all else at once."""
+    if isinstance(message, StoredPage):
+        asyncio.get_running_loop().call_later(DELAY_S, _say, driver, topic, to, message)
+    else:
+        _say(driver, topic, to, message)
+
+
+if __name__ == "__main__":
+    setattr(offering, "PAGE_ROWS_MAX", 1)  # noqa: B010  (a constant, for everyone else)
+    setattr(Driver, "say", say_late)  # noqa: B010
+    sys.argv = ["skipring", *sys.argv[1:]]
+    main()

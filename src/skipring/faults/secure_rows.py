@@ -1,0 +1,245 @@
+"""Rows of a ring with certificates: handshakes without one, renewal and denial."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Final
+
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.faults.judge import judge
+from skipring.faults.processes import DEADLINE_S
+from skipring.faults.requests import TOPIC
+from skipring.faults.row import Row
+from skipring.faults.trial import HEALTHY_S, READER, FaultRing, Trial
+from skipring.storage.publications import PublicationStore
+from skipring.wire.runtime_messages import Address
+
+OPERATOR: Final = "ops"
+NAMES: Final = ("a", "b", "c")
+FLOOD_PER_S: Final = 3_000
+FLOODERS: Final = 2  # threads
+KEPT: Final = 400  # connections that a thread keeps open before it closes the oldest
+JOIN_S_MAX: Final = 5.0
+RELOADED_S: Final = 30.0  # Guess: some seconds after a file has changed.
+
+
+class SecureRing(FaultRing):
+    """A ring with certificates; commands of an operator publish and look."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.authority = directory / "ca"
+        self._certs("init", str(self.authority))
+        self.issue(directory / "issued", SUPERVISOR, OPERATOR, *NAMES)
+        self._published = 0
+
+    def issue(self, into: Path, *names: str) -> None:
+        """Make certificates."""
+        self._certs("issue", *names, "--dir", str(self.authority), "--out", str(into))
+
+    def deny(self, certificate: Path) -> None:
+        """Put a certificate on the deny list."""
+        self._certs("deny", str(certificate), "--dir", str(self.authority))
+
+    def certificate(self, name: str) -> Path:
+        """Return the certificate of a process; its key lies beside it."""
+        return self._directory / "issued" / f"{name}.pem"
+
+    def identity(self, name: str) -> tuple[str, ...]:
+        """Return the options with which a process shows its certificate."""
+        own = self.certificate(name)
+        files = {"ca": self.authority / "ca.pem", "cert": own, "key": own.with_suffix(".key")}
+        return tuple(word for each in files for word in (f"--tls-{each}", str(files[each])))
+
+    def form(self, *names: NodeId) -> None:
+        """Start a supervisor, nodes and a reader, all with certificates."""
+        self.start_supervisor(self.identity(SUPERVISOR))
+        for name in names:
+            self.start(name, options=self.identity(name))
+        whom = ("--supervisor", self.running[SUPERVISOR].address)
+        self.run(READER, "sub", TOPIC, *whom, *self.identity(OPERATOR))
+        self.heal()
+        self.healing_s = 0.0
+
+    def publish_by_command(self, count: int) -> None:
+        """Publish with ``skipring pub``, which exits with 0 once a member has acknowledged."""
+        for _ in range(count):
+            self._published += 1
+            payload = f"by command {self._published}"
+            self.ledger.attempt(payload.encode())
+            done = self._operate("pub", TOPIC, payload)
+            assert done.returncode == 0, done.stderr
+            self.ledger.acknowledge(payload.encode())
+
+    def heal(self) -> None:
+        """Wait until ``skipring doctor`` finds a healthy topic; keep the seconds."""
+        begun = monotonic()
+        wait = ("--wait", f"{HEALTHY_S:.0f}s", "--members", str(len(self.nodes)))
+        done = self._operate("doctor", TOPIC, *wait)
+        assert done.returncode == 0, f"not healthy after {HEALTHY_S:.0f} s: {done.stdout}"
+        self.healing_s = max(self.healing_s, monotonic() - begun)
+
+    def judge_stopped(self, *names: NodeId) -> dict[str, list[bytes]]:
+        """Stop nodes; return the payloads of their stores, and those of the reader."""
+        wanted = self.ledger.acknowledged
+        self.until(lambda: wanted <= set(self.delivered()), deadline_s=HEALTHY_S)
+        self.stop(*names)
+        return {READER: self.delivered(), **{name: self._stored(name) for name in names}}
+
+    def _stored(self, name: NodeId) -> list[bytes]:
+        with PublicationStore.open(self.data(name)) as store:
+            return [each.payload or b"" for each in store.archive(TOPIC).publications()]
+
+    def _operate(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of an operator."""
+        whom = ("--supervisor", self.running[SUPERVISOR].address)
+        return _run(*words, *whom, *self.identity(OPERATOR))
+
+    def _certs(self, *words: str) -> None:
+        done = _run("certs", *words)
+        assert done.returncode == 0, done.stderr
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "skipring", *words]
+    return subprocess.run(  # noqa: S603  (our own command)
+        command, capture_output=True, timeout=DEADLINE_S, check=False, text=True
+    )
+
+
+@contextmanager
+def _ring(trial: Trial, *names: NodeId) -> Iterator[SecureRing]:
+    """Form a ring with certificates; judge the nodes that still run at the end."""
+    directory = trial.directory / f"secure{monotonic():.6f}"
+    directory.mkdir(parents=True)
+    with SecureRing(directory) as ring:
+        try:
+            ring.form(*names)
+            yield ring
+            ring.heal()
+            for name in ring.running:
+                ring.read_pause(name)
+            trial.judgement += judge(ring.ledger, ring.judge_stopped(*ring.nodes))
+        finally:
+            trial.healing_s = max(trial.healing_s, ring.healing_s)
+            trial.pause_s = max(trial.pause_s, ring.pause_s)
+    shutil.rmtree(directory)
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+def handshakes(trial: Trial) -> None:
+    """Begin 3,000 handshakes a second from one address; a node joins from another."""
+    for _ in range(trial.repeats):
+        with _ring(trial, *NAMES[:2]) as ring:
+            late = NAMES[2]
+            with _flood(ring.running[SUPERVISOR].address):
+                begun = monotonic()
+                ring.start(late, options=ring.identity(late))
+                ring.until(lambda: bool(ring.events(late, "joined")), deadline_s=HEALTHY_S)  # noqa: B023
+                seconds = monotonic() - begun
+                ring.publish_by_command(3)
+            assert seconds <= JOIN_S_MAX, f"the join took {seconds:.1f} s"
+
+
+@contextmanager
+def _flood(address: Address) -> Iterator[None]:
+    """Begin TLS handshakes from 127.0.9.9, in threads."""
+    is_over = Event()
+    hello = _client_hello()
+    host, _, port = address.rpartition(":")
+
+    def run() -> None:
+        begun, made = monotonic(), 0
+        with ExitStack() as stack:
+            kept: deque[socket.socket] = deque()
+            while not is_over.is_set():
+                if made > FLOOD_PER_S / FLOODERS * (monotonic() - begun):
+                    is_over.wait(0.001)
+                    continue
+                made += 1
+                if len(kept) == KEPT:
+                    kept.popleft().close()
+                kept.append(stack.enter_context(socket.socket()))
+                kept[-1].settimeout(1.0)
+                with suppress(OSError):  # refused: that is the point
+                    kept[-1].bind(("127.0.9.9", 0))
+                    kept[-1].connect((host, int(port)))
+                    kept[-1].send(hello)
+
+    threads = [Thread(target=run, name="flood") for _ in range(FLOODERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+
+
+def _client_hello() -> bytes:
+    """Return the first bytes of a TLS handshake."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing).do_handshake()
+    return outgoing.read()
+
+
+def certificates(trial: Trial) -> None:
+    """Replace the certificate of a node, then deny that of another one."""
+    for _ in range(trial.repeats):
+        with _ring(trial, *NAMES) as ring:
+            ring.publish_by_command(3)
+            renewed, denied = NAMES[0], NAMES[2]
+            ring.issue(ring.authority / "again", renewed)
+            for suffix in (".pem", ".key"):
+                fresh = ring.authority / "again" / f"{renewed}{suffix}"
+                fresh.replace(ring.certificate(renewed).with_suffix(suffix))
+            _await_event(ring, renewed, "credentials read again")
+            ring.publish_by_command(3)
+            ring.deny(ring.certificate(denied))
+            _await_event(ring, SUPERVISOR, "credentials read again")
+            ring.until(lambda: denied in ring.evicted(), lambda: "not evicted", HEALTHY_S)  # noqa: B023
+            ring.publish_by_command(3)
+            ring.kill(denied)
+
+
+def _await_event(ring: SecureRing, name: str, event: str) -> None:
+    ring.until(
+        lambda: bool(ring.events(name, event)),
+        lambda: f"{name} has not logged {event!r}",
+        RELOADED_S,
+    )
+
+
+ROWS: Final[Sequence[Row]] = (
+    Row(
+        name="handshakes",
+        fault="3,000 handshakes a second without a certificate, from one address (P5)",
+        method="a node joins from another address within 5 s",
+        run=handshakes,
+        repeats=2,
+    ),
+    Row(
+        name="certificates",
+        fault="a certificate is replaced, and another one is denied (P10)",
+        method="files are replaced, skipring certs deny; the denied member is evicted",
+        run=certificates,
+        repeats=1,
+    ),
+)

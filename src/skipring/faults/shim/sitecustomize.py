@@ -1,0 +1,38 @@
+"""A clock that jumps on request: imported by the interpreter at its start.
+
+The seconds in the file ``DIR.clock`` are added to the time of a process with ``--data DIR``.
+Programs of this package have the data directory as an argument of that name, too.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+_time_ns = time.time_ns
+
+
+def _offset_ns() -> int:
+    words = sys.argv
+    if "--data" not in words[:-1]:
+        return 0
+    path = Path(words[words.index("--data") + 1] + ".clock")
+    try:
+        return int(float(path.read_text(encoding="ascii")) * 1e9)
+    except (OSError, ValueError):
+        return 0
+
+
+def time_ns() -> int:
+    """Return the nanoseconds since 1970, plus the offset."""
+    return _time_ns() + _offset_ns()
+
+
+def time_s() -> float:
+    """Return the seconds since 1970, plus the offset."""
+    return time_ns() / 1e9
+
+
+time.time_ns = time_ns
+time.time = time_s

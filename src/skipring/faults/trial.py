@@ -1,0 +1,231 @@
+"""One run of a row: rings of processes, the load beside the fault, and what the judge found."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.errors import UnreachableError
+from skipring.faults import requests
+from skipring.faults.judge import Judgement, Ledger, judge
+from skipring.faults.load import PAUSE_S, Load, publish_some
+from skipring.faults.processes import LiveProcesses
+from skipring.faults.requests import PATIENCE_S, TOPIC, Place
+from skipring.runtime.diagnosis import Diagnosis, wait_healthy
+from skipring.runtime.inspector import inspector_of
+
+TICK_S: Final = 0.25  # Guess: a quarter of the default, so that rows take a quarter of the time.
+HEALTHY_S: Final = 60.0  # then the row has failed
+READER_S: Final = 30.0  # for the last lines of a reader
+READER: Final = "reader"
+NAMES: Final[tuple[NodeId, ...]] = ("a", "b", "c", "d", "e")  # "a" and "b" are named by samples
+PAUSE_METRIC: Final = "skipring_loop_pause_seconds_max"
+SHOWN_MAX: Final = 3
+
+
+class FaultRing(LiveProcesses):
+    """A ring of processes, its ledger, and a reader (``skipring sub``)."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tick_s: float = TICK_S,
+        environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        super().__init__(
+            directory, tick_s=tick_s, has_metrics=True, environment=environment, options=options
+        )
+        self.ledger = Ledger()
+        self.healing_s = 0.0
+        self.pause_s = 0.0
+        self.members_beside = 0  # programs that have joined the ring
+        self._loads = 0
+        self._untimed: set[str] = set()  # were stopped by a signal: the fault is their pause
+
+    def form(self, *names: NodeId) -> None:
+        """Start a supervisor, nodes and a reader; return when the ring is healthy."""
+        self.start_supervisor()
+        self.start(*names)
+        self.start_reader()
+        self.heal()
+        self.healing_s = 0.0
+
+    def start_member(self, name: NodeId, program: str) -> None:
+        """Start a program that takes the words of a node, and joins as one."""
+        whom = ("--supervisor", self.running[SUPERVISOR].address, "--topic", TOPIC)
+        words = ("node", *whom, "--name", name, *self._place(name))
+        self.run(name, program, *words)
+        self.until_listening(name)
+        self.members_beside += 1
+
+    def start_reader(self) -> None:
+        """Start a reader that is no member."""
+        self.run(READER, "sub", TOPIC, "--supervisor", self.running[SUPERVISOR].address)
+
+    # -- publishing --------------------------------------------------------------------------
+
+    def places(self) -> list[Place]:
+        """Return the nodes that run, with their addresses."""
+        return [self.place(name) for name in self.nodes if self.running[name].address]
+
+    def load(self, *names: NodeId, pause_s: float = PAUSE_S) -> Load:
+        """Return publishers that run inside their block; through all nodes if none is named."""
+        self._loads += 1
+        places = self.places if not names else lambda: [self.place(name) for name in names]
+        return Load(places, self.ledger, f"load{self._loads}", pause_s)
+
+    def publish_some(self, count: int, *names: NodeId) -> int:
+        """Publish through nodes, all if none is named; return how many were acknowledged."""
+        self._loads += 1
+        payloads = [f"some{self._loads}.{number}".encode() for number in range(count)]
+        places = [self.place(name) for name in names] or self.places()
+        return publish_some(places, payloads, self.ledger)
+
+    def await_load(self, load: Load, count: int) -> None:
+        """Wait until so many more publications are acknowledged."""
+        wanted = load.acknowledged + count
+        self.until(lambda: load.acknowledged >= wanted, lambda: f"{load.acknowledged} of {wanted}")
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def kill(self, *names: str) -> None:
+        """Kill processes, all at once, as kill -9 does; their pauses are read before."""
+        for name in names:
+            self.read_pause(name)
+        super().kill(*names)
+
+    def pause(self, *names: str) -> None:
+        """Stop processes; their pauses are not measured any more."""
+        for name in names:
+            self.read_pause(name)
+        self._untimed.update(names)
+        super().pause(*names)
+
+    def wait_ticks(self, count: int) -> None:
+        """Wait for so many ticks of the supervisor."""
+        end = self.ticks(SUPERVISOR) + count
+        self.until(lambda: self.ticks(SUPERVISOR) >= end)
+
+    # -- what can be seen ----------------------------------------------------------------------
+
+    def read_pause(self, name: str) -> None:
+        """Read the longest pause of a process, unless it shows no metrics."""
+        if name in self._untimed or self.running[name].is_paused:
+            return
+        shown = self.events(name, "metrics")
+        if shown:
+            with suppress(OSError, AssertionError):
+                self.pause_s = max(
+                    self.pause_s, requests.metric(shown[-1]["address"], PAUSE_METRIC)
+                )
+
+    def diagnosis(self, wait_s: float = 0.0, members_min: int = 1) -> Diagnosis:
+        """Return the verdict of the doctor, after a wait for a healthy topic."""
+
+        async def scene() -> Diagnosis:
+            async with inspector_of([self.running[SUPERVISOR].address], TOPIC) as inspector:
+                inspector.patience_s = PATIENCE_S
+                return await wait_healthy(inspector, wait_s, members_min)
+
+        return asyncio.run(scene())
+
+    def heal(self) -> None:
+        """Wait until the doctor finds a healthy topic with all running nodes; keep the seconds."""
+        begun = monotonic()
+        wanted = len(self.nodes) + self.members_beside
+        try:
+            found = self.diagnosis(HEALTHY_S, wanted)
+        except UnreachableError as error:
+            raise AssertionError(f"not healthy after {HEALTHY_S:.0f} s: {error}") from None
+        wrong = [str(each) for each in found.violations[:SHOWN_MAX]]
+        if found.members < wanted:
+            wrong.append(f"{found.members} of {wanted} members")
+        is_healthy = found.is_healthy and found.members >= wanted
+        assert is_healthy, f"not healthy after {HEALTHY_S:.0f} s: {'; '.join(wrong)}"
+        self.healing_s = max(self.healing_s, monotonic() - begun)
+
+    def delivered(self, reader: str = READER) -> list[bytes]:
+        """Return the payloads that a reader has printed, in order."""
+        return [_payload(json.loads(line)) for line in self.lines(reader)]
+
+    def payloads(self, name: NodeId) -> list[bytes]:
+        """Return the payloads that a node holds."""
+        return requests.payloads_at(self.place(name))
+
+    def numbers(self, name: NodeId, publisher: NodeId) -> list[int]:
+        """Return the sequence numbers of a publisher that a node holds."""
+        return requests.numbers_at(self.place(name), publisher)
+
+    def conclude(self) -> Judgement:
+        """Wait for a healthy ring and for the reader; judge."""
+        self.heal()
+        return self.judged()
+
+    def judged(self) -> Judgement:
+        """Judge what the running nodes hold and what the reader got."""
+        holders = {name: self.payloads(name) for name in self.nodes}
+        if READER in self.running:
+            self._await_reader()
+            holders[READER] = self.delivered()
+        for name in self.running:
+            self.read_pause(name)
+        return judge(self.ledger, holders)
+
+    def _await_reader(self) -> None:
+        """Wait until the reader has everything, or the time is over: then that is judged."""
+        deadline = monotonic() + READER_S
+        while monotonic() < deadline and self.ledger.acknowledged - set(self.delivered()):
+            self.pass_time()
+
+
+def _payload(line: dict[str, str]) -> bytes:
+    if "payload" in line:
+        return line["payload"].encode()
+    return base64.b64decode(line["payload_base64"])
+
+
+class Trial:
+    """A run of a row, and what its rings have shown."""
+
+    def __init__(self, directory: Path, repeats: int) -> None:
+        self.directory = directory
+        self.repeats = repeats
+        self.judgement = Judgement()
+        self.healing_s = 0.0
+        self.pause_s = 0.0
+        self._rings = 0
+
+    @contextmanager
+    def ring(
+        self,
+        *names: NodeId,
+        tick_s: float = TICK_S,
+        environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+        before: Callable[[FaultRing], None] | None = None,
+    ) -> Iterator[FaultRing]:
+        """Form a ring; judge it at the end of the block, unless that has failed."""
+        self._rings += 1
+        directory = self.directory / f"ring{self._rings}"
+        directory.mkdir(parents=True)
+        with FaultRing(directory, tick_s=tick_s, environment=environment, options=options) as ring:
+            try:
+                if before is not None:
+                    before(ring)
+                ring.form(*(names or NAMES))
+                yield ring
+                self.judgement += ring.conclude()
+            finally:
+                self.healing_s = max(self.healing_s, ring.healing_s)
+                self.pause_s = max(self.pause_s, ring.pause_s)
+        shutil.rmtree(directory)

@@ -1,0 +1,70 @@
+"""Longest pause of the event loop of a process.
+
+A timer is due every PERIOD_S. Its delay is the time for which the loop was busy or blocked, at most
+PERIOD_S less than the pause. Time for which the thread waited for a processor does not count, where
+the system reports it (``/proc/thread-self/schedstat``, Linux).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+PERIOD_S: Final = 0.05  # Guess: 20 wake-ups a second, and a quarter of the 0.2 s that are allowed.
+SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
+_BYTES_MAX: Final = 96  # three numbers
+_NS: Final = 1e-9
+
+
+class LoopPause:
+    """Measurement of one event loop, from ``start`` until ``stop``."""
+
+    def __init__(self, waited_s: Callable[[], float] | None = None) -> None:
+        self.longest_s = 0.0
+        self._waited_s = waited_s  # for a processor, since the thread began
+        self._file = -1
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = self._waited_before_s = 0.0
+
+    def start(self) -> None:
+        """Measure the running loop; to be called in its thread."""
+        if self._waited_s is None:
+            self._waited_s = self._schedstat
+            try:
+                self._file = os.open(SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                self._file = -1  # not Linux: waiting counts as a pause
+        self._schedule()
+
+    def stop(self) -> None:
+        """End the measurement."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _schedule(self) -> None:
+        assert self._waited_s is not None
+        loop = asyncio.get_running_loop()
+        self._waited_before_s = self._waited_s()
+        self._due_s = loop.time() + PERIOD_S
+        self._timer = loop.call_later(PERIOD_S, self._on_time)
+
+    def _on_time(self) -> None:
+        assert self._waited_s is not None
+        delay_s = asyncio.get_running_loop().time() - self._due_s
+        waited_s = self._waited_s() - self._waited_before_s
+        self.longest_s = max(self.longest_s, delay_s - waited_s)
+        self._schedule()
+
+    def _schedstat(self) -> float:
+        """Return the seconds for which the thread has waited for a processor; 0 if unknown."""
+        if self._file < 0:
+            return 0.0
+        fields = os.pread(self._file, _BYTES_MAX, 0).split()
+        return int(fields[1]) * _NS if len(fields) > 1 else 0.0

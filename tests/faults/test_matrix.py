@@ -1,0 +1,106 @@
+"""The fault matrix: its short form holds, and it reports what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from skipring.faults.__main__ import main
+from skipring.faults.catalog import ROWS
+from skipring.faults.judge import Judgement
+from skipring.faults.report import page
+from skipring.faults.row import HELD, Need, Outcome, Row, run_row
+from skipring.faults.trial import Trial
+
+
+def passing(trial: Trial) -> None:
+    """Do nothing."""
+
+
+def _broken(trial: Trial) -> None:
+    raise ZeroDivisionError
+
+
+def row_of(run: object = passing, **fields: object) -> Row:
+    return Row(name="row", fault="a fault", method="a method", run=run, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.heavy
+def test_faults_of_the_short_form_lose_duplicate_and_invent_nothing() -> None:
+    outcomes = [run_row(row, is_short=True) for row in ROWS if row.short]
+    failed = [f"{each.row.name}: {each.verdict}" for each in outcomes if each.failure]
+    assert failed == []
+    assert any(each.verdict == HELD for each in outcomes)
+
+
+def test_names_of_rows_are_unique() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+def test_row_fails_with_the_sentence_of_an_exception() -> None:
+    def run(trial: Trial) -> None:
+        raise ValueError("of a\nbug")
+
+    assert run_row(row_of(run)).verdict == "FAILED: ValueError: of a bug"
+
+
+def test_row_fails_if_the_judge_found_something() -> None:
+    def run(trial: Trial) -> None:
+        trial.judgement += Judgement(lost=1, reasons=("a lacks 'x'",))
+
+    assert run_row(row_of(run)).verdict == "FAILED: a lacks 'x'"
+
+
+def test_row_fails_for_a_long_pause_except_in_the_short_form() -> None:
+    def run(trial: Trial) -> None:
+        trial.pause_s = 0.3
+
+    row = row_of(run, short=1)
+    assert run_row(row).verdict == "FAILED: an event loop paused for 0.30 s"
+    assert run_row(row, is_short=True).verdict == HELD
+
+
+def test_row_without_its_tool_is_not_run() -> None:
+    def run(trial: Trial) -> None:
+        raise AssertionError("run")
+
+    outcome = run_row(row_of(run, needs=(Need("a hammer", lambda: False),)))
+    assert outcome.verdict == "not run: needs a hammer"
+
+
+@pytest.mark.parametrize(
+    ("rows", "flags", "status"),
+    [
+        ([row_of()], [], 0),
+        ([row_of(needs=(Need("a hammer", lambda: False),))], [], 1),
+        ([row_of(needs=(Need("a hammer", lambda: False),))], ["--allow-missing"], 0),
+        ([row_of(_broken)], ["--allow-missing"], 1),
+    ],
+    ids=["held", "missing", "missing and allowed", "failed"],
+)
+def test_exit_status_of_the_command_states_whether_rows_held(
+    rows: list[Row], flags: list[str], status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("skipring.faults.__main__.ROWS", rows)
+    written = tmp_path / "faults.md"
+    result = CliRunner().invoke(main, [*flags, "--write", str(written)])
+    assert result.exit_code == status, result.output
+    assert "**row**: a fault" in written.read_text()
+
+
+def test_command_refuses_the_name_of_no_row() -> None:
+    result = CliRunner().invoke(main, ["--rows", "nonsense"])
+    assert result.exit_code == 2
+    assert "nonsense" in result.output
+
+
+def test_page_contains_the_figures_of_every_row() -> None:
+    found = Judgement(1, 2, 3, ("a | b",))
+    outcome = Outcome(
+        row=row_of(), repeats=7, judgement=found, healing_s=4.2, pause_s=0.1, failure="a | b"
+    )
+    assert "| **row**: a fault | a method | 7 | 1 | 2 | 3 | 4.2 | 0.10 | FAILED: a / b |" in page(
+        [outcome], 60
+    )

@@ -1,0 +1,23 @@
+"""The soak fits slopes."""
+
+from __future__ import annotations
+
+import pytest
+
+from skipring.faults.soak import slope
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ([], 0.0),
+        ([(1.0, 5.0)], 0.0),
+        ([(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)], 2.0),
+        ([(0.0, 2.0), (1.0, 1.0), (2.0, 2.0)], 0.0),
+        ([(3.0, 1.0), (3.0, 9.0)], 0.0),
+    ],
+)
+def test_slope_is_that_of_the_line_that_fits_best(
+    points: list[tuple[float, float]], expected: float
+) -> None:
+    assert slope(points) == pytest.approx(expected)
