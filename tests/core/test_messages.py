@@ -38,6 +38,11 @@ TAGS = {
     "PublishMany": 17,
     "IHave": 15,
     "Want": 16,
+    "CheckHeld": 18,
+    "Held": 19,
+    "Draining": 20,
+    "RequestHandover": 21,
+    "HandoverDone": 22,
 }
 decoder = msgspec.msgpack.Decoder(Message)
 

@@ -30,10 +30,13 @@ from skipring.core.messages import (
     MESSAGE_TYPES,
     UNRECORDED,
     CheckAndPublish,
+    CheckHeld,
     CheckLabel,
     CheckTrie,
     Digest,
+    Draining,
     GetConfiguration,
+    Held,
     Introduce,
     IntroduceShortcut,
     Message,
@@ -41,6 +44,7 @@ from skipring.core.messages import (
     PublishMany,
     PublishNew,
     RemoveConnections,
+    RequestHandover,
     SetConfiguration,
     Subscribe,
     TrieEqual,
@@ -492,7 +496,9 @@ def bound(message: Message, state: SubscriberState) -> int:
             return bound_about_publications(message, state)
 
 
-def bound_about_publications(message: Message, state: SubscriberState) -> int:
+def bound_about_publications(  # noqa: PLR0911  (one a type)
+    message: Message, state: SubscriberState
+) -> int:
     """As above; whatever is looked up may turn out to be gone."""
     held, edges = len(state.publications), 3 + len(state.shortcuts)
     match message:
@@ -507,8 +513,12 @@ def bound_about_publications(message: Message, state: SubscriberState) -> int:
             return 2 + edges
         case Want():
             return len(message.hops)
-        case TrieEqual():
+        case TrieEqual() | CheckHeld() | RequestHandover():
             return 1
+        case Held():
+            return 4 + held  # a confirmation, publications in chunks, and the next question
+        case Draining(remaining=remaining):
+            return len(remaining) + 1
         case _:
             return 0
 

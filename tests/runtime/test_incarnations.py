@@ -41,7 +41,7 @@ def test_topic_that_is_joined_again_continues_with_other_numbers() -> None:
         async with (
             asyncio.timeout(DEADLINE_S),
             Cluster(n=1) as cluster,
-            skipring.connect(cluster.url, name="ann", tick_s=0.05) as node,
+            skipring.connect(cluster.url, name="ann", tick_s=0.05, drain_s=0) as node,
         ):
             seen = set()
             for _ in range(2):

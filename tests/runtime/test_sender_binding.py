@@ -73,7 +73,7 @@ def test_forged_confirmation_does_not_make_synced_succeed() -> None:
     async def scene() -> None:
         async with (
             live_ring("n0", "n1") as ring,
-            connect(f"skipring://{ring.supervisor.address}", tick_s=0.05) as node,
+            connect(f"skipring://{ring.supervisor.address}", tick_s=0.05, drain_s=0) as node,
             node.subscribe(TOPIC) as news,
         ):
             await news.synced(DEADLINE_S)

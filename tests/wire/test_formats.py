@@ -7,7 +7,9 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckAndPublish,
+    CheckHeld,
     CheckTrie,
+    Held,
     Publications,
     PublishMany,
     PublishNew,
@@ -54,6 +56,7 @@ def test_data_frames_carry_publications_claims_what_is_seen_and_damage_and_nothi
     seen |= {SupervisorStatus, ArrivalPage}
     damages = {Overwrite, OverwriteDatabase, Forge, Isolate}
     carried = {PublishNew, PublishMany, Publications, CheckTrie, CheckAndPublish, Publish}
+    carried |= {CheckHeld, Held}
     assert in_data == carried | seen | damages
 
 
@@ -78,6 +81,8 @@ def test_the_nodes_that_a_message_names_are_found(kind: type[WireMessage]) -> No
         "TrieEqual": ("a",),
         "IHave": ("a",),
         "Want": ("a",),
+        **dict.fromkeys(("CheckHeld", "Held", "RequestHandover", "HandoverDone"), ("a",)),
+        "Draining": ("a", "b"),
         "ReportSilent": ("b",),
         "DatabasePage": ("a", "b"),
         "NodeStatus": ("b", "c", "c", "b", "d"),
