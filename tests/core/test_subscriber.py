@@ -34,6 +34,7 @@ from skipring.core.messages import (
     CheckLabel,
     CheckTrie,
     Digest,
+    Draining,
     GetConfiguration,
     Held,
     Introduce,
@@ -495,7 +496,7 @@ def bound(message: Message, state: SubscriberState) -> int:
             return bound_about_publications(message, state)
 
 
-def bound_about_publications(  # noqa: PLR0911  (a table)
+def bound_about_publications(  # noqa: PLR0911  (one a type)
     message: Message, state: SubscriberState
 ) -> int:
     """As above; whatever is looked up may turn out to be gone."""
@@ -513,9 +514,11 @@ def bound_about_publications(  # noqa: PLR0911  (a table)
         case Want():
             return len(message.hops)
         case TrieEqual() | CheckHeld() | RequestHandover():
-            return 1  # a confirmation, an answer, or that there is no edge
+            return 1
         case Held():
-            return 2 + held  # the next question, and what is missing, in chunks
+            return 4 + held  # a confirmation, publications in chunks, and the next question
+        case Draining(remaining=remaining):
+            return len(remaining) + 1
         case _:
             return 0
 

@@ -8,7 +8,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.live.processes import LiveProcesses, numbered
+
+from skipring.faults.processes import LiveProcesses, numbered
 
 PUBLICATIONS = 20_000
 AT_ONCE = 500
