@@ -501,6 +501,7 @@ def test_a_ring_in_order_is_a_yes(calm: Running[Cluster]) -> None:
         "violations": [],
         "advice": [],
         "warnings": [],
+        "clones": [],
     }
 
 

@@ -26,14 +26,14 @@ CONFLICTS_MAX: Final = 1024  # Limit: names of which a conflict is remembered.
 ConnectionId: TypeAlias = int
 
 
-class ProcessId(Struct, frozen=True, array_like=True, gc=False):
+class ProcessId(Struct, frozen=True, gc=False):
     """One run of a process: its incarnation, and the address at which it says it listens."""
 
     incarnation: int
     address: str
 
 
-class Conflict(Struct, frozen=True, array_like=True, gc=False):
+class Conflict(Struct, frozen=True, gc=False):
     """Two live processes with one name: one holds it, the other was refused."""
 
     name: NodeId

@@ -303,7 +303,6 @@ class Links:
         other = ProcessId(message.incarnation, message.address)
         why = name_taken_text(self.node, other, is_refused=message.refused)
         self._rarely.warn("name_conflict", reason=why, address=link.address)
-        self.counts["name conflict"] += 1
         if message.refused and link.is_dialled and link.sender is not None:
             self.peer(link.sender).on_refused(link, why)
 

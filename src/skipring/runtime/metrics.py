@@ -105,7 +105,7 @@ OF_ALL: Final = (
     Metric(
         "skipring_dial_backs_total",
         Kind.COUNTER,
-        "Dials to addresses that were not proven before, by result: proven, failed or limited.",
+        "Dials to addresses that were not proven, by result: proven, failed or limited.",
         ("result",),
         alarm="failed or limited grows for 5 minutes: a member claims addresses that are not there",
     ),

@@ -297,9 +297,7 @@ OFFSET: Final = _number(OFFSET_MAX, "0 to 2^40-1")
 COUNT: Final = _number(LOCATED_MAX, f"1 to {LOCATED_MAX}", first=1)
 INCARNATION: Final = _number(INCARNATION_MAX, "0 to 2^40-1")
 ADDRESS: Final = FieldKind("address", check_address)
-CONFLICTS: Final = FieldKind(
-    "[node, [incarnation, address], [incarnation, address]] each", _check_conflicts
-)
+CONFLICTS: Final = FieldKind("maps of name, holder and refused", _check_conflicts)
 CLAIMS: Final = FieldKind("claims")
 TRIE_DIGEST: Final = FieldKind("16 bytes")
 SHORT_IDS: Final = FieldKind("8 bytes each")
