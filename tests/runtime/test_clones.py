@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 from skipring.runtime import name_guard
@@ -11,6 +12,7 @@ from skipring.runtime.inspector import Contents, inspector_of
 from skipring.runtime.node import Node
 from skipring.wire.greeting import Greeting, Role, encode_greeting
 from tests.runtime.exchanges import Host, call, greeting_of, hosts, logged, note, play, running
+from tests.runtime.papers import Papers
 from tests.runtime.rings import LOOPBACK, TOPIC, LiveRing, live_ring, until
 
 ELSEWHERE = "127.0.0.1:9"
@@ -158,5 +160,26 @@ def test_many_claims_of_one_name_do_not_displace_its_holder() -> None:
                     caller.write(encode_greeting(claim) + note(2))
                     assert await caller.is_hung_up_on()
             assert m.numbers("b") == [1]
+
+    play(scene)
+
+
+def test_clone_with_the_same_certificate_is_refused(tmp_path: Path) -> None:
+    papers = Papers(tmp_path)
+
+    async def scene() -> None:
+        m, original, clone = (Host(name, credentials=papers.of(name)) for name in ("m", "b", "b"))
+        async with running(m, original, clone):
+            for host in (original, clone):
+                host.knows(m)
+            original.links.send("m", note(1))
+            await until(lambda: m.numbers("b") == [1])
+            clone.links.send("m", note(2))
+            await until(lambda: clone.links.is_name_refused("m"))
+            assert original.address in (clone.links.why_unreachable("m") or "")
+            m.links.send("b", note(3))
+            await until(lambda: original.numbers("m") == [3])
+            assert m.numbers("b") == [1]
+            assert m.book.find("b") == original.address
 
     play(scene)
