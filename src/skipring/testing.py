@@ -389,7 +389,7 @@ class Cluster:
         return next(seat for seat in self._seats if seat.address == address)
 
     async def settle(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109  (it says what is wrong)
-        """Wait until the ring is legitimate and every member has every publication.
+        """Wait until the ring is legitimate and every member is ready and has every publication.
 
         A member that another process runs counts once the supervisor knows of it; await ``synced``
         of its subscription first. TimeoutError if that takes longer, which says what is wrong.
@@ -397,7 +397,7 @@ class Cluster:
         deadline = asyncio.get_running_loop().time() + timeout
         async with Outsider(self._settings.supervisors, rng=Random()) as outsider:
             while True:
-                await self._until(lambda: not any(self._violations(self.topic)), timeout, deadline)
+                await self._until(self._is_settled, timeout, deadline)
                 foreign = self._foreign(self.topic)
                 if not foreign:
                     return
@@ -408,6 +408,12 @@ class Cluster:
                 if asyncio.get_running_loop().time() >= deadline:
                     raise TimeoutError(f"not in {timeout:g} s: {'; '.join(wrong)}")
                 await asyncio.sleep(POLL_S)
+
+    def _is_settled(self) -> bool:
+        nodes = (self._nodes[name] for name in self.nodes)
+        return not any(self._violations(self.topic)) and not any(
+            node.incompleteness(self.topic) for node in nodes
+        )
 
     async def until(self, holds: Callable[[], bool], timeout: float = 30.0) -> None:  # noqa: ASYNC109
         """Wait until something holds; TimeoutError if that takes longer."""

@@ -11,7 +11,12 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "skipring"
 OPTION = re.compile(r"(?<![\w-])--[a-z]")
-COMMAND_LINES = ("cli", "demo", "bench")  # they read options, or start processes with them
+COMMAND_LINES = (
+    "cli",
+    "demo",
+    "bench",
+    "faults",
+)  # they read options, or start processes with them
 ALLOWED = {
     "spark/java.py": "options of a JVM",
     "spark/pictures.py": "options of a browser",
