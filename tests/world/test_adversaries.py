@@ -553,7 +553,7 @@ def test_the_channels_hold_messages_of_every_type(code: str, per_node: int, n: i
 
 
 def test_a13_forges_messages_in_all_their_forms() -> None:
-    parcels = world("A13", 128).channels
+    parcels = world("A13", 256).channels
     requests = {
         (type(parcel.message), parcel.message.node)
         for parcel in parcels
