@@ -1,4 +1,4 @@
-"""The table of the fault matrix: as text while it runs, and as a page."""
+"""Table of the fault matrix: text during the run, and a page of the docs."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ COLUMNS: Final = (
 MEANING: Final = (
     "Each row runs real processes on one machine: a supervisor, five nodes with a tick of 0.25 s "
     "unless the row states otherwise, publishers, and a reader (`skipring sub`). *Lost* is the "
-    "number of publications that were acknowledged and that a survivor does not hold, or the "
-    "reader did not get; *duplicated* those that a survivor holds, or the reader got, more than "
-    "once; *invented* those that no one published. *Healthy after* is the longest time from the "
-    "end of a fault until `skipring doctor` reports a healthy topic with all running nodes. "
-    "*Longest pause* is the largest `skipring_loop_pause_seconds_max` of all processes, without "
-    "those that were stopped by a signal; above 0.2 s a row has failed."
+    "number of acknowledged publications that a survivor does not hold or the reader did not get. "
+    "*Duplicated* is the number of publications that a survivor holds, or the reader got, more "
+    "than once. *Invented* is the number of publications that were never published. *Healthy "
+    "after* is the longest time from the end of a fault until `skipring doctor` reports a healthy "
+    "topic with all running nodes. *Longest pause* is the largest "
+    "`skipring_loop_pause_seconds_max` of all processes, without those that a signal stopped; "
+    "above 0.2 s the row fails."
 )
 COMMANDS: Final = (
-    "`make faults` runs all rows and writes this page; `python -m skipring.faults --rows NAME` "
-    "runs some and prints the table only, `--list` prints the names, and `--short` runs the rows "
-    "of the short form, as `make test` does. A row whose tool is missing is reported as *not run: "
-    "needs X*, and the command fails unless it has `--allow-missing`. `make soak` measures growth "
-    "under churn for an hour."
+    "`make faults` runs all rows and writes this page. `python -m skipring.faults --rows NAME` "
+    "runs the named rows and prints the table only, `--list` prints the names, and `--short` runs "
+    "the rows of the short form, as `make test` does. If a tool is missing, the verdict of the row "
+    "is *not run: needs X*, and the command fails unless it has `--allow-missing`. `make "
+    "soak` measures growth under churn for an hour."
 )
 
 
@@ -101,5 +102,5 @@ def _versions() -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text without characters that end a cell, or are part of a path of this machine."""
+    """Return text without characters that end a cell of the table."""
     return text.replace("|", "/").replace("\n", " ")
