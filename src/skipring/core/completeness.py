@@ -1,8 +1,8 @@
-"""Whether a subscriber holds everything that a neighbour held (decision 0049).
+"""Completeness of a subscriber: it holds everything that a neighbour held (decision 0049).
 
-A new member asks one ring neighbour after the other to hand everything over. It is complete once a
-complete neighbour has done so, or all its ring neighbours have. A member without neighbours is
-complete: nobody else has anything.
+A new member asks its ring neighbours, one after the other, to hand everything over. It is complete
+once a complete neighbour has done so, or all its ring neighbours have. A member without neighbours
+is complete: no other member has anything.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from skipring.core.messages import HandoverDone, RequestHandover
 from skipring.core.peers import NodeId
 from skipring.core.state import CompletenessState
 
-ASKED_TIMES: Final = 8  # Guess: then another neighbour is asked; a handover may take many ticks.
+ASKED_TIMES: Final = 8  # Guess: then ask another neighbour; a handover may take many ticks.
 
 
 class Completeness:
-    """What neighbours have handed over to one subscriber."""
+    """Handovers that one subscriber has received from its neighbours."""
 
     __slots__ = ("_asked", "_asked_times", "_confirmed", "is_complete")
 
@@ -27,7 +27,7 @@ class Completeness:
         self.is_complete = False
         self._asked: NodeId | None = None
         self._asked_times = 0
-        # None costs less memory than nothing in a dict.
+        # None uses less memory than an empty dict.
         self._confirmed: dict[NodeId, None] | None = None
 
     def request(
@@ -37,13 +37,13 @@ class Completeness:
         leaving: frozenset[NodeId],
         out: Outbox,
     ) -> None:
-        """Ask a ring neighbour that stays to hand everything over, unless one has."""
+        """Ask a ring neighbour that stays to hand everything over, unless this node is complete."""
         self._judge(neighbours)
         confirmed = self._confirmed or ()
         left = [each for each in neighbours if each not in confirmed and each not in leaving]
         if self.is_complete or not left:
             return
-        # Memory may be corrupted: no counter is believed below 0.
+        # Memory may be corrupted: a counter below 0 counts as 0.
         self._asked_times = max(self._asked_times, 0) + 1
         if self._asked not in left or self._asked_times > ASKED_TIMES:
             place = left.index(self._asked) + 1 if self._asked in left else 0
@@ -51,7 +51,7 @@ class Completeness:
         out.send(self._asked, RequestHandover(node))
 
     def on_done(self, message: HandoverDone, neighbours: Sequence[NodeId]) -> None:
-        """Note that a node has handed everything over."""
+        """Record that a node has handed everything over."""
         if message.complete:
             self.is_complete = True
         elif message.sender in neighbours:
@@ -67,14 +67,14 @@ class Completeness:
             self._asked, self._asked_times, self._confirmed = None, 0, None
 
     def reset(self) -> None:
-        """Begin again: the place in the ring is lost."""
+        """Begin again after the loss of the place in the ring."""
         self.is_complete = False
         self._asked, self._asked_times, self._confirmed = None, 0, None
 
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> CompletenessState:
-        """What we remember."""
+        """Return the variables as a value."""
         return CompletenessState(
             complete=self.is_complete,
             asked=self._asked,
@@ -83,7 +83,7 @@ class Completeness:
         )
 
     def load(self, state: CompletenessState) -> None:
-        """Take over what we are supposed to remember."""
+        """Replace the variables; the value may be corrupted."""
         self.is_complete, self._asked = state.complete, state.asked
         self._asked_times = state.asked_times
         self._confirmed = dict.fromkeys(state.confirmed) or None

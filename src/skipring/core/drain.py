@@ -1,9 +1,9 @@
-"""Draining: a subscriber that leaves hands its publications over to one remaining member first.
+"""Drain: handover of a subscriber's publications to one remaining member before it leaves.
 
-It announces that it leaves, so that two members that leave do not wait for each other. A
-member whose neighbours all leave is told by them which other members remain. A receiver
-that leaves as well, cannot be reached or does not answer is replaced by another neighbour. The
-drain is over when one has confirmed everything, or when no neighbour remains (decision 0049).
+A leaver announces that it leaves, so two leavers do not wait for each other. It also names its
+neighbours that remain, so a member whose neighbours all leave finds a receiver. The leaver replaces
+a receiver that leaves too, cannot be reached or does not answer. The drain ends when one receiver
+has confirmed everything, or when no neighbour remains (decision 0049).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from skipring.core.messages import Draining, Held
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.state import DrainState
 
-# Guess: longer than any drain. Corrupted memory may say that we leave: it is believed so long.
+# Guess: longer than any drain. It bounds how long a corrupted value keeps a node leaving.
 DRAIN_TICKS_MAX: Final = 1 << 12
-# Guess: a member that announced its end so long ago is gone, or has changed its mind.
+# Guess: a member that announced its departure earlier has left, or stays after all.
 LEAVING_TICKS: Final = 64
-TOLD_MAX: Final = 8  # Limit of ours: nodes that remain, as others say.
+TOLD_MAX: Final = 8  # Limit of ours: remaining nodes that leavers have named.
 
 
 class Drain:
-    """What one subscriber does before it leaves, and what it knows of others that leave."""
+    """Drain of one subscriber, and the other members that have announced to leave."""
 
     __slots__ = (
         "_absent",
@@ -48,45 +48,45 @@ class Drain:
         self._node = node
         self._holdings = holdings
         self._handovers = handovers
-        self._ticks = 0  # for which we still leave
+        self._ticks = 0  # for which this node still counts as leaving
         self._receiver: NodeId | None = None
         self._ids: tuple[bytes, ...] = ()
         self._everything = False
         self._takes_memory = False
-        # None costs less memory than nothing in a dict.
-        self._told: dict[NodeId, None] | None = None  # that remain, as others that leave say
+        # None uses less memory than an empty dict.
+        self._told: dict[NodeId, None] | None = None  # remaining nodes, named by leavers
         self._passed: dict[NodeId, None] | None = None  # receivers that did not answer in time
-        self._absent: dict[NodeId, None] | None = None  # that the host cannot reach
-        self._leaving: dict[NodeId, int] | None = None  # that have announced it, and for how long
+        self._absent: dict[NodeId, None] | None = None  # nodes that the host cannot reach
+        self._leaving: dict[NodeId, int] | None = None  # leavers, and the ticks left
 
     @property
     def is_leaving(self) -> bool:
-        """True if nothing should be handed over to us."""
+        """Return True while other members should hand nothing over to this node."""
         return self._ticks > 0
 
     @property
     def unconfirmed(self) -> int:
-        """How many publications the receiver has not confirmed yet, at most."""
+        """Return an upper bound of the publications that the receiver has not confirmed."""
         return self._handovers.unconfirmed(self._receiver) if self._receiver is not None else 0
 
     def is_known_to_leave(self, node: NodeId) -> bool:
-        """True if a node has announced that it leaves."""
+        """Return True if a node has announced that it leaves."""
         return self._leaving is not None and node in self._leaving
 
-    # -- what the application wants ----------------------------------------------------------
+    # -- requests of the application ---------------------------------------------------------
 
     def leave(self) -> None:
-        """Accept nothing that others hand over."""
+        """Accept no handover from other members."""
         self._ticks = DRAIN_TICKS_MAX
 
     def stay(self) -> None:
-        """Be a member like others again."""
+        """End the drain and accept handovers again."""
         self._ticks = 0
         self._stop()
         self._told = self._passed = self._absent = None
 
     def request(self, event: DrainRequested, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Announce that we leave, and begin to hand over."""
+        """Announce that this node leaves, and begin to hand over."""
         self.stay()
         self.leave()
         self._ids, self._everything = event.ids, event.everything
@@ -95,14 +95,14 @@ class Drain:
         self._choose(neighbours, out)
 
     def announce(self, to: Iterable[NodeId], neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Tell nodes that we leave, and which neighbours remain as far as we know."""
+        """Announce to nodes that this node leaves, and name the neighbours known to remain."""
         remaining = tuple(self._remaining(neighbours)[:TOLD_MAX])
         for node in to:
             others = tuple(each for each in remaining if each != node)
             out.send(node, Draining(self._node, others))
 
     def candidates(self, neighbours: Sequence[NodeId]) -> list[NodeId]:
-        """The nodes that may be the receiver: neighbours, and nodes that others have named."""
+        """Return the possible receivers: neighbours, and nodes that leavers have named."""
         return list(dict.fromkeys((*neighbours, *(self._told or ()))))
 
     def _remaining(self, neighbours: Sequence[NodeId]) -> list[NodeId]:
@@ -110,10 +110,10 @@ class Drain:
         return [node for node in self.candidates(neighbours) if node not in gone]
 
     def _choose(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Hand over to the next node that remains; end if there is none."""
+        """Hand over to the next remaining node; end the drain if there is none."""
         remaining = self._remaining(neighbours)
         fresh = [node for node in remaining if node not in (self._passed or ())]
-        if remaining and not fresh:  # begin again, and be content with less
+        if remaining and not fresh:  # begin again, and accept a receiver without a disk
             self._passed, self._takes_memory, fresh = None, True, remaining
         for node in fresh:
             started = self._handovers.start(node, out, ids=self._ids, everything=self._everything)
@@ -134,16 +134,16 @@ class Drain:
         self._receiver, self._ids, self._everything = None, (), False
 
     def _pass_over(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Hand over to another node than the receiver."""
+        """Replace the receiver by another node."""
         assert self._receiver is not None
         self._handovers.stop(self._receiver)
         self._receiver = None
         self._choose(neighbours, out)
 
-    # -- what others say ---------------------------------------------------------------------
+    # -- messages and reports ----------------------------------------------------------------
 
     def on_draining(self, message: Draining, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Another node leaves."""
+        """Record that another node leaves; replace it if it is the receiver."""
         if self._leaving is None:
             self._leaving = {}
         self._leaving[message.sender] = LEAVING_TICKS
@@ -155,7 +155,7 @@ class Drain:
             self._handovers.stop(message.sender)
 
     def _note_told(self, message: Draining, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Note which nodes remain, as another that leaves says; tell them that we leave."""
+        """Record remaining nodes that a leaver names; announce to them that this node leaves."""
         known = {self._node, SUPERVISOR, *self.candidates(neighbours), *(self._leaving or ())}
         told = dict(self._told or {})
         news = [node for node in message.remaining if node not in known]
@@ -165,7 +165,7 @@ class Drain:
         self._told = told or None
 
     def on_absent(self, node: NodeId, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Note that the host cannot reach a node."""
+        """Record that the host cannot reach a node; replace it if it is the receiver."""
         if self._is_over:
             return
         if self._absent is None:
@@ -175,7 +175,7 @@ class Drain:
             self._pass_over(neighbours, out)
 
     def refuses(self, message: Held, neighbours: Sequence[NodeId], out: Outbox) -> bool:
-        """Pass over a receiver without a disk while there may be another; return True if so."""
+        """Replace a receiver without a disk while another may have one; return True if so."""
         is_refused = (
             message.sender == self._receiver and not message.durable and not self._takes_memory
         )
@@ -190,15 +190,15 @@ class Drain:
         self._passed[node] = None
 
     def on_finished(self, nodes: Sequence[NodeId], out: Outbox) -> None:
-        """Note that these nodes have confirmed all they were asked about."""
+        """End the drain if the receiver is among the nodes that have confirmed everything."""
         if self._receiver is not None and self._receiver in nodes:
             receiver = self._receiver
             self._stop()
             out.effects.append(Drained(receiver))
 
     def on_tick(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Replace a receiver that is silent; forget what was announced long ago."""
-        # Memory may be corrupted: no counter is believed beyond what it can have been set to.
+        """Replace a silent receiver; forget old announcements."""
+        # Memory may be corrupted: clamp counters to the values that they are set to.
         self._ticks = max(min(self._ticks, DRAIN_TICKS_MAX) - 1, 0)
         if self._leaving is not None:
             self._leaving = {
@@ -219,7 +219,7 @@ class Drain:
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> DrainState:
-        """What we remember."""
+        """Return the variables as a value."""
         return DrainState(
             ticks=self._ticks,
             receiver=self._receiver,
@@ -233,7 +233,7 @@ class Drain:
         )
 
     def load(self, state: DrainState) -> None:
-        """Take over what we are supposed to remember."""
+        """Replace the variables; the value may be corrupted."""
         self._ticks, self._receiver = state.ticks, state.receiver
         self._ids, self._everything = state.ids, state.everything
         self._takes_memory = state.takes_memory

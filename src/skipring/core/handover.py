@@ -1,10 +1,10 @@
-"""Handing publications over to one member, until it has confirmed them (decision 0049).
+"""Handover of publications to one member, until it has confirmed them (decision 0049).
 
 A holder asks a receiver about ranges of ids: a prefix and the digest of everything under it. The
-receiver confirms an equal range, and says which one differs. The holder splits a range that
+receiver confirms the equal ranges and names those that differ. The holder splits a range that
 differs, down to lists of ids, sends the publications that the receiver lacks and asks again. Both
-sides only grow, so a range that was confirmed once stays confirmed: the procedure ends under steady
-publishing too, and costs as much as differs. A receiver with a disk confirms after the sync.
+sides only grow, so a confirmed range stays confirmed: the procedure ends under steady publishing
+too, and its cost is proportional to the difference. A receiver with a disk confirms after the sync.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from skipring.core.state import HandoversState, HandoverState
 
 RANGES_ASKED: Final = 64  # Guess: 2 KiB of claims in a question.
 IDS_ASKED: Final = 512  # Guess: 16 KiB of ids in a question.
-IDS_LISTED: Final = 64  # Guess: a range with so few ids is listed, not split again.
+IDS_LISTED: Final = 64  # Guess: a range of at most 64 ids is listed, not split.
 LEVELS_SPLIT: Final = 4  # Guess: as batch_levels.
-IDS_OPEN: Final = 2048  # Limit of ours: with so many ids open no further range is asked about.
+IDS_OPEN: Final = 2048  # Limit of ours: with more open ids the holder asks about no range.
 HANDOVERS_MAX: Final = 16  # Limit of ours: receivers at one time.
-REPEAT_TICKS: Final = 2  # A question that was not answered for so long is lost.
+REPEAT_TICKS: Final = 2  # A question without an answer for longer is lost.
 SENT_MAX: Final = 8  # Guess: a receiver that has not stored a publication by then refuses it.
-PATIENCE_TICKS: Final = 8  # Guess: a receiver that is silent for so long is gone.
+PATIENCE_TICKS: Final = 8  # Guess: a receiver that is silent for longer is gone.
 SESSIONS: Final = 1 << 31
 
 
 class _Handover(Struct):
-    """What one receiver has not confirmed yet."""
+    """Ranges and ids that one receiver has not confirmed."""
 
     session: int
     ranges: dict[Prefix, None]
-    ids: dict[bytes, int]  # and how often each was sent
-    is_requested: bool = False  # the receiver has asked for it, and wants to know the end
+    ids: dict[bytes, int]  # with the number of times that each was sent
+    is_requested: bool = False  # by the receiver, which expects HandoverDone
     is_waiting: bool = False  # for an answer
-    ticks: int = 0  # since the last one
+    ticks: int = 0  # since the last answer
 
     @property
     def is_over(self) -> bool:
@@ -60,7 +60,7 @@ class _Handover(Struct):
 
 
 class Handovers:
-    """What one subscriber hands over to others, and what it confirms to hold."""
+    """Handovers of one subscriber, and its confirmations to other holders."""
 
     __slots__ = ("_config", "_holdings", "_node", "_session", "_to")
 
@@ -85,9 +85,9 @@ class Handovers:
         everything: bool = False,
         is_requested: bool = False,
     ) -> bool:
-        """Hand publications over to a node, beside those that are under way to it already.
+        """Hand publications over to a node, in addition to those of a current handover.
 
-        Return False if there are too many receivers at the moment.
+        Return False if there are too many receivers now.
         """
         handover = self._to.get(to)
         if handover is None:
@@ -98,7 +98,7 @@ class Handovers:
             handover.ids.setdefault(key, 0)
         if everything:
             handover.ranges = {ALL: None}
-            # Answers to earlier questions are about what was held before.
+            # Answers to earlier questions cover only what was held before.
             handover.session, handover.is_waiting = self._next_session(), False
         handover.is_requested = handover.is_requested or is_requested
         if not handover.is_waiting:
@@ -106,13 +106,13 @@ class Handovers:
         return True
 
     def on_request(self, message: RequestHandover, out: Outbox) -> None:
-        """Hand everything over to a node that asks for it; once at a time."""
+        """Hand everything over to a node that requests it, in one handover at a time."""
         handover = self._to.get(message.sender)
         if handover is None or not handover.is_requested:
             self.start(message.sender, out, everything=True, is_requested=True)
 
     def stop(self, to: NodeId) -> None:
-        """Hand nothing more over to a node."""
+        """End the handover to a node."""
         self._to.pop(to, None)
 
     def _next_session(self) -> int:
@@ -120,7 +120,7 @@ class Handovers:
         return self._session
 
     def on_held(self, message: Held, out: Outbox) -> None:
-        """Note what a receiver has confirmed, send what it lacks, and ask for the rest."""
+        """Record what a receiver confirms, send what it lacks, and ask about the rest."""
         handover = self._to.get(message.sender)
         if handover is None or handover.session != message.session:
             return
@@ -141,7 +141,7 @@ class Handovers:
             self._ask(message.sender, handover, out)
 
     def _split(self, handover: _Handover, prefix: Prefix) -> None:
-        """Ask about parts of a range that differs, or about each id if there are few."""
+        """Replace a range that differs by its parts, or by its ids if there are few."""
         trie = self._holdings.trie
         if trie.has_at_most(IDS_LISTED, prefix):
             for key in trie.keys(prefix):
@@ -154,10 +154,10 @@ class Handovers:
                 handover.ranges[part] = None
 
     def _send(self, to: NodeId, handover: _Handover, missing: list[bytes], out: Outbox) -> bool:
-        """Send what a receiver lacks, as far as it has credit (T14); return True to ask at once.
+        """Send what a receiver lacks, within its credit (T14); return True to ask at once.
 
-        A receiver that lacks what it was sent may have had no room: it is asked at the next tick.
-        One that never accepts a publication is not asked again.
+        A receiver that still lacks a sent publication may have had no room: ask at the next tick.
+        End a handover if a publication was sent more than SENT_MAX times.
         """
         config, holdings, ids = self._config, self._holdings, handover.ids
         credit = min(config.credit_chunks - holdings.chunks_spent(to), config.answer_chunks)
@@ -168,13 +168,13 @@ class Handovers:
         holdings.charge(to, len(chunks))
         is_progress = not missing
         for publication in chain.from_iterable(chunks):
-            ids[publication.id] = max(ids[publication.id], 0) + 1  # memory may be corrupted
+            ids[publication.id] = max(ids[publication.id], 0) + 1  # corrupted memory
             is_progress = is_progress or ids[publication.id] == 1
             if ids[publication.id] > SENT_MAX:
                 self.stop(to)
                 return False
         for key in missing:
-            if holdings.offset_of(key) is None:  # it is lost here as well
+            if holdings.offset_of(key) is None:  # lost here as well
                 del ids[key]
                 is_progress = True
         return is_progress
@@ -192,7 +192,7 @@ class Handovers:
             yield chunk
 
     def _ask(self, to: NodeId, handover: _Handover, out: Outbox) -> None:
-        """Ask about the next ids and ranges; nothing is asked once there are none."""
+        """Ask about the next ids and ranges; a no-op if there are none."""
         ids = tuple(islice(handover.ids, IDS_ASKED))
         claims = self._claims(handover) if len(handover.ids) < IDS_OPEN else []
         if ids or claims:
@@ -202,7 +202,7 @@ class Handovers:
             out.send(to, CheckHeld(self._node, handover.session, tuple(claims), b"".join(ids)))
 
     def _claims(self, handover: _Handover) -> list[Claim]:
-        """Claims about the next ranges; as many as there is time to hash for."""
+        """Return claims about the next ranges, limited by the time for hashing."""
         if not handover.ranges or self._holdings.is_far_behind:
             return []
         trie, left = self._holdings.trie, self._config.answer_ids
@@ -219,7 +219,7 @@ class Handovers:
         return claims
 
     def unconfirmed(self, to: NodeId) -> int:
-        """How many publications a receiver has not confirmed yet, at most."""
+        """Return an upper bound of the publications that a receiver has not confirmed."""
         handover, trie = self._to.get(to), self._holdings.trie
         if handover is None:
             return 0
@@ -229,7 +229,7 @@ class Handovers:
         return len(listed)
 
     def finished(self, out: Outbox, *, is_complete: bool) -> list[NodeId]:
-        """End the handovers that are over; return their receivers."""
+        """Remove the handovers that are over; return their receivers."""
         over = [node for node, handover in self._to.items() if handover.is_over]
         for node in over:
             if self._to.pop(node).is_requested:
@@ -237,12 +237,12 @@ class Handovers:
         return over
 
     def on_tick(self, out: Outbox) -> None:
-        """Repeat questions that were not answered; end handovers to silent receivers."""
+        """Repeat unanswered questions; end handovers to silent receivers."""
         for node, handover in list(self._to.items()):
             if not handover.is_waiting:
                 self._ask(node, handover, out)
                 continue
-            # Memory may be corrupted: no counter is believed below 0.
+            # Memory may be corrupted: a counter below 0 counts as 0.
             ticks = handover.ticks = max(handover.ticks, 0) + 1
             if ticks > PATIENCE_TICKS:
                 del self._to[node]
@@ -253,7 +253,7 @@ class Handovers:
     # -- the receiver ------------------------------------------------------------------------
 
     def on_check_held(self, message: CheckHeld, out: Outbox) -> None:
-        """Confirm what is held here of what another node holds, after the sync."""
+        """Confirm, after the sync, which of another node's publications this node holds."""
         is_from_somebody = message.sender not in (self._node, SUPERVISOR)
         keys = ids_in(message.ids)
         if not is_from_somebody or len(keys) > IDS_ASKED or len(message.claims) > RANGES_ASKED:
@@ -273,9 +273,9 @@ class Handovers:
             out.effects.append(SendSynced(message.sender, answer))
 
     def _compared(self, claims: Iterable[Claim]) -> list[Claim]:
-        """Each claim as it was given if it is right here too, else without its digest.
+        """Return each claim unchanged if it is true here too, else without its digest.
 
-        As many as there is time to hash for: the others are asked again.
+        The time for hashing limits their number; the holder asks about the others again.
         """
         compared: list[Claim] = []
         if self._holdings.is_far_behind:
@@ -293,7 +293,7 @@ class Handovers:
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> HandoversState:
-        """What we remember."""
+        """Return the variables as a value."""
         return HandoversState(
             session=self._session,
             to={
@@ -310,7 +310,7 @@ class Handovers:
         )
 
     def load(self, state: HandoversState) -> None:
-        """Take over what we are supposed to remember."""
+        """Replace the variables; the value may be corrupted."""
         self._session = state.session
         self._to = {
             node: _Handover(
@@ -326,5 +326,5 @@ class Handovers:
 
 
 def _claim(prefix: Prefix, digest: bytes) -> Claim | None:
-    """Return the claim that a digest is that of everything under a prefix; None without ids."""
+    """Return the claim about everything under a prefix; None if there are no ids."""
     return Claim.make(prefix, [Summary(prefix, digest)]) if digest else None

@@ -1,11 +1,11 @@
-"""Registry of node names: which process holds a name, and which one is refused (decision 48).
+"""Registry of node names: the process that holds each name (decision 48).
 
 A process is identified by its incarnation and its address. Two live processes can claim one name:
 a restarted node whose old connection is not closed yet, or a clone of a data directory. The
-registry refuses no claim by an incarnation that it remembers. It asks the process on the connection
-in use: if that one answers, a claim by another process is refused; if it does not answer or its
-connection ends, the claim is admitted. A corrupted value therefore locks out no one. An audit finds
-two processes that were both admitted because of one.
+registry refuses no claim because of a remembered incarnation. It asks the process on the connection
+in use: if this process answers, the registry refuses the claim of the other; if it does not answer
+or its connection ends, the registry admits the claim. A corrupted value therefore locks out no
+process. An audit finds two processes that were both admitted because of a corrupted value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ConnectionId: TypeAlias = int
 
 
 class ProcessId(Struct, frozen=True, gc=False):
-    """One run of a process: its incarnation, and the address at which it says it listens."""
+    """One run of a process: its incarnation, and the listening address that it states."""
 
     incarnation: int
     address: str
@@ -45,7 +45,7 @@ class Conflict(Struct, frozen=True, gc=False):
 
 
 class NameClaimed(Struct, frozen=True, gc=False):
-    """A process has claimed a name in its greeting."""
+    """Claim of a process to a name, in its greeting."""
 
     name: NodeId
     connection: ConnectionId
@@ -53,7 +53,7 @@ class NameClaimed(Struct, frozen=True, gc=False):
 
 
 class HolderAnswered(Struct, frozen=True, gc=False):
-    """The process at the end of a connection has answered a ping and said who it is."""
+    """Answer to a ping: the identity of the process at the end of a connection."""
 
     name: NodeId
     connection: ConnectionId
@@ -61,21 +61,21 @@ class HolderAnswered(Struct, frozen=True, gc=False):
 
 
 class PingExpired(Struct, frozen=True, gc=False):
-    """The host has waited long enough for an answer that the first claim has caused."""
+    """End of the host's wait for the answer to a ping that a first claim caused."""
 
     name: NodeId
     claim: ConnectionId
 
 
 class ConnectionEnded(Struct, frozen=True, gc=False):
-    """A connection under a name has ended."""
+    """End of a connection under a name."""
 
     name: NodeId
     connection: ConnectionId
 
 
 class RegistryTick(Struct, frozen=True, gc=False):
-    """Periodic actions: expiry; with all admitted ``connections`` by name an audit, too."""
+    """Periodic expiry; an audit too if ``connections`` has all admitted ones by name."""
 
     connections: Mapping[NodeId, Mapping[ConnectionId, ProcessId]] | None = None
 
@@ -89,28 +89,28 @@ RegistryEvent: TypeAlias = (
 
 
 class PingHolder(Struct, frozen=True, gc=False):
-    """Ask the process at the end of a connection who it is."""
+    """Request to ask the process at the end of a connection for its identity."""
 
     name: NodeId
     connection: ConnectionId
 
 
 class ExpectAnswer(Struct, frozen=True, gc=False):
-    """Report PingExpired after the deadline of the host."""
+    """Request to report PingExpired after the deadline of the host."""
 
     name: NodeId
     claim: ConnectionId
 
 
 class Admit(Struct, frozen=True, gc=False):
-    """The process at the end of a connection has the name."""
+    """Admission of a connection: its process has the name."""
 
     name: NodeId
     connection: ConnectionId
 
 
 class Refuse(Struct, frozen=True, gc=False):
-    """Another process has the name: close a connection, and inform both processes."""
+    """Request to close a connection and inform both processes: another process has the name."""
 
     connection: ConnectionId
     conflict: Conflict
@@ -118,7 +118,7 @@ class Refuse(Struct, frozen=True, gc=False):
 
 
 class Displace(Struct, frozen=True, gc=False):
-    """Close a connection whose process did not answer; another process has its name now."""
+    """Request to close a connection whose process did not answer and has lost its name."""
 
     name: NodeId
     connection: ConnectionId
@@ -134,7 +134,7 @@ _Claim: TypeAlias = tuple[ConnectionId, ProcessId]
 
 
 class _Pending(Struct):
-    """Claims of one name that wait, by connection; the first one caused a ping at a tick."""
+    """Waiting claims of one name, by connection; the first claim caused a ping at a tick."""
 
     first: ConnectionId
     since: int
@@ -166,7 +166,7 @@ class NameRegistry:
         return [conflict for _, (_, conflict) in sorted(self._conflicts.items())]
 
     def _on_claim(self, event: NameClaimed, out: list[RegistryEffect]) -> None:
-        """Admit the first process of a name; before another one, ask the first."""
+        """Admit the first process of a name; ask it before another process is admitted."""
         name, holders = event.name, self._holders.get(event.name)
         pending = self._pending.get(name)
         if not holders or event.process in holders.values():
@@ -183,7 +183,7 @@ class NameRegistry:
             self._refuse(name, (event.connection, event.process), holder, out)
 
     def _on_answer(self, event: HolderAnswered, out: list[RegistryEffect]) -> None:
-        """Decide the claims that wait: the process that answered has the name."""
+        """Decide the waiting claims: the process that answered has the name."""
         name, connection, process = event.name, event.connection, event.process
         holders = self._holders.get(name, {})
         if connection not in holders:
@@ -245,7 +245,7 @@ class NameRegistry:
         connections: Mapping[NodeId, Mapping[ConnectionId, ProcessId]],
         out: list[RegistryEffect],
     ) -> None:
-        """Compare the answers of all connections of a name; a second process is refused.
+        """Compare the answers of all connections of a name; refuse a second process.
 
         The connections are those of the host: two processes that have one name because a variable
         was corrupted are found within two audits

@@ -1,7 +1,7 @@
 """Quotas of names at a supervisor: topics that one name keeps, and subjects it asks about.
 
-A topic is charged to its first member, or to the name that asked for it first. The charges are
-derived again at every tick from the topics themselves, so a wrong one is gone after a tick.
+The supervisor charges a topic to its first member, or to the name that asked for it first. It
+derives the charges from the topics at every tick, so a wrong charge lasts for one tick at most.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 
 from skipring.core.peers import NodeId
 
-TOPICS_MAX: Final = 10_000  # Limit: each costs something at every tick.
-TOPICS_PER_NAME_MAX: Final = 2_500  # Limit: a quarter, so that one name cannot keep out others.
+TOPICS_MAX: Final = 10_000  # Limit: each topic costs time at every tick.
+TOPICS_PER_NAME_MAX: Final = 2_500  # Limit: a quarter, so one name cannot keep others out.
 # Limit: a member asks about its neighbours, 20 in a ring of 1,000.
 SUBJECTS_PER_NAME_MAX: Final = 1_024
 
 
 class Quotas:
-    """What each name uses of one supervisor."""
+    """Topics and subjects of one supervisor that each name uses."""
 
     __slots__ = ("_subjects", "_topics", "_total")
 
@@ -29,7 +29,7 @@ class Quotas:
         self._subjects: Counter[NodeId] = Counter()  # since the last tick
 
     def refuse_topic(self, name: NodeId) -> str | None:
-        """Charge a new topic to a name; or return why it may not have one more."""
+        """Charge a new topic to a name, or return the reason for refusal."""
         if self._topics[name] >= TOPICS_PER_NAME_MAX:
             return (
                 f"{name} has {TOPICS_PER_NAME_MAX} topics at this supervisor, as many as one name "
@@ -42,7 +42,7 @@ class Quotas:
         return None
 
     def refuse_subject(self, name: NodeId) -> str | None:
-        """Charge a request about another node to a name; or return why it is ignored."""
+        """Charge a request about another node to a name; return a reason to ignore it, or None."""
         self._subjects[name] += 1
         if self._subjects[name] <= SUBJECTS_PER_NAME_MAX:
             return None
@@ -52,7 +52,7 @@ class Quotas:
         )
 
     def is_first_excess(self, name: NodeId) -> bool:
-        """Return True for the first request of an interval that is ignored: only it is answered."""
+        """Return True for the first ignored request of an interval: only this one is answered."""
         return self._subjects[name] == SUBJECTS_PER_NAME_MAX + 1
 
     def on_tick(self, owners: Iterable[NodeId]) -> None:

@@ -1,9 +1,9 @@
-"""SequenceId numbers of publications: incarnations of publishers, and the next own number.
+"""Sequence numbers of publications: incarnations of publishers, and the next own number.
 
 A number is ``incarnation << 22 | counter``. A process takes a new incarnation at every start, so a
 process that has lost its disk, was restored from a backup or was cloned never gives one number to
 two publications (decision 46). The numbers of one incarnation are a *sequence*; they only rise.
-Incarnation 0 counts on from the stored numbers, as simulated worlds do.
+Incarnation 0 continues the stored numbers; simulated worlds use it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def incarnation_at(time_us: int, chance: int = (1 << RANDOM_BITS) - 1) -> int:
 
 
 def newest_of(numbers: Iterable[tuple[NodeId, int]]) -> dict[SequenceId, int]:
-    """Return the largest number of each sequence; numbers from 2^62 on count for nothing."""
+    """Return the largest number of each sequence; ignore numbers from 2^62 on."""
     newest: dict[SequenceId, int] = {}
     for publisher, seq in numbers:
         sequence = publisher, seq >> COUNTER_BITS
@@ -54,7 +54,7 @@ class OwnSequence:
         self._is_challenged = True  # stored numbers are to be compared before the first is issued
 
     def see(self, publisher: NodeId, seq: int) -> None:
-        """Note the number of a publication; one of the own name may be another process's."""
+        """Record a publication's number; another process may have issued it under this name."""
         if publisher == self._node and seq > self._issued:
             self._is_challenged = True
 

@@ -43,7 +43,7 @@ def main(
     is_list: bool,
     write: Path | None,
 ) -> None:
-    """Run rows of the fault matrix, all if none is named; exit status 1 if one has failed."""
+    """Run rows of the fault matrix, all if none is named; exit with 1 if a row fails."""
     rows = _chosen((*more, *names), is_short=is_short)
     if is_list:
         for row in rows:

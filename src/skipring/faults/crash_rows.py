@@ -20,7 +20,7 @@ SHORT_PAUSE_TICKS: Final = 5
 
 
 def kill_some(trial: Trial) -> None:
-    """Kill one node and then two, healed in between or not, while all publish."""
+    """Kill one node and then two, with or without healing in between, while all publish."""
     rng = Random(17)
     with trial.ring() as ring:
         for number in range(trial.repeats):
@@ -38,7 +38,7 @@ def kill_some(trial: Trial) -> None:
 
 
 def _await_evicted(ring: FaultRing, *names: str) -> None:
-    """Wait until the ring of the survivors is healthy without these."""
+    """Wait until the ring is healthy without these nodes."""
 
     def is_closed() -> bool:
         return set(ring.diagnosis().silent).isdisjoint(names) and ring.diagnosis().is_healthy
@@ -73,7 +73,7 @@ def kill_and_return(trial: Trial) -> None:
 
 
 def kill_in_backfill(trial: Trial) -> None:
-    """Kill a newcomer while the history is on its way to it."""
+    """Kill a newcomer during its backfill."""
     rng = Random(5)
     for _ in range(trial.repeats):
 

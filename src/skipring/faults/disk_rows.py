@@ -55,7 +55,7 @@ def disk_lost(trial: Trial) -> None:
 
 
 def fsync_error(trial: Trial) -> None:
-    """Let every fsync of a node fail, then take its power: acknowledged is only what is durable."""
+    """Let every fsync of a node fail, then cut its power: acknowledged publications are durable."""
     environment = disk_shim(trial.directory)
     with trial.ring(environment=environment, before=_record_all) as ring:
         for number in range(trial.repeats):
@@ -84,7 +84,7 @@ def _commit_failures(ring: FaultRing, name: str) -> float:
 
 
 def power_loss(trial: Trial) -> None:
-    """Take the power of all machines at once: writes after the last fsync are gone, or in part."""
+    """Cut the power of all machines at once: all or some writes after the last fsync are lost."""
     rng = Random(11)
     environment = disk_shim(trial.directory)
     everyone = (SUPERVISOR, *NAMES)
@@ -104,7 +104,7 @@ def power_loss(trial: Trial) -> None:
 
 @contextmanager
 def small_disk(directory: Path, size_bytes: int) -> Iterator[None]:
-    """Mount a file system of some bytes."""
+    """Mount a small file system."""
     option = f"size={size_bytes}"
     command = ["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(directory)]
     done = subprocess.run(command, capture_output=True, check=False, text=True)  # noqa: S603
@@ -146,7 +146,7 @@ def full_disk(trial: Trial) -> None:
             acknowledged = ring.publish_some(SOME, FULL)
             assert acknowledged < SOME, "acknowledged although the disk was full"
             ring.kill(FULL)
-            if number % 2:  # it cannot write, and may end or wait; it must not lose
+            if number % 2:  # it cannot write, and may end or wait; it must not lose publications
                 ring.fork_again(FULL)
                 with suppress(Exception):
                     ring.until_listening(FULL)

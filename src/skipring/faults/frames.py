@@ -1,4 +1,4 @@
-"""Hostile input: mutated frames, forged senders and bursts, made from the samples."""
+"""Hostile input, made from the samples: mutated frames, forged senders and bursts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from skipring.wire.runtime_messages import Address, WireMessage
 HEAD_BYTES: Final = 5  # of a frame: its length and its kind
 BURST_BYTES: Final = 256 * 1024
 AT_ONCE: Final = 50  # Guess: connections that are open at the same time.
-HURL_S: Final = 60.0  # Guess: a node under attack answers, or hangs up, within.
+HURL_S: Final = 60.0  # Guess: a node under attack answers or closes the connection sooner.
 NOWHERE: Final = "127.0.0.1:9"  # the address of an attacker: no process listens there
-SOURCES: Final = 250  # addresses of loopback to dial from; limits per address do not end a run
+SOURCES: Final = 250  # loopback networks to dial from, so limits per address do not end a run
 
 _FRAMES: Final = [encode(TOPIC, sample) for sample in SAMPLES]
 _BODY_CHANCE: Final = 0.9  # of a mutation that leaves the head of the frame correct
@@ -31,7 +31,7 @@ _BYTES_MIN: Final = 6  # of a frame that can be mutated once more
 
 
 def mutated(rng: Random) -> bytes:
-    """Return a valid frame of which a few bytes, or the length, were changed."""
+    """Return a valid frame with a few changed bytes, or a changed length."""
     made = bytearray(rng.choice(_FRAMES))
     head = HEAD_BYTES if rng.random() < _BODY_CHANCE else 0
     for _ in range(rng.randrange(1, 4)):
@@ -71,13 +71,13 @@ def forged(sender: NodeId) -> list[WireMessage]:
 
 
 def forged_frames(sender: NodeId, count: int) -> bytes:
-    """Return so many frames with forged senders, of all types in turn."""
+    """Return a number of frames with forged senders, of all types in turn."""
     frames = [encode(TOPIC, each) for each in forged(sender)]
     return b"".join(frames[number % len(frames)] for number in range(count))
 
 
 async def hurl(address: Address, data: bytes, source: str = "") -> None:
-    """Connect, send bytes, and read until the other side has closed the connection."""
+    """Connect, send bytes, and read until the peer closes the connection."""
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     with socket.socket() as made, suppress(OSError, TimeoutError):
@@ -109,7 +109,7 @@ async def hurl_all(addresses: list[Address], streams: Iterable[bytes]) -> None:
 
 
 def mutations(rng: Random, count: int, per_connection: int = 1) -> Iterator[bytes]:
-    """Return streams of a greeting and mutated frames, so many frames together."""
+    """Return streams of a greeting and mutated frames, with a total number of frames."""
     for start in range(0, count, per_connection):
         frames = (mutated(rng) for _ in range(min(per_connection, count - start)))
         yield greeting(f"stranger{start % 1000}") + b"".join(frames)

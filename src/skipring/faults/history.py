@@ -1,4 +1,4 @@
-"""A long history, written into the data directory of a node that does not run."""
+"""Long history, written into the data directory of a node that does not run."""
 
 from __future__ import annotations
 

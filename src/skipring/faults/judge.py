@@ -1,8 +1,8 @@
-"""Judge of a run: what was acknowledged, compared with what survivors hold and readers got.
+"""Judge of a run: acknowledged publications compared with those of survivors and readers.
 
-Every publication of a run has its own payload, so payloads are compared. A publication is
+Every publication of a run has its own payload, so the judge compares payloads. A publication is
 
-- lost if it was acknowledged and a survivor does not hold it, or a reader did not get it;
+- lost if it was acknowledged, and a survivor does not hold it or a reader did not get it;
 - duplicated if a survivor holds it, or a reader got it, more than once;
 - invented if a survivor holds it, or a reader got it, and no one published it.
 """
@@ -15,7 +15,7 @@ from typing import Self
 
 from msgspec import Struct
 
-SHOWN_MAX = 3  # of the payloads that a sentence names
+SHOWN_MAX = 3  # payloads that a sentence names
 
 
 class Ledger:
@@ -24,7 +24,7 @@ class Ledger:
     def __init__(self) -> None:
         self.tried: set[bytes] = set()
         self.acknowledged: set[bytes] = set()
-        self.foreign: set[bytes] = set()  # of strangers, who may publish a payload twice
+        self.foreign: set[bytes] = set()  # of strangers, which may publish a payload twice
 
     def attempt(self, payload: bytes) -> None:
         """Record an attempt, before the request is sent."""
@@ -47,7 +47,7 @@ class Ledger:
 
 
 class Judgement(Struct, frozen=True):
-    """Numbers of payloads, and what is wrong in words."""
+    """Numbers of payloads, and the findings in words."""
 
     lost: int = 0
     duplicated: int = 0
@@ -66,7 +66,7 @@ class Judgement(Struct, frozen=True):
 def judge(ledger: Ledger, holders: Mapping[str, Sequence[bytes]]) -> Judgement:
     """Compare the ledger with the payloads of each survivor and reader.
 
-    A payload that several of them lack, hold twice or made up counts once.
+    A payload that several of them lack, hold twice or invent counts once.
     """
     lost: set[bytes] = set()
     duplicated: set[bytes] = set()

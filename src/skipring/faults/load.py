@@ -1,4 +1,4 @@
-"""Publishers beside a fault: they try every member, and record what was acknowledged."""
+"""Publishers during a fault; they try every member, and record acknowledgements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANSWER_S: Final = 5.0  # Guess: then the same publication is sent to the next me
 
 
 class Load:
-    """Publishes through the members in turn, in a thread, inside its block."""
+    """Publishers through the members in turn, in a thread, inside a ``with`` block."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Load:
 async def publish_tolerantly(
     outsider: Outsider, places: list[Place], payload: bytes, ledger: Ledger, first: int = 0
 ) -> bool:
-    """Publish through one member, else through the next; return True if one acknowledged it."""
+    """Publish through one member, else through the next; return True if one acknowledges."""
     made = publication(payload)
     ledger.attempt(payload)
     for step in range(len(places)):

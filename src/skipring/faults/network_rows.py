@@ -1,4 +1,4 @@
-"""Rows of networks that are cut, and of memory that is arbitrary."""
+"""Rows of cut networks and of arbitrary memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADVERSARIES: Final = ("A15", "A60", "A61", "A62", "A63", "A64", "A65", "A66")
 
 
 def _behind_proxies(network: ProxiedNetwork, ring: FaultRing, *names: NodeId) -> None:
-    """Start nodes that are reached over proxies only, and reach the supervisor over one."""
+    """Start nodes that are reachable through proxies only, as is their supervisor."""
     supervisor = network.listen(SUPERVISOR)
     network.lead(SUPERVISOR, ring.running[SUPERVISOR].address)
     for name in names:
@@ -29,7 +29,7 @@ def _behind_proxies(network: ProxiedNetwork, ring: FaultRing, *names: NodeId) ->
 
 
 def asymmetric_cut(trial: Trial) -> None:
-    """Let nothing pass to a node, or nothing from it, while it and all others publish."""
+    """Hold all bytes to a node, or all from it, while all nodes publish."""
     with ProxiedNetwork() as network, trial.ring("first") as ring:
         _behind_proxies(network, ring, *NAMES)
         ring.heal()
@@ -43,7 +43,7 @@ def asymmetric_cut(trial: Trial) -> None:
 
 
 def _one_way(victim: NodeId, *, is_deaf: bool) -> IsCut:
-    """Return which senders no receiver gets anything from."""
+    """Return the senders from which no receiver gets anything."""
     known = {SUPERVISOR, *NAMES}
 
     def is_cut(sender: NodeId, receiver: NodeId) -> bool:
@@ -54,7 +54,7 @@ def _one_way(victim: NodeId, *, is_deaf: bool) -> IsCut:
 
 
 def partition(trial: Trial) -> None:
-    """Part the members into two groups: the doctor reports it, and both sides end with all."""
+    """Partition the members: the doctor reports it, and all members end with everything."""
     sides = set(NAMES[:2]), set(NAMES[2:])
 
     def is_cut(sender: NodeId, receiver: NodeId) -> bool:
@@ -76,7 +76,7 @@ def partition(trial: Trial) -> None:
 
 
 def arbitrary_state(trial: Trial) -> None:
-    """Overwrite the variables of all members and of the supervisor; take publications away."""
+    """Overwrite the variables of all members and of the supervisor; remove publications."""
     with trial.ring(options=("--chaos",)) as ring:
         for number in range(trial.repeats):
             ring.publish_some(100)

@@ -107,7 +107,7 @@ def mutated_frames(trial: Trial) -> None:
 
 
 def _tolerate_mutations(ring: FaultRing) -> None:
-    """Record mutations of publications: a stranger has published them."""
+    """Record mutated publications as publications of a stranger."""
     ring.heal()
     for payload in ring.payloads(OTHERS[0]):
         if payload not in ring.ledger.tried:
@@ -116,7 +116,7 @@ def _tolerate_mutations(ring: FaultRing) -> None:
 
 
 def forged_senders(trial: Trial) -> None:
-    """Send every message with a sender that is not the peer; it is dropped and counted."""
+    """Send every message with a forged sender; the receiver drops and counts it."""
     with trial.ring() as ring:  # the samples name a and b, which are members here
         names = ("c", SUPERVISOR)
         stream = greeting(STRANGER) + forged_frames(STRANGER, trial.repeats)
@@ -146,7 +146,7 @@ def wide_record(trial: Trial) -> None:
 
 
 def forged_number(trial: Trial) -> None:
-    """Publish under the name of another with a number near the end of all numbers."""
+    """Publish under another publisher's name with a number near the largest number."""
     with trial.ring(*NAMES[:3]) as ring:
         place = str(ring.data("writer"))
         for number in range(trial.repeats):
@@ -193,7 +193,7 @@ def expensive_requests(trial: Trial) -> None:
 
 @contextmanager
 def _open_connections(address: Address, streams: Iterator[bytes]) -> Iterator[list[socket.socket]]:
-    """Open connections, say something on each, and keep them open."""
+    """Open connections, send bytes on each, and keep them open."""
     allow_files(IDLE + 2048)
     host, _, port = address.rpartition(":")
     with ExitStack() as stack:
@@ -206,7 +206,7 @@ def _open_connections(address: Address, streams: Iterator[bytes]) -> Iterator[li
                 made.setblocking(False)
                 made.send(stream)
             except OSError:
-                continue  # refused: that is the point
+                continue  # refused, as expected
             opened.append(made)
         yield opened
 
@@ -259,7 +259,7 @@ def half_requests(trial: Trial) -> None:
 
 
 def _is_hung_up(made: socket.socket) -> bool:
-    """Return True once the other side has closed the connection."""
+    """Return True once the peer has closed the connection."""
     made.settimeout(HUNG_UP_S)
     try:
         while made.recv(4096):
@@ -345,7 +345,7 @@ def many_topics(trial: Trial) -> None:
 
 
 def _ready_text(ring: FaultRing, name: str) -> str:
-    """Return why a process is not ready; nothing if it is."""
+    """Return why a process is not ready; an empty text if it is."""
     address = ring.events(name, "metrics")[-1]["address"]
     try:
         with urllib.request.urlopen(f"http://{address}/readyz"):
@@ -355,7 +355,7 @@ def _ready_text(ring: FaultRing, name: str) -> str:
 
 
 def unproven_addresses(trial: Trial) -> None:
-    """Introduce invented nodes at the address of a process that is no part of the system."""
+    """Introduce invented nodes at the address of a process outside the system."""
     with trial.ring() as ring, _counting_listener() as (address, dials):
         for number in range(trial.repeats):
             stream = greeting(f"liar{number}")

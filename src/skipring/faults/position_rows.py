@@ -1,4 +1,4 @@
-"""Rows of positions: a data directory is restored, and a reader continues where it was."""
+"""Rows of positions: a reader continues after a data directory was restored."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SPARK: Final = Need(
 
 
 class JoinedReader:
-    """A program that reads as a member, and the cursor that it stores elsewhere."""
+    """Program that reads as a member, and the cursor that it stores elsewhere."""
 
     def __init__(self, ring: FaultRing, name: str) -> None:
         self._ring = ring
@@ -55,14 +55,14 @@ class JoinedReader:
         return process
 
     def read(self, count: int) -> None:
-        """Read so many publications, store the cursor behind the last, and stop."""
+        """Read ``count`` publications, store the cursor after the last, and stop."""
         process = self.start()
         self._ring.until_printed(process, count)
         self._ring.stop(process)
         self.collect(process)
 
     def collect(self, process: str) -> None:
-        """Take what the program has printed."""
+        """Collect the lines that the program has printed."""
         *payloads, last = self._ring.lines(process)
         self.got += map(bytes.fromhex, payloads)
         self.cursor = last.removeprefix(CURSOR)
@@ -87,7 +87,7 @@ def restored_cursor(trial: Trial) -> None:
             is_refused = said.startswith(REFUSED)
             if is_refused:
                 assert ring.exit_status(process) == REFUSED_STATUS
-                reader.cursor = "all"  # the remedy: read all, skip what was read
+                reader.cursor = "all"  # the remedy: read all, skip known ids
                 known, reader.got = set(reader.got), []
                 reader.read(2 * HALF + LOCAL)
                 reader.got = [*known, *(each for each in reader.got if each not in known)]

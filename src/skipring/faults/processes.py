@@ -1,4 +1,4 @@
-"""A live ring of real processes: started, watched, killed, paused and always ended."""
+"""Live ring of real processes: started, watched, killed, paused and always ended."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from skipring.world.snapshot import Snapshot
 __all__ = ["SUPERVISOR", "LiveProcesses", "faults", "numbered"]
 
 SOURCES: Final = Path(__file__).resolve().parents[2]
-DEADLINE_S: Final = 120.0  # for what takes seconds: others use the machine too
+DEADLINE_S: Final = 120.0  # for actions of some seconds, on a machine that others use too
 POLL_S: Final = 0.05
 TAIL_LINES: Final = 12
 
 
 def program_path(package: ModuleType, name: str) -> str:
-    """Return the file of a program, which is run with ``LiveProcesses.run``."""
+    """Return the file of a program for ``LiveProcesses.run``."""
     return str(Path(str(package.__file__)).with_name(f"{name}.py"))
 
 
 class LiveProcesses(Processes):
-    """A supervisor and nodes as processes of the command line, inside its block."""
+    """Supervisor and nodes as processes of the command line, inside a ``with`` block."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class LiveProcesses(Processes):
     def start(
         self, *names: str, supervisor: str | None = None, options: Sequence[str] = ()
     ) -> None:
-        """Start nodes that become members of the topic; returns once all listen."""
+        """Start nodes that become members of the topic; return once all listen."""
         for name in names:
             self.fork_node(name, TOPIC, supervisor, options)
         self.until_listening(*names)
@@ -85,44 +85,44 @@ class LiveProcesses(Processes):
         self.fork(name, words)
 
     def kill(self, *names: str) -> None:
-        """Kill processes, all at once, as kill -9 does; returns once they are dead."""
+        """Kill processes, all at once, as kill -9 does; return once they have ended."""
         for name in names:
             self.send_signal(name, signal.SIGKILL)
         for name in names:
             assert self.exit_status(name) == -signal.SIGKILL
 
     def stop(self, *names: str) -> None:
-        """Ask processes to stop (SIGTERM); returns once they have ended."""
+        """Ask processes to stop (SIGTERM); return once they have ended."""
         for name in names:
             self.send_signal(name, signal.SIGTERM)
         for name in names:
             self.exit_status(name)
 
     def restart(self, *names: str) -> None:
-        """Start processes that were killed as they were, with their data, under their names."""
+        """Start killed processes again, with the same command, data and names."""
         for name in names:
             self.fork_again(name)
         self.until_listening(*names)
 
     def delete_data(self, name: str) -> None:
-        """Lose the disk of a process that was killed."""
+        """Delete the data directory of a killed process."""
         assert name in self.ended
         rmtree(self.data(name))
 
     def pause(self, *names: str) -> None:
-        """Stop processes (SIGSTOP): they look dead, and are not."""
+        """Pause processes (SIGSTOP): they appear to have crashed."""
         for name in names:
             self.send_signal(name, signal.SIGSTOP)
             self.running[name].is_paused = True
 
     def resume(self, *names: str) -> None:
-        """Let paused processes go on (SIGCONT)."""
+        """Let paused processes continue (SIGCONT)."""
         for name in names:
             self.send_signal(name, signal.SIGCONT)
             self.running[name].is_paused = False
 
     def exit_status(self, name: str) -> int:
-        """Wait for a process to end; its exit status, negative for a signal."""
+        """Wait for a process to end; return its exit status, negative for a signal."""
         status: int | None = None
 
         def has_ended() -> bool:
@@ -142,29 +142,29 @@ class LiveProcesses(Processes):
 
         self.until(lambda: not silent(), lambda: f"silent: {silent()}")
 
-    # -- what can be seen ----------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------
 
     def place(self, name: str) -> Place:
-        """A node and where it listens."""
+        """Return the name of a node and its address."""
         return name, self.running[name].address
 
     def events(self, name: str, event: str) -> list[dict[str, Any]]:
-        """What a process has logged under this name, since it was first started."""
+        """Return the log entries of a process with this event, since its first start."""
         lines = self.log(name).read_text(encoding="utf-8").split("\n")[:-1]
         logged = [json.loads(line) for line in lines if line.startswith("{")]
         return [line for line in logged if line["event"] == event]
 
     def evicted(self) -> list[str]:
-        """Whom the supervisor has held for dead, in order."""
+        """Return the nodes that the supervisor has evicted, in order."""
         return [str(line["node"]) for line in self.events(SUPERVISOR, "evicted")]
 
     def ticks(self, name: str) -> int:
-        """How many ticks a process has had."""
+        """Return the number of ticks of a process."""
         address = self.events(name, "metrics")[-1]["address"]
         return int(requests.metric(address, "skipring_ticks_total"))
 
     def _tails(self) -> str:
-        """The last lines that each process has logged."""
+        """Return the last log lines of each process."""
         tails = []
         for path in sorted(self._directory.glob("*.err")):
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -174,11 +174,11 @@ class LiveProcesses(Processes):
     # -- the ring ------------------------------------------------------------------------------
 
     def world(self) -> Snapshot:
-        """The state of the topic, asked for as ``skipring ring --json`` does."""
+        """Return the state of the topic, as ``skipring ring --json`` requests it."""
         return requests.look(self.running[SUPERVISOR].address)
 
     def world_by_command(self) -> Snapshot:
-        """The state of the topic, from ``skipring ring --json`` itself."""
+        """Return the state of the topic, from ``skipring ring --json`` itself."""
         whom = ["--supervisor", self.running[SUPERVISOR].address]
         command = [sys.executable, "-m", "skipring", "ring", TOPIC, "--json", *whom]
         done = subprocess.run(  # noqa: S603  (our own command)
@@ -188,17 +188,17 @@ class LiveProcesses(Processes):
         return parse_world(done.stdout)
 
     def publish(self, name: str, *payloads: bytes) -> list[bytes]:
-        """Publish through a node; the ids, once it has acknowledged them."""
+        """Publish through a node; return the ids once it has acknowledged them."""
         return requests.publish_through(self.place(name), payloads)
 
     def stored(self, name: str) -> set[bytes]:
-        """The ids of all that a node has."""
+        """Return the ids of all publications that a node holds."""
         return requests.stored_at(self.place(name))
 
     def until_legitimate(
         self, look: Callable[[], Snapshot] | None = None, *, with_publications: bool = True
     ) -> Snapshot:
-        """Wait until all running nodes are members of a legitimate ring, and all have all."""
+        """Wait until all running nodes are members of a legitimate ring and in sync."""
         seen: Snapshot | None = None
         wrong: list[str] = []
 
@@ -217,7 +217,7 @@ class LiveProcesses(Processes):
         return seen
 
     def until_printed(self, name: str, count: int) -> None:
-        """Wait until a process has printed so many lines; it must not end before."""
+        """Wait until a process has printed ``count`` lines; it must not end before."""
         self.until(lambda: self.has_printed(name, count), lambda: f"{name} is silent")
 
     def until(
@@ -233,12 +233,12 @@ class LiveProcesses(Processes):
             self.pass_time()
 
     def pass_time(self) -> None:
-        """Wait a moment between two looks."""
+        """Wait between two checks of a condition."""
         time.sleep(POLL_S)
 
 
 def faults(seen: Snapshot, nodes: list[str], *, with_publications: bool = True) -> list[str]:
-    """What is wrong with a ring in which these nodes should be, in words."""
+    """Return sentences about the faults of a ring that should contain these nodes."""
     members = {name for name, state in seen.subscribers.items() if state.member}
     missing = [f"{name} is not in the ring" for name in nodes if name not in members]
     judges = (violations, publication_violations) if with_publications else (violations,)

@@ -1,4 +1,4 @@
-"""A network that can be cut, in one direction or both: a proxy stands before each process."""
+"""Network that can be cut in one direction or both, with a proxy before each process."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Cut(Enum):
 
 
 class Network:
-    """Senders and receivers between which nothing passes, and the open connections."""
+    """Pairs of sender and receiver that are cut, and the open connections."""
 
     def __init__(self) -> None:
         self._is_cut: IsCut = lambda _, __: False
         self._kind = Cut.RESET
         self._lines: set[_Line] = set()
-        self.refused = 0  # connections that were cut, or opened while they were
+        self.refused = 0  # connections that were cut, or opened during a cut
 
     def cut(self, is_cut: IsCut, kind: Cut) -> None:
         """Let nothing pass from some senders to some receivers."""
@@ -75,7 +75,7 @@ class Network:
 
 
 class _Line:
-    """One connection through a proxy."""
+    """Connection through a proxy."""
 
     def __init__(self, caller: NodeId, called: NodeId, *ends: asyncio.StreamWriter) -> None:
         self.caller = caller
@@ -88,7 +88,7 @@ class _Line:
 
     def abort(self) -> None:
         """Reset both ends."""
-        self.forth.set()  # pumps that wait here see it
+        self.forth.set()  # waiting pumps see it
         self.back.set()
         for end in self._ends:
             end.transport.abort()
@@ -164,7 +164,7 @@ class Proxy:
 
 
 async def _first_words(reader: asyncio.StreamReader) -> tuple[NodeId, bytes]:
-    """Return the caller that a greeting names, and all bytes that were read."""
+    """Return the caller that a greeting names, and all bytes read so far."""
     frames, said = FrameReader(), b""
     while chunk := await reader.read(CHUNK_BYTES):
         said += chunk
@@ -174,7 +174,7 @@ async def _first_words(reader: asyncio.StreamReader) -> tuple[NodeId, bytes]:
 
 
 class ProxiedNetwork:
-    """Proxies of several processes, in a thread of their own, inside its block."""
+    """Proxies of several processes, in a thread of their own, inside a ``with`` block."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Asking live processes from outside, as ``skipring ring`` and ``skipring pub`` do."""
+"""Requests to live processes, as ``skipring ring`` and ``skipring pub`` send them."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from skipring.world.snapshot import Snapshot
 
 TOPIC: Final = "news"
 PATIENCE_S: Final = (
-    0.4  # the dead do not answer; one that is only slow is asked again at the next look
+    0.4  # a dead process does not answer; a slow one is asked again by the next request
 )
-ANSWER_S: Final = 30.0  # for what must be answered, on a machine that does other things too
-NOBODY: Final = "127.0.0.1:1"  # nobody listens there
+ANSWER_S: Final = 30.0  # for requests that need an answer, on a machine that others use too
+NOBODY: Final = "127.0.0.1:1"  # no process listens there
 END: Final = (1 << 40) - 1  # above every offset
 
-Place = tuple[str, str]  # a node and where it listens
+Place = tuple[str, str]  # a node and its address
 _seqs = count()
 
 
 def look(supervisor: str) -> Snapshot:
-    """The state of the topic; UnreachableError without a supervisor."""
+    """Return the state of the topic; raise UnreachableError without a supervisor."""
 
     async def scene() -> Snapshot:
         async with inspector_of([supervisor], TOPIC) as inspector:
@@ -53,7 +53,7 @@ def look(supervisor: str) -> Snapshot:
 
 
 def publish_through(place: Place, payloads: Iterable[bytes]) -> list[bytes]:
-    """Publish through one member, all at once; the ids, once it has acknowledged them all."""
+    """Publish through one member, all at once; return the ids once it has acknowledged all."""
 
     async def scene() -> list[bytes]:
         async with stranger() as outsider:
@@ -64,7 +64,7 @@ def publish_through(place: Place, payloads: Iterable[bytes]) -> list[bytes]:
 
 
 def stored_at(place: Place) -> set[bytes]:
-    """The ids of all that a member has."""
+    """Return the ids of all publications that a member holds."""
 
     async def scene() -> set[bytes]:
         async with stranger() as outsider:
@@ -74,7 +74,7 @@ def stored_at(place: Place) -> set[bytes]:
 
 
 def payloads_at(place: Place) -> list[bytes]:
-    """The payloads of all that a member has, in its order; each is what its id stands for."""
+    """Return the payloads that a member holds, in its order; verify each against its id."""
 
     async def scene() -> list[bytes]:
         async with stranger() as outsider:
@@ -88,7 +88,7 @@ def payloads_at(place: Place) -> list[bytes]:
 
 
 def surveyed(place: Place) -> Surveyed:
-    """Return the store of a member and how much is in it."""
+    """Return the store of a member and its size."""
     name, address = place
 
     async def scene() -> Surveyed:
@@ -96,14 +96,14 @@ def surveyed(place: Place) -> Surveyed:
             outsider.book.hear({name: address})
             question = partial(Survey, bits=None, offset=None)
             answer = await outsider.ask(TOPIC, name, question, Surveyed, ANSWER_S)
-        assert isinstance(answer, Surveyed), f"{name} says {answer}"
+        assert isinstance(answer, Surveyed), f"{name} answered {answer}"
         return answer
 
     return asyncio.run(scene())
 
 
 def numbers_at(place: Place, publisher: str) -> list[int]:
-    """Return the sequence numbers of all publications of a publisher that a member has."""
+    """Return the sequence numbers of all publications of a publisher that a member holds."""
 
     async def scene() -> list[int]:
         async with stranger() as outsider:
@@ -122,37 +122,37 @@ async def _listed(
     while start is not None:
         question = partial(ListPublications, start=start, end=END, payloads=payloads)
         page = await outsider.ask(TOPIC, name, question, PublicationPage, ANSWER_S)
-        assert isinstance(page, PublicationPage), f"{name} says {page}"
+        assert isinstance(page, PublicationPage), f"{name} answered {page}"
         for each in page.publications:
             yield each
         start = page.next
 
 
 def stranger() -> Outsider:
-    """One who knows no supervisor, only the members it is told of."""
+    """Return a client without a supervisor; the caller gives it addresses of members."""
     return Outsider([NOBODY], rng=Random())
 
 
 def publication(payload: bytes) -> Publication:
-    """A publication of a client, under its id."""
+    """Return a publication of a client, with its id."""
     made = Publication(publisher="client", seq=next(_seqs), payload=payload, time=time_ns() // 1000)
     return made.settled(TOPIC)
 
 
 async def publish_one(outsider: Outsider, place: Place, given: Publication) -> bytes:
-    """Publish through a member; the id, once it is acknowledged."""
+    """Publish through a member; return the id once it is acknowledged."""
     name, address = place
     outsider.book.hear({name: address})
     answer = await outsider.ask(
         TOPIC, name, partial(Publish, publication=given), Published, ANSWER_S
     )
-    assert isinstance(answer, Published), f"{name} says {answer}"
+    assert isinstance(answer, Published), f"{name} answered {answer}"
     assert answer.id == given.id
     return answer.id
 
 
 def metric(address: str, name: str) -> float:
-    """The value of a metric without labels."""
+    """Return the value of a metric without labels."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=ANSWER_S) as page:
         text = page.read().decode()
     found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
@@ -161,9 +161,9 @@ def metric(address: str, name: str) -> float:
 
 
 class Publishing:
-    """Publishes through some members in turn, in a thread, inside its block."""
+    """Publisher through some members in turn, in a thread, inside a ``with`` block."""
 
-    PAUSE_S = 0.02  # between two publications: how busy the topic is
+    PAUSE_S = 0.02  # between two publications
 
     def __init__(self, places: list[Place]) -> None:
         self.acknowledged: list[bytes] = []
@@ -190,7 +190,7 @@ class Publishing:
     def _run(self) -> None:
         try:
             asyncio.run(self._publish())
-        except BaseException as error:  # noqa: BLE001  (told at the end of the block)
+        except BaseException as error:  # noqa: BLE001  (raised at the end of the block)
             self._error = error
 
     async def _publish(self) -> None:

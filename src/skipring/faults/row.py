@@ -1,4 +1,4 @@
-"""Rows of the fault matrix: one fault each, how it is caused, and what came of it."""
+"""Rows of the fault matrix: one fault each, its cause and its outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REASON_CHARACTERS_MAX: Final = 300
 
 
 class Need(Struct, frozen=True):
-    """A tool that a row uses."""
+    """Tool that a row uses."""
 
     name: str
     is_met: Callable[[], bool]
@@ -33,19 +33,19 @@ def program(name: str, *others: str) -> Need:
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One row: the fault, the method, and the function that causes it."""
+    """Row of the matrix: the fault, the method, and the function that causes the fault."""
 
     name: str
     fault: str
     method: str
     run: Callable[[Trial], None]
     repeats: int = 1
-    short: int = 0  # repetitions of the short form; 0: it is not part of it
+    short: int = 0  # repetitions of the short form; 0: not part of it
     needs: tuple[Need, ...] = ()
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What a run of a row has shown."""
+    """Result of a run of a row."""
 
     row: Row
     repeats: int
@@ -53,7 +53,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     healing_s: float = 0.0
     pause_s: float = 0.0
     seconds: float = 0.0
-    missing: str = ""  # the tool without which the row was not run
+    missing: str = ""  # the missing tool; the row was not run
     failure: str = ""
 
     @property
@@ -67,7 +67,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 def run_row(row: Row, *, is_short: bool = False) -> Outcome:
     """Run a row, unless a tool is missing; a failure of any kind becomes its verdict.
 
-    The short form, which tests run beside other tests, reports pauses and judges none.
+    The short form runs beside other tests; it reports pauses and does not judge them.
     """
     repeats = row.short if is_short else row.repeats
     missing = [need.name for need in row.needs if not need.is_met()]
@@ -79,7 +79,7 @@ def run_row(row: Row, *, is_short: bool = False) -> Outcome:
         failure = ""
         try:
             row.run(trial)
-        except Exception as error:  # noqa: BLE001  (whatever it is, the other rows are run)
+        except Exception as error:  # noqa: BLE001  (the other rows run after any failure)
             failure = _sentence(error)
     return Outcome(
         row=row,
@@ -93,7 +93,7 @@ def run_row(row: Row, *, is_short: bool = False) -> Outcome:
 
 
 def _wrong(trial: Trial, pause_s_max: float) -> str:
-    """Return why a run that ended has failed all the same."""
+    """Return why a run that ended without an exception has failed."""
     reasons = list(trial.judgement.reasons)
     if trial.pause_s > pause_s_max:
         reasons.append(f"an event loop paused for {trial.pause_s:.2f} s")

@@ -1,4 +1,4 @@
-"""One valid message of every type that travels; input of attacks and of tests."""
+"""Samples: one valid message of every wire type, as input of attacks and tests."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ ADDRESS: Final = "127.0.0.1:7400"
 
 
 def _label(text: str) -> Label:
-    """Return the label of a text of bits."""
+    """Return the label with these bits."""
     return Label.parse(text)
 
 
 def _peer(text: str, node: NodeId) -> Peer:
-    """Return a node under the label of a text of bits."""
+    """Return a node with the label of these bits."""
     return Peer(Label.parse(text), node)
 
 

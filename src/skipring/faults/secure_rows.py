@@ -34,7 +34,7 @@ RELOADED_S: Final = 30.0  # Guess: some seconds after a file has changed.
 
 
 class SecureRing(FaultRing):
-    """A ring with certificates; commands of an operator publish and look."""
+    """Ring with certificates; commands of an operator publish and inspect."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -52,11 +52,11 @@ class SecureRing(FaultRing):
         self._certs("deny", str(certificate), "--dir", str(self.authority))
 
     def certificate(self, name: str) -> Path:
-        """Return the certificate of a process; its key lies beside it."""
+        """Return the certificate file of a process; its key is beside it."""
         return self._directory / "issued" / f"{name}.pem"
 
     def identity(self, name: str) -> tuple[str, ...]:
-        """Return the options with which a process shows its certificate."""
+        """Return the options that give a process its certificate."""
         own = self.certificate(name)
         files = {"ca": self.authority / "ca.pem", "cert": own, "key": own.with_suffix(".key")}
         return tuple(word for each in files for word in (f"--tls-{each}", str(files[each])))
@@ -173,7 +173,7 @@ def _flood(address: Address) -> Iterator[None]:
                     kept.popleft().close()
                 kept.append(stack.enter_context(socket.socket()))
                 kept[-1].settimeout(1.0)
-                with suppress(OSError):  # refused: that is the point
+                with suppress(OSError):  # refused, as expected
                     kept[-1].bind(("127.0.9.9", 0))
                     kept[-1].connect((host, int(port)))
                     kept[-1].send(hello)
@@ -201,7 +201,7 @@ def _client_hello() -> bytes:
 
 
 def certificates(trial: Trial) -> None:
-    """Replace the certificate of a node, then deny that of another one."""
+    """Replace the certificate of a node, then deny that of another node."""
     for _ in range(trial.repeats):
         with _ring(trial, *NAMES) as ring:
             ring.publish_by_command(3)

@@ -1,4 +1,4 @@
-"""Shims in processes: a disk that fails, a clock that jumps; and power loss by what is left."""
+"""Shims in processes: a disk that fails, a clock that jumps, and power loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HERE: Final = Path(__file__).with_name("shim")
 
 
 def disk_shim(directory: Path) -> dict[str, str]:
-    """Compile the disk that fails; return the environment of processes that use it."""
+    """Compile the disk shim; return the environment of processes that use it."""
     library = directory / "disk.so"
     command = ["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(_HERE / "disk.c"), "-ldl"]
     done = subprocess.run(command, capture_output=True, check=False, text=True)  # noqa: S603
@@ -27,14 +27,14 @@ def clock_shim() -> dict[str, str]:
 
 
 def set_clock(data: Path, offset_s: float) -> None:
-    """Let the clock of the process with this data directory differ by so many seconds."""
+    """Move the clock of the process with this data directory by some seconds."""
     fresh = beside(data, ".clock.new")
     fresh.write_text(f"{offset_s:.0f}", encoding="ascii")
     fresh.replace(beside(data, ".clock"))
 
 
 def fail_syncs(data: Path, *, is_failing: bool) -> None:
-    """Let fsync fail in a data directory, or work again."""
+    """Let fsync fail in a data directory, or let it work again."""
     if is_failing:
         beside(data, ".eio").mkdir()
     else:
@@ -42,7 +42,7 @@ def fail_syncs(data: Path, *, is_failing: bool) -> None:
 
 
 def record_syncs(data: Path) -> None:
-    """Keep what becomes durable in a data directory beside it, from now on."""
+    """Copy each durable state of a data directory beside it, from now on."""
     synced = beside(data, ".synced")
     shutil.rmtree(synced, ignore_errors=True)
     synced.mkdir()
@@ -56,7 +56,7 @@ def record_syncs(data: Path) -> None:
 
 
 def lose_power(data: Path, rng: Random | None = None) -> None:
-    """Put back what was durable in the directory of a process that was killed.
+    """Restore the durable state of the directory of a killed process.
 
     With ``rng``, any pages that were written after the last fsync may have reached the disk, too.
     """

@@ -1,4 +1,4 @@
-"""``python -m skipring.faults.soak``: growth of processes that live on while others come and go."""
+"""``python -m skipring.faults.soak``: growth of processes under churn of others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from skipring.bench.memory import MIB, resident_bytes_of
 from skipring.core.peers import SUPERVISOR
 from skipring.faults.trial import FaultRing, Trial
 
-LASTING: Final = ("a", "b", "c")  # they and the supervisor are measured
+LASTING: Final = ("a", "b", "c")  # these and the supervisor are measured
 CHURNING: Final = ("x", "y", "z")
 SAMPLE_S: Final = 5.0
 CHURN_S: Final = 10.0  # between two deaths
 PAUSE_S: Final = 0.4  # of each of four writers: 10 publications a second
-WARM_SHARE: Final = 0.25  # of the run: caches fill, and are not measured
+WARM_SHARE: Final = 0.25  # of the run: not measured, because caches fill
 HOUR_S: Final = 3600.0
 # Guesses: growth within a run, along the fitted slope. The index of 36,000 publications, as many
 # as an hour has, takes about 4 MiB.
@@ -50,7 +50,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 class Soak:
-    """A ring under churn, and the samples of the processes that last."""
+    """Ring under churn, and the samples of the processes that keep running."""
 
     def __init__(self, ring: FaultRing, seed: int) -> None:
         self._ring = ring
@@ -62,7 +62,7 @@ class Soak:
     def run(self, seconds: float) -> None:
         """Publish, sample and churn for some seconds."""
         next_sample = next_churn = 0.0
-        # Not through those whose disks are deleted: an acknowledgement is of one disk.
+        # Not through nodes whose disks are deleted: an acknowledgement covers one disk.
         with self._ring.load(*LASTING, pause_s=PAUSE_S):
             while (now := monotonic() - self._begun) < seconds:
                 if now >= next_sample:
@@ -87,7 +87,7 @@ class Soak:
             )
 
     def _churn(self) -> None:
-        """End a process in one of several ways, and start it again."""
+        """End a process in one of several ways, then start it again."""
         name = self._rng.choice(CHURNING)
         match self._rng.randrange(3):
             case 0:
@@ -101,7 +101,7 @@ class Soak:
         self.deaths += 1
 
     def growth(self) -> Iterator[tuple[str, str, float, float]]:
-        """Return process, figure, slope per hour and growth along it, after the warm-up."""
+        """Return process, figure, slope per hour and growth along the slope, after the warm-up."""
         for name, samples in self.samples.items():
             late = samples[int(len(samples) * WARM_SHARE) :]
             span_s = late[-1].at_s - late[0].at_s if late else 0.0
@@ -114,7 +114,7 @@ class Soak:
 @click.option("--minutes", type=click.FloatRange(0.1, 1440), default=60.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 def main(minutes: float, seed: int) -> None:
-    """Measure growth under churn; exit status 1 if a figure grows beyond its limit."""
+    """Measure growth under churn; exit with 1 if a figure grows beyond its limit."""
     with TemporaryDirectory(prefix="skipring-soak-") as directory:
         trial = Trial(Path(directory), 1)
         with trial.ring(*LASTING, *CHURNING) as ring:

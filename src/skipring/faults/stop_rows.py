@@ -1,4 +1,4 @@
-"""Rows of processes that end by themselves: stopping, replacement, publishing and exit."""
+"""Rows of processes that end: stop, replacement, and exit after publishing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from skipring.faults.row import Row
 from skipring.faults.trial import NAMES, FaultRing, Trial
 
 END_S_MAX: Final = 3.0  # as tests/live/test_stopping.py
-DRAINED_S_MAX: Final = 40.0  # the default drain of 30 s, and some seconds
+DRAINED_S_MAX: Final = 40.0  # the default drain of 30 s and a margin
 READY_S: Final = 60.0
 PUBLISHER: Final = program_path(programs, "publisher")
 SLOW_SOURCE: Final = program_path(programs, "slow_source")
 SLOW: Final = "slow"
 SLOW_HISTORY: Final = 8_000
-SLOW_S_MAX: Final = 60.0  # 240 ticks; at the pace of the slow one it takes 4,000 s
+SLOW_S_MAX: Final = 60.0  # 240 ticks; the slow source alone takes 4,000 s
 ROLLED: Final = 20_000
 ROLLED_BYTES: Final = 1024
 EXITS: Final = 12
@@ -42,7 +42,7 @@ def stop_together(trial: Trial) -> None:
 
 
 def stop_last(trial: Trial) -> None:
-    """Kill the supervisor and all nodes but one, and stop that one."""
+    """Kill the supervisor and all nodes but one, and stop the last node."""
     with trial.ring() as ring:
         last, *others = NAMES
         for _ in range(trial.repeats):
@@ -55,7 +55,7 @@ def stop_last(trial: Trial) -> None:
 
 
 def _end(ring: FaultRing, *names: str, limit_s: float = END_S_MAX) -> None:
-    """Send SIGTERM; fail if a process runs for longer."""
+    """Send SIGTERM; fail if a process runs for longer than ``limit_s``."""
     for name in names:
         ring.read_pause(name)
     begun = monotonic()
@@ -96,7 +96,7 @@ def _is_ready(ring: FaultRing, name: str) -> bool:
 
 
 def slow_source(trial: Trial) -> None:
-    """Let one of two neighbours hand over a publication every two ticks; a newcomer gets all."""
+    """Let one of two neighbours send a publication every two ticks; a newcomer gets all."""
     for _ in range(trial.repeats):
         payloads: list[bytes] = []
 
@@ -152,7 +152,7 @@ def kill_publisher(trial: Trial) -> None:
             ring.until_printed(name, 50 + 7 * number % 60)
             ring.kill(name)
             record_publisher(ring, name)
-        ring.start("writer", options=("--data", place))  # has what no other member got
+        ring.start("writer", options=("--data", place))  # it may hold what no other member has
 
 
 def publish_unnamed(trial: Trial) -> None:
@@ -184,7 +184,7 @@ def run_publisher(
 
 
 def record_publisher(ring: FaultRing, name: str, *, is_acknowledged: bool = True) -> None:
-    """Record what a program has printed: tried, and published."""
+    """Record the attempts and publications that a program has printed."""
     for line in ring.lines(name):
         verb, _, payload = line.partition(" ")
         if verb == "tries":

@@ -1,4 +1,4 @@
-"""Rows of time: clocks that jump, and a member that is much slower than the others."""
+"""Rows of time: clocks that jump, and a member that ticks slowly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FACTOR: Final = 10
 
 
 def clock_jumps(trial: Trial) -> None:
-    """Let the clocks of one process, then of all, jump; restart with the wrong clock."""
+    """Move the clock of one process, then of all; restart with the wrong clock."""
     with trial.ring(environment=clock_shim()) as ring:
         for number in range(trial.repeats):
             jump_s = JUMPS_S[number % len(JUMPS_S)]
@@ -37,7 +37,7 @@ def clock_jumps(trial: Trial) -> None:
                 run_publisher(ring, program, str(ring.data("writer")), 20, called="writer")
                 assert ring.exit_status(program) == 0, ring.last_words(program)
                 record_publisher(ring, program)
-                ring.start("writer")  # also what no other member has got yet
+                ring.start("writer")  # with publications that no other member has yet
                 ring.heal()
                 ring.stop("writer")
                 ring.heal()

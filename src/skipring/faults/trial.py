@@ -1,4 +1,4 @@
-"""One run of a row: rings of processes, the load beside the fault, and what the judge found."""
+"""Run of a row: rings of processes, the load during the fault, and the judgement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOWN_MAX: Final = 3
 
 
 class FaultRing(LiveProcesses):
-    """A ring of processes, its ledger, and a reader (``skipring sub``)."""
+    """Ring of processes, its ledger, and a reader (``skipring sub``)."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class FaultRing(LiveProcesses):
         self.pause_s = 0.0
         self.members_beside = 0  # programs that have joined the ring
         self._loads = 0
-        self._untimed: set[str] = set()  # were stopped by a signal: the fault is their pause
+        self._untimed: set[str] = set()  # stopped by a signal: their pause is the fault
 
     def form(self, *names: NodeId) -> None:
         """Start a supervisor, nodes and a reader; return when the ring is healthy."""
@@ -61,7 +61,7 @@ class FaultRing(LiveProcesses):
         self.healing_s = 0.0
 
     def start_member(self, name: NodeId, program: str) -> None:
-        """Start a program that takes the words of a node, and joins as one."""
+        """Start a program with the arguments of a node; it joins as a node."""
         whom = ("--supervisor", self.running[SUPERVISOR].address, "--topic", TOPIC)
         words = ("node", *whom, "--name", name, *self._place(name))
         self.run(name, program, *words)
@@ -69,7 +69,7 @@ class FaultRing(LiveProcesses):
         self.members_beside += 1
 
     def start_reader(self) -> None:
-        """Start a reader that is no member."""
+        """Start a reader that is not a member."""
         self.run(READER, "sub", TOPIC, "--supervisor", self.running[SUPERVISOR].address)
 
     # -- publishing --------------------------------------------------------------------------
@@ -92,31 +92,31 @@ class FaultRing(LiveProcesses):
         return publish_some(places, payloads, self.ledger)
 
     def await_load(self, load: Load, count: int) -> None:
-        """Wait until so many more publications are acknowledged."""
+        """Wait until ``count`` more publications are acknowledged."""
         wanted = load.acknowledged + count
         self.until(lambda: load.acknowledged >= wanted, lambda: f"{load.acknowledged} of {wanted}")
 
     # -- faults --------------------------------------------------------------------------------
 
     def kill(self, *names: str) -> None:
-        """Kill processes, all at once, as kill -9 does; their pauses are read before."""
+        """Read the pauses of processes, then kill all at once, as kill -9 does."""
         for name in names:
             self.read_pause(name)
         super().kill(*names)
 
     def pause(self, *names: str) -> None:
-        """Stop processes; their pauses are not measured any more."""
+        """Stop processes; exclude them from the measurement of pauses."""
         for name in names:
             self.read_pause(name)
         self._untimed.update(names)
         super().pause(*names)
 
     def wait_ticks(self, count: int) -> None:
-        """Wait for so many ticks of the supervisor."""
+        """Wait for ``count`` ticks of the supervisor."""
         end = self.ticks(SUPERVISOR) + count
         self.until(lambda: self.ticks(SUPERVISOR) >= end)
 
-    # -- what can be seen ----------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------
 
     def read_pause(self, name: str) -> None:
         """Read the longest pause of a process, unless it shows no metrics."""
@@ -130,7 +130,7 @@ class FaultRing(LiveProcesses):
                 )
 
     def diagnosis(self, wait_s: float = 0.0, members_min: int = 1) -> Diagnosis:
-        """Return the verdict of the doctor, after a wait for a healthy topic."""
+        """Wait for a healthy topic; return the diagnosis of the doctor."""
 
         async def scene() -> Diagnosis:
             async with inspector_of([self.running[SUPERVISOR].address], TOPIC) as inspector:
@@ -182,7 +182,7 @@ class FaultRing(LiveProcesses):
         return judge(self.ledger, holders)
 
     def _await_reader(self) -> None:
-        """Wait until the reader has everything, or the time is over: then that is judged."""
+        """Wait until the reader has everything, or until the deadline."""
         deadline = monotonic() + READER_S
         while monotonic() < deadline and self.ledger.acknowledged - set(self.delivered()):
             self.pass_time()
@@ -195,7 +195,7 @@ def _payload(line: dict[str, str]) -> bytes:
 
 
 class Trial:
-    """A run of a row, and what its rings have shown."""
+    """Run of a row, and the results of its rings."""
 
     def __init__(self, directory: Path, repeats: int) -> None:
         self.directory = directory
@@ -214,7 +214,7 @@ class Trial:
         options: Sequence[str] = (),
         before: Callable[[FaultRing], None] | None = None,
     ) -> Iterator[FaultRing]:
-        """Form a ring; judge it at the end of the block, unless that has failed."""
+        """Form a ring; judge it at the end of the block, unless the block has failed."""
         self._rings += 1
         directory = self.directory / f"ring{self._rings}"
         directory.mkdir(parents=True)

@@ -1,7 +1,7 @@
 """Deny list: serial numbers of certificates that are refused although an authority has signed them.
 
-It is a text file beside the file of the authority, and no file is an empty list. Each line has one
-serial number in hexadecimal digits; the rest of a line after # is a comment (decision 0047).
+The list is a text file beside the file of the authorities; a missing file is an empty list. Each
+line has one serial number in hexadecimal digits; a comment starts with # (decision 0047).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _FILE_BYTES_MAX: Final = 4 << 20  # Limit: about 50,000 lines.
 
 
 def deny_list_beside(ca: Path) -> Path:
-    """Return where the deny list is that belongs to a file of authorities."""
+    """Return the path of the deny list that belongs to a file of authorities."""
     return ca.parent / FILE_NAME
 
 
 def serial_text(serial: int) -> str:
-    """Return a serial number as it stands in a deny list.
+    """Return a serial number in the form of a deny list.
 
     >>> serial_text(48879)
     'BEEF'
@@ -34,7 +34,7 @@ def serial_text(serial: int) -> str:
 
 
 def parse_serial(text: str) -> int | None:
-    """Return the serial number in a text, None if it is no hexadecimal number.
+    """Return the serial number in a text; None if it is not a hexadecimal number.
 
     >>> parse_serial("be:ef"), parse_serial("0xBEEF"), parse_serial("alpha")
     (48879, 48879, None)
@@ -47,7 +47,7 @@ def parse_serial(text: str) -> int | None:
 
 
 def read_deny_list(path: Path) -> frozenset[int]:
-    """Read the serial numbers of a deny list; a file that does not exist has none."""
+    """Read the serial numbers of a deny list; a missing file has none."""
     try:
         with path.open("rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)

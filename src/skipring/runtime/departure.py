@@ -1,7 +1,7 @@
-"""Leaving a topic without losing anything: waiting until a remaining member has confirmed it.
+"""Departure from a topic: the wait until a remaining member has confirmed all publications.
 
-The machine hands publications over (decision 0049). The node waits for the end of it, within a
-bound, and notes which members it cannot reach.
+The machine hands publications over (decision 0049). The node waits for the end of the drain, within
+a time limit, and reports the members that it cannot reach.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 
-DRAIN_S: Final = 10.0  # Guess: how long a program waits at its end; ``drain_s`` of connect.
-UNLINKED_S: Final = 0.3  # Guess: a process that lives accepts a connection sooner.
+DRAIN_S: Final = 10.0  # Guess: the wait of a program at its end; ``drain_s`` of connect.
+UNLINKED_S: Final = 0.3  # Guess: a live process accepts a connection sooner.
 POLL_S: Final = 0.05  # Guess: short beside UNLINKED_S.
-OWN_MAX: Final = 4096  # Limit of ours: of more ids only the number is kept.
+OWN_MAX: Final = 4096  # Limit of ours: of further ids only the number is kept.
 
 Give = Callable[[TopicId, Event], None]
 
 
 class Departure(Struct, frozen=True):
-    """How a drain has ended."""
+    """Result of a drain."""
 
     receiver: NodeId | None = None  # the member that has confirmed everything
     unconfirmed: int = 0  # publications that it has not confirmed, at most
@@ -36,7 +36,7 @@ class Departure(Struct, frozen=True):
 
 
 class OwnPublications:
-    """The publications of one topic that were published here and no other member has confirmed."""
+    """Publications of one topic that were published here and that no other member has confirmed."""
 
     def __init__(self) -> None:
         self.ids: dict[bytes, None] = {}
@@ -47,11 +47,11 @@ class OwnPublications:
 
     @property
     def are_all_known(self) -> bool:
-        """True if the id of each is kept."""
+        """Return True if the id of each publication is kept."""
         return self._more == 0
 
     def add(self, ids: Iterable[bytes]) -> None:
-        """Note publications that were stored here."""
+        """Record publications that were stored here."""
         for key in ids:
             if len(self.ids) < OWN_MAX:
                 self.ids[key] = None
@@ -59,18 +59,18 @@ class OwnPublications:
                 self._more += 1
 
     def confirm(self, ids: Iterable[bytes]) -> None:
-        """Note that another member holds these publications."""
+        """Record that another member holds these publications."""
         for key in ids:
             self.ids.pop(key, None)
 
     def confirm_all(self) -> None:
-        """Note that another member holds everything."""
+        """Record that another member holds everything."""
         self.ids.clear()
         self._more = 0
 
 
 class Departures:
-    """The drains of one node."""
+    """Drains of one node."""
 
     def __init__(
         self,
@@ -90,16 +90,16 @@ class Departures:
         self._ends: dict[TopicId, asyncio.Future[NodeId | None]] = {}
 
     def on_published(self, topic: TopicId, ids: Iterable[bytes]) -> None:
-        """Note publications that were published here."""
+        """Record publications that were published here."""
         self._own.setdefault(topic, OwnPublications()).add(ids)
 
     def on_held(self, topic: TopicId, effect: HeldBy) -> None:
-        """Note that a member holds publications."""
+        """Record that a member holds publications."""
         if topic in self._own:
             self._own[topic].confirm(effect.ids)
 
     def on_drained(self, topic: TopicId, effect: Drained) -> None:
-        """Note the end of a drain."""
+        """Record the end of a drain."""
         end = self._ends.get(topic)
         if end is not None and not end.done():
             end.set_result(effect.node)
@@ -107,14 +107,14 @@ class Departures:
     async def drain(
         self, topic: TopicId, timeout_s: float, *, waits_alone: bool, is_reading: bool
     ) -> Departure:
-        """Hand over what is held of a topic; return what was not confirmed in time.
+        """Hand over the publications of a topic; return how many were not confirmed in time.
 
         A node that has published waits until it has a place in the ring. If it is alone there and
-        has no disk it waits for a neighbour, if it should. While a history is read only own
-        publications are handed over: everything else is on its way from others.
+        has no disk, it waits for a neighbour if ``waits_alone``. While it reads a history it hands
+        over only its own publications: other members hold the rest.
         """
         own = self._own.setdefault(topic, OwnPublications())
-        if timeout_s <= 0:  # not wanted
+        if timeout_s <= 0:  # the caller does not wait
             return Departure(None, 0, len(self._own.pop(topic)))
         end = self._ends[topic] = asyncio.get_running_loop().create_future()
         try:
@@ -142,12 +142,12 @@ class Departures:
                 own.confirm_all()
             return Departure(receiver, len(own), len(own))
         machine = self._topics.machine(topic)
-        # No member remains. On a disk publications stay; from memory they are gone.
+        # No member remains. Publications on a disk stay; publications in memory are lost.
         lost = machine.count if machine is not None and not self._has_disk else 0
         return Departure(None, lost, len(own))
 
     async def _company(self, topic: TopicId, *, waits_alone: bool) -> None:
-        """Wait for a place in the ring, and for a neighbour if it is waited for."""
+        """Wait for a place in the ring, and for a neighbour if ``waits_alone``."""
         unlinked_s = 0.0
         while (machine := self._topics.machine(topic)) is not None:
             if machine.label is not None and (machine.neighbours() or not waits_alone):

@@ -1,8 +1,8 @@
-"""Dial-backs: how often this process dials an address that its owner has not proven (decision 48).
+"""Dial-backs: limits of the dials to addresses that are not proven (decision 48).
 
 An address is proven when a dial by this process finds the expected node there. Until then it is a
-claim: by the node itself, by a supervisor or by another member. A member can claim any host and
-port, so dials to claims of members have a budget for each of them and one for all.
+claim by the node itself, by a supervisor or by another member. A member can claim any host and
+port, so dials to claims of members have a budget for each member and one for all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from skipring.core.peers import NodeId
 
-# Guesses. A member in a ring of 1,000 has 20 neighbours at most, most of them told by supervisors.
+# Guesses. A member in a ring of 1,000 has at most 20 neighbours; supervisors name most of them.
 MEMBER_BURST: Final = 16
 MEMBER_PER_S: Final = 1.0
 ALL_BURST: Final = 64
@@ -24,7 +24,7 @@ MEMBERS_MAX: Final = 1024  # Limit: members with a budget of their own.
 
 
 class DialBackResult(StrEnum):
-    """What became of a dial to an address that was not proven."""
+    """Result of a dial to an unproven address."""
 
     PROVEN = "proven"
     FAILED = "failed"
@@ -32,7 +32,7 @@ class DialBackResult(StrEnum):
 
 
 class _Budget(Struct):
-    """Dials that are allowed now; they grow with time up to a burst."""
+    """Number of dials that are allowed now; it grows with time up to a burst."""
 
     left: float
     at_s: float
@@ -51,7 +51,7 @@ class DialBacks:
         self._members: dict[NodeId, _Budget] = {}
 
     def allows(self, member: NodeId, now_s: float) -> bool:
-        """Return True, and count it, if an address that a member has claimed may be dialled."""
+        """Return True and charge the budgets if an address that a member claims may be dialled."""
         budget = self._members.get(member)
         if budget is None:
             budget = self._members[member] = _Budget(MEMBER_BURST, now_s)
@@ -67,5 +67,5 @@ class DialBacks:
         return True
 
     def record(self, *, is_proven: bool) -> None:
-        """Count the result of a dial to an address that was not proven."""
+        """Count the result of a dial to an unproven address."""
         self.counts[DialBackResult.PROVEN if is_proven else DialBackResult.FAILED] += 1

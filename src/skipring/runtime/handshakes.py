@@ -1,7 +1,7 @@
-"""Connections that others have opened and that have not greeted yet (decision 0047).
+"""Connections that peers have opened and that have not greeted yet (decision 0047).
 
-Source addresses share them: how many there are at once, and how many handshakes begin in a second.
-A connection that is accepted waits, without a handshake, until its source may begin another one.
+Source addresses share two limits: connections at once, and handshakes that begin in a second. An
+accepted connection waits, without a handshake, until its source may begin another handshake.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 # Guess: a handshake takes some milliseconds and two round trips.
 OLD_S: Final = 1.0
 SOURCES_MAX: Final = 2048  # Limit: the source addresses whose rates are remembered.
-_PREFIX_BITS: Final = 64  # of an IPv6 address: the rest is chosen by one machine
+_PREFIX_BITS: Final = 64  # of an IPv6 address: one machine can choose the rest
 
 Connection = TypeVar("Connection")
 
@@ -24,17 +24,17 @@ BURST_S: Final = 2.0  # Guess: all nodes of a machine start together.
 
 
 class HandshakeLimits(Struct, frozen=True):
-    """Limits of handshakes that others begin; a burst is the rate of ``BURST_S``."""
+    """Limits of handshakes that peers begin; a burst is the rate of ``BURST_S``."""
 
     at_once: int  # connections without a greeting
     source_rate: float  # handshakes that one source begins in a second
-    total_rate: float  # and all together
-    waiting: int  # connections of one source that wait
+    total_rate: float  # handshakes that all sources begin in a second
+    waiting: int  # waiting connections of one source
     turn: int  # handshakes that begin in one turn of the loop
 
 
-# Measured: a handshake takes 1 ms of a core with certificates and 0.1 ms without. So one source
-# gets a tenth of a core, and all together a quarter.
+# Measured: a handshake takes 1 ms of a core with certificates and 0.1 ms without. One source
+# therefore gets a tenth of a core, and all sources together a quarter.
 SECURED: Final = HandshakeLimits(at_once=256, source_rate=100, total_rate=250, waiting=32, turn=10)
 PLAIN: Final = HandshakeLimits(
     at_once=1024, source_rate=1000, total_rate=2500, waiting=128, turn=100
@@ -42,7 +42,7 @@ PLAIN: Final = HandshakeLimits(
 
 
 def source_of(host: str) -> str:
-    """Return what an address counts as: an IPv4 address, or the network of an IPv6 address.
+    """Return the source of an address: the IPv4 address, or the network of an IPv6 address.
 
     >>> source_of("2001:db8::1"), source_of("::ffff:10.0.0.1"), source_of("10.0.0.1")
     ('2001:db8::/64', '10.0.0.1', '10.0.0.1')
@@ -66,7 +66,7 @@ class _Rate:
         self._counted_s = now_s
 
     def has_token(self, now_s: float) -> bool:
-        """Count the time that has passed; return True if a handshake may begin."""
+        """Add the tokens of the time that has passed; return True if a handshake may begin."""
         passed_s, self._counted_s = now_s - self._counted_s, now_s
         full = self._a_second * BURST_S
         self._tokens = min(full, self._tokens + passed_s * self._a_second)
@@ -84,19 +84,19 @@ class _Source(Generic[Connection]):
     def __init__(self, rate: _Rate) -> None:
         self.rate = rate
         self.open: OrderedDict[Connection, None] = OrderedDict()  # the oldest first
-        self.waiting: deque[Connection] = deque()  # of these: without a handshake
+        self.waiting: deque[Connection] = deque()  # of these, without a handshake
 
 
 class Handshakes(Generic[Connection]):
-    """Connections without a greeting, and which of them may begin a handshake."""
+    """Connections without a greeting, and the order of their handshakes."""
 
     def __init__(self, limits: HandshakeLimits, now_s: float) -> None:
         self._limits = limits
         self._rate = _Rate(limits.total_rate, now_s)
         self._sources: OrderedDict[str, _Source[Connection]] = OrderedDict()
-        self._busy: dict[str, _Source[Connection]] = {}  # of these: with connections
+        self._busy: dict[str, _Source[Connection]] = {}  # of these, sources with connections
         self._open: OrderedDict[Connection, tuple[str, float]] = OrderedDict()  # since when
-        self._turns: OrderedDict[str, None] = OrderedDict()  # sources with connections that wait
+        self._turns: OrderedDict[str, None] = OrderedDict()  # sources with waiting connections
 
     def __len__(self) -> int:
         """Return how many connections have not greeted."""
@@ -108,7 +108,7 @@ class Handshakes(Generic[Connection]):
         return bool(self._turns)
 
     def add(self, connection: Connection, source: str, now_s: float) -> Connection | None:
-        """Add a connection; return the one to refuse if there is no room: this one or another."""
+        """Add a connection; return a connection to refuse if there is no room: this or another."""
         known = self._sources.get(source)
         own: _Source[Connection] = known or _Source(_Rate(self._limits.source_rate, now_s))
         gives_way = None
@@ -133,7 +133,7 @@ class Handshakes(Generic[Connection]):
     def _dispensable(self, own: _Source[Connection], now_s: float) -> Connection | None:
         """Return the oldest connection of the source with most, or the oldest of all if it is old.
 
-        A source that has most connections gets no place of another one.
+        The source with most connections does not get the place of another source.
         """
         largest = max(self._busy.values(), key=lambda each: len(each.open))
         if len(largest.open) > len(own.open) + 1:
@@ -142,13 +142,13 @@ class Handshakes(Generic[Connection]):
         return oldest if largest is not own and now_s - since_s > OLD_S else None
 
     def _forget_source(self) -> None:
-        """Forget the rate of the source that was idle longest."""
+        """Forget the rate of the source that has been idle longest."""
         idle = next((name for name in self._sources if name not in self._busy), None)
         if idle is not None:
             del self._sources[idle]
 
     def begin(self, now_s: float) -> list[Connection]:
-        """Return the connections whose handshakes begin now, of each source in turn."""
+        """Return the connections whose handshakes begin now, from each source in turn."""
         begun: list[Connection] = []
         without_token = 0
         while without_token < len(self._turns) and self._can_begin(len(begun), now_s):
@@ -169,7 +169,7 @@ class Handshakes(Generic[Connection]):
         return begun < self._limits.turn and self._rate.has_token(now_s)
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection: it has greeted, or is closed."""
+        """Forget a connection that has greeted or is closed."""
         if connection not in self._open:
             return
         name, _ = self._open.pop(connection)

@@ -1,7 +1,7 @@
 """Conditions of live nodes that the protocol's variables do not show.
 
-A ring can be legitimate while its members cannot talk to each other: links, backfill, clones,
-clocks and disks are judged here, by what each node reports of its process (``NodeHealth``).
+A ring can be legitimate while its members cannot exchange messages. This module judges links,
+backfill, clones, clocks and disks by the report of each node about its process (``NodeHealth``).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from skipring.runtime.inspector import Inspection
 from skipring.wire.runtime_messages import NodeHealth, NodeStatus
 from skipring.world.legitimacy import Layer, Violation, violations
 
-# Neighbours exchange messages every tick; one tick may pass without because ticks have jitter.
+# Neighbours exchange messages every tick; jitter may leave one tick without a message.
 SILENT_TICKS: Final = 2
 
 
 def live_violations(inspection: Inspection) -> Iterator[Violation]:
-    """Yield what keeps the ring from being legitimate, linked and served by healthy processes."""
+    """Yield the reasons why the ring is not legitimate, linked and served by healthy processes."""
     yield from violations(inspection.snapshot)
     for node, status in inspection.statuses.items():
         if status.member:
@@ -34,7 +34,7 @@ def live_violations(inspection: Inspection) -> Iterator[Violation]:
 
 
 def warnings(inspection: Inspection) -> Iterator[str]:
-    """Yield what an operator should look at although the topic works."""
+    """Yield conditions that an operator should check although the topic works."""
     yield from _clock_warnings(inspection.clock_offsets_us)
     for node, status in inspection.statuses.items():
         yield from _record_warnings(node, status)

@@ -1,7 +1,7 @@
 """Longest pause of the event loop of a process.
 
 A timer is due every PERIOD_S. Its delay is the time for which the loop was busy or blocked, at most
-PERIOD_S less than the pause. Time for which the thread waited for a processor does not count, where
+PERIOD_S less than the pause. Time for which the thread waited for a processor does not count if
 the system reports it (``/proc/thread-self/schedstat``, Linux).
 """
 
@@ -13,24 +13,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-PERIOD_S: Final = 0.05  # Guess: 20 wake-ups a second, and a quarter of the 0.2 s that are allowed.
+PERIOD_S: Final = 0.05  # Guess: 20 wake-ups a second, and a quarter of the allowed 0.2 s.
 SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 _BYTES_MAX: Final = 96  # three numbers
 _NS: Final = 1e-9
 
 
 class LoopPause:
-    """Measurement of one event loop, from ``start`` until ``stop``."""
+    """Pause measurement of one event loop, from ``start`` until ``stop``."""
 
     def __init__(self, waited_s: Callable[[], float] | None = None) -> None:
         self.longest_s = 0.0
-        self._waited_s = waited_s  # for a processor, since the thread began
+        self._waited_s = waited_s  # for a processor, since the start of the thread
         self._file = -1
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = self._waited_before_s = 0.0
 
     def start(self) -> None:
-        """Measure the running loop; to be called in its thread."""
+        """Begin to measure the running loop; call this in the thread of the loop."""
         if self._waited_s is None:
             self._waited_s = self._schedstat
             try:

@@ -1,4 +1,4 @@
-"""Names on live connections: the host of the registry that decides which process holds a name."""
+"""Host of the name registry, which decides which live process holds a name."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from skipring.wire.codec import encode
 from skipring.wire.name_messages import NO_TOPIC, AskHolder, HolderReply, NameTaken
 
 AUDIT_TICKS: Final = 8  # Guess: two admitted processes of one name are rare.
-PING_S: Final = 1.5  # Guess: a process that runs answers sooner, also on a busy machine.
+PING_S: Final = 1.5  # Guess: a running process answers sooner, also on a busy machine.
 CLAIMING_MAX: Final = 256  # Limit: connections that wait for the answer of a holder.
 
 _ASK: Final = encode(NO_TOPIC, AskHolder())
 
 
 class NamedLink(Protocol):
-    """A connection as far as the name of its peer is concerned."""
+    """Connection, as the name guard uses it."""
 
     def write(self, data: bytes) -> None:
         """Hand bytes to the socket."""
@@ -53,7 +53,7 @@ class NamedLink(Protocol):
 
 
 def name_taken_text(name: NodeId, other: ProcessId, *, is_refused: bool) -> str:
-    """Return the sentence for a process whose name another live process has, too."""
+    """Return the sentence for a process whose name another live process has as well."""
     where = f"at {other.address} (incarnation {other.incarnation:x})"
     what = (
         f"the name {name} is in use by the process {where}"
@@ -64,7 +64,7 @@ def name_taken_text(name: NodeId, other: ProcessId, *, is_refused: bool) -> str:
 
 
 class NameGuard:
-    """Decides for the connections of one process which peer has which name."""
+    """Names of the peers on the connections of one process."""
 
     def __init__(self, report: Callable[[Conflict], None]) -> None:
         self._report = report
@@ -76,7 +76,7 @@ class NameGuard:
         self._connections: dict[NamedLink, ConnectionId] = {}
 
     def claim(self, link: NamedLink, name: NodeId, process: ProcessId) -> None:
-        """Admit a connection under a name, now or after its holder did not answer, or refuse it."""
+        """Admit a connection under a name, now or if its holder does not answer; or refuse it."""
         number = next(self._numbers)
         self._connections[link] = number
         self._claims[number] = name, process, link
@@ -87,7 +87,7 @@ class NameGuard:
         self._handle(NameClaimed(name, number, process))
 
     def on_reply(self, link: NamedLink, reply: HolderReply) -> None:
-        """Pass on which process answers at the end of a connection."""
+        """Report to the registry which process answers at the end of a connection."""
         number = self._connections.get(link)
         if number in self._admitted:
             name, _, _ = self._admitted[number]
@@ -109,7 +109,7 @@ class NameGuard:
         return (found[0] if found is not None else None), number
 
     def on_tick(self) -> None:
-        """Let old reports expire, and compare what is remembered with the connections."""
+        """Expire old reports, and compare the registry with the connections."""
         self._ticks += 1
         if self._ticks % AUDIT_TICKS:
             self._handle(RegistryTick())
@@ -120,7 +120,7 @@ class NameGuard:
         self._handle(RegistryTick(connections))
 
     def conflicts(self) -> list[Conflict]:
-        """Return the names that two live processes had lately."""
+        """Return the recent conflicts: names that two live processes claimed."""
         return self._registry.conflicts()
 
     # -- effects -------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Frames of which not all bytes have come, of all connections of a process (decision 0047).
+"""Unfinished frames of all connections of a process (decision 0047).
 
-Together they have a limit, so that many connections cannot fill the memory, and each has a
-deadline. If the limit is reached, the name that holds most bytes loses its oldest connection.
+All unfinished frames share a limit, so connections cannot fill the memory, and each frame has a
+deadline. At the limit, the name that holds most bytes loses its oldest connection.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Final, Protocol
 
 PARTIAL_BYTES_MAX: Final = 32 << 20  # Limit: 32 of the longest frames at once.
 FRAME_S: Final = 30.0  # Guess: the longest frame over a line of 300 kbit/s.
-LATE_S: Final = 1.0  # Guess: a loop that is later than this was stuck, and has yet to read.
+LATE_S: Final = 1.0  # Guess: a loop that is later than this was blocked, and has not read yet.
 
 
 class Sending(Protocol):
-    """A connection over which a frame comes."""
+    """Connection on which a frame arrives."""
 
     @property
     def account(self) -> str:
-        """The name of the other side, or its host before it has greeted."""
+        """Return the name of the peer, or its host before the greeting."""
 
     @property
     def is_read(self) -> bool:
-        """Return False while this side does not read what comes."""
+        """Return False while this process does not read from the connection."""
 
     def refuse_partial(self, reason: str, detail: str) -> None:
         """Close the connection."""
 
 
 class PartialFrames:
-    """Bytes of frames that are not complete, by connection."""
+    """Bytes of unfinished frames, by connection."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -42,7 +42,7 @@ class PartialFrames:
         self._due_s = 0.0
 
     def update(self, link: Sending, size_bytes: int, *, is_new: bool) -> None:
-        """Count the bytes of the frame that a connection has begun; another one if ``is_new``."""
+        """Set the size of the unfinished frame of a connection; ``is_new`` begins another one."""
         now_s = asyncio.get_running_loop().time()
         since_s, old_bytes = self._held.get(link, (now_s, 0))
         self.size_bytes += size_bytes - old_bytes
@@ -84,10 +84,10 @@ class PartialFrames:
             self._timer = asyncio.get_running_loop().call_at(due_s, self._on_due)
 
     def _on_due(self) -> None:
-        """Refuse the connections whose frames have not come in time."""
+        """Refuse the connections whose frames are past their deadline."""
         self._timer = None
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._due_s > LATE_S:  # the loop was stuck, not the other side
+        if now_s - self._due_s > LATE_S:  # the loop was blocked, not the peer
             self._schedule(now_s + LATE_S)
             return
         for link, (since_s, size_bytes) in list(self._held.items()):

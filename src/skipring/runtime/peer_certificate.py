@@ -1,4 +1,4 @@
-"""Certificate that the other side of a connection has shown, as far as connections depend on it."""
+"""Certificate of the peer of a connection: the fields that connections depend on."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from skipring.runtime.names import peer_name
 
 
 class PeerCertificate(Struct, frozen=True):
-    """Name, serial number and end of a certificate."""
+    """Name, serial number and expiry of a certificate."""
 
-    name: NodeId | None  # None if it has no clear one
+    name: NodeId | None  # None if the certificate names no single node
     serial: int
     ends_s: float  # seconds since 1970
 
     @classmethod
     def read(cls, shown: Mapping[str, Any]) -> PeerCertificate:
-        """Read what ``getpeercert`` returns of a certificate that was verified."""
+        """Read the result of ``getpeercert`` for a verified certificate."""
         ends_s = ssl.cert_time_to_seconds(shown["notAfter"])
         return cls(peer_name(shown), int(shown["serialNumber"], 16), ends_s)

@@ -1,6 +1,6 @@
-"""Places for connections that others open, once they have greeted (decision 0047).
+"""Places for connections that peers open, from the greeting on (decision 0047).
 
-Clients share a part of them, so that the rest is left for nodes, and each name has a limit. A
+Clients share a part of the places, so the rest is reserved for nodes, and each name has a limit. A
 process dials the supervisors itself: connections that it dials need no place.
 """
 
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from skipring.core.peers import NodeId
 
-LINKS_MAX: Final = 4096  # Limit: connections that others have opened.
+LINKS_MAX: Final = 4096  # Limit: connections that peers have opened.
 CLIENT_LINKS_MAX: Final = 1024  # Limit: of these, connections of clients; nodes have the rest.
 # Limit: of these, connections with one certificate; without certificates of one claimed name.
 NAME_LINKS_MAX: Final = 256
@@ -19,21 +19,21 @@ IDLE_CLIENT_S: Final = 10.0  # Guess: a client that reads asks again within a se
 
 
 class Placed(Protocol):
-    """A connection that another process has opened."""
+    """Connection that another process has opened."""
 
     @property
     def used_s(self) -> float:
-        """When something was last sent or received, as of the last ``look``."""
+        """Return the time of the last use, as of the last ``look``."""
 
     def look(self, now: float) -> None:
-        """Note whether the link was used since the last time."""
+        """Record whether the link was used since the last call."""
 
     def give_way(self) -> None:
         """Close the connection: another client needs its place."""
 
 
 class Places:
-    """Connections that others have opened and that have greeted, by name."""
+    """Connections that peers have opened and that have greeted, by name."""
 
     def __init__(self) -> None:
         self._names: dict[Placed, tuple[NodeId, bool]] = {}
@@ -45,9 +45,9 @@ class Places:
         return len(self._names)
 
     def occupy(self, link: Placed, name: NodeId, *, is_client: bool, now_s: float) -> str | None:
-        """Give a connection a place; return why there is none, as a sentence.
+        """Give a connection a place; return None, or the reason for refusal as a sentence.
 
-        If there is none, the client that was idle longest gives way.
+        If all places are taken, the client that has been idle longest gives way.
         """
         why = self._why_none(name, is_client=is_client, now_s=now_s)
         if why is None:
@@ -74,7 +74,7 @@ class Places:
         return f"there are {CLIENT_LINKS_MAX} connections of clients, which is the limit"
 
     def _idle_client(self, now_s: float) -> Placed | None:
-        """Return the client that was idle longest, if that was long enough."""
+        """Return the client that has been idle longest, if for more than IDLE_CLIENT_S."""
         for link in self._clients:
             link.look(now_s)
         idle = min(self._clients, key=lambda link: link.used_s, default=None)

@@ -1,4 +1,4 @@
-"""Waiting until other members have stored a publication durably (``publish(replicas=...)``)."""
+"""Wait until other members have stored a publication durably (``publish(replicas=...)``)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import ReplicationError
 
-REPLICAS_TIMEOUT_S: Final = 30.0  # As ``synced``.
+REPLICAS_TIMEOUT_S: Final = 30.0  # The default of ``synced``.
 FEW_TICKS: Final = 3  # Guess: a ring that is still forming has more members by then.
 
 Give = Callable[[TopicId, Event], None]
 
 
 class _Replicas:
-    """The answers about one publication."""
+    """Answers about one publication."""
 
     def __init__(self, key: bytes) -> None:
         self.key = key
@@ -32,7 +32,7 @@ class _Replicas:
 
 
 class Replications:
-    """The publications of one node that wait for other members."""
+    """Publications of one node that wait for confirmations of other members."""
 
     def __init__(
         self, topics: SubscriberTopics, give: Give, locate: Callable[[TopicId], None], tick_s: float
@@ -44,7 +44,7 @@ class Replications:
         self._waiting: dict[tuple[TopicId, bytes], _Replicas] = {}
 
     def on_members(self, topic: TopicId, nodes: Iterable[NodeId]) -> None:
-        """Note members that the supervisor has named."""
+        """Record members that the supervisor has named."""
         members = tuple(sorted(nodes))
         for (of, _), replicas in self._waiting.items():
             if of == topic:
@@ -52,7 +52,7 @@ class Replications:
                 replicas.changed.set()
 
     def on_held(self, topic: TopicId, effect: HeldBy) -> None:
-        """Note that a member holds publications."""
+        """Record that a member holds publications."""
         for key in effect.ids:
             replicas = self._waiting.get((topic, key))
             if replicas is not None:
@@ -60,11 +60,11 @@ class Replications:
                 replicas.changed.set()
 
     async def reached(self, topic: TopicId, key: bytes, count: int, timeout_s: float) -> None:
-        """Wait until so many other members have stored a publication durably.
+        """Wait until ``count`` other members have stored a publication durably.
 
-        Neighbours are asked first, then members that the supervisor names. ReplicationError, with
-        the number of those that have, after the timeout, or if all members that are
-        known have answered and were too few for FEW_TICKS ticks.
+        The node asks its neighbours first, then members that the supervisor names. Raise
+        ReplicationError, with the number of confirmations, after the timeout, or if all known
+        members have answered and were too few for FEW_TICKS ticks.
         """
         replicas = self._waiting[topic, key] = _Replicas(key)
         try:
@@ -84,7 +84,7 @@ class Replications:
             )
 
     async def _all(self, topic: TopicId, replicas: _Replicas, count: int) -> str | None:
-        """Ask once a tick; return why there are too few members that could confirm."""
+        """Ask once a tick until enough members confirm; return a reason if too few can."""
         loop, enough_s, extra = asyncio.get_running_loop(), asyncio.get_running_loop().time(), 0
         while len(replicas.durable) < count:
             machine = self._topics.machine(topic)
@@ -107,7 +107,7 @@ class Replications:
         return None
 
     async def _answer(self, replicas: _Replicas, count: int) -> None:
-        """Wait for enough answers, or for a tick; less if another member is to be asked."""
+        """Wait for enough answers, at most one tick; return early to ask another member."""
         known = len(replicas.volatile), replicas.members
         with suppress(TimeoutError):
             async with asyncio.timeout(self._tick_s):

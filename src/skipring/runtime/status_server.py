@@ -1,7 +1,7 @@
 """Answers to requests that need the whole index, in slices of bounded time.
 
-After a backfill thousands of publications are not indexed yet. Their digests are worked out in
-slices of about 10 ms, with the loop free in between; the answer follows.
+After a backfill, thousands of publications are not indexed yet. The node computes their digests in
+slices of about 10 ms, frees the event loop between two slices, and answers afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Answerer: TypeAlias = Callable[[TopicId, Subscriber | None, Question], RuntimeMe
 Say: TypeAlias = Callable[[TopicId, NodeId, RuntimeMessage], None]
 
 WAITING_MAX: Final = 256  # Limit of ours: requests that wait for the index of one topic.
-# Guess: publications that come meanwhile are few; the answer indexes the rest of them at once.
+# Guess: few publications arrive meanwhile; the answer indexes the rest of them at once.
 SPARE_SLICES: Final = 8
 
 
@@ -35,7 +35,7 @@ class StatusServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, sender: NodeId, topic: TopicId, question: Question) -> None:
-        """Answer a request, at once if little is to be indexed."""
+        """Answer a request, at once if few publications are not indexed."""
         machine = self._topics.machine(topic)
         needs_index = isinstance(question, InspectNode) or question.bits is not None
         if topic in self._waiting:
@@ -56,7 +56,7 @@ class StatusServer:
             self._say(topic, sender, Refused(question.request, BUSY))
 
     async def _index(self, topic: TopicId, machine: Subscriber) -> None:
-        """Index in slices, then answer every request that waits."""
+        """Index in slices, then answer every waiting request."""
         for _ in range(machine.slices_to_index + SPARE_SLICES):
             await asyncio.sleep(0)
             if self._topics.machine(topic) is not machine or machine.index_some():
@@ -66,6 +66,6 @@ class StatusServer:
             self._say(topic, sender, self._answer(topic, current, question))
 
     def close(self) -> None:
-        """Answer no more."""
+        """Cancel all waiting requests."""
         for task in self._tasks:
             task.cancel()

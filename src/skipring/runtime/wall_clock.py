@@ -1,4 +1,4 @@
-"""Microseconds since 1970, as the clock of this machine says."""
+"""Wall clock of this machine, in microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def time_us() -> int:
 
 
 def publication_time_us() -> int:
-    """Return the time for a publication; SkipringError if the clock is set before 1970."""
+    """Return the time for a publication; raise SkipringError if the clock is before 1970."""
     now_us = time_ns() // 1000
     if now_us < 0:
         raise SkipringError(BEFORE_1970)

@@ -1,8 +1,9 @@
 """Share of the event loop that the connections of a process get (decision 0045).
 
-Frames are handled when they come, until the work of one turn of the loop exceeds TURN_S. From then
-on connections wait in a queue: each turn of the loop handles frames of one after the other for
-TURN_S, and gives the loop back. So a burst on one connection delays neither timers nor others.
+The process handles frames when they arrive, until the work of one turn of the loop exceeds TURN_S.
+From then on connections wait in a queue: each turn of the loop handles frames of one connection
+after the other for TURN_S and then returns to the loop. A burst on one connection therefore delays
+neither timers nor other connections.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Final, Protocol
 # A tick is 1 s and a flush 0.1 s: both stay on time. Measured: the largest page takes 20 ms.
 TURN_S: Final = 0.02
 SLICE_S: Final = 0.005  # Guess: for one connection, before the next one has its turn.
-NEXT_TURN_S: Final = TURN_S - SLICE_S  # with less left the loop is made to turn once more
-# Guess: a client gives up after 2.5 s; an answer that comes later is work for nothing.
+NEXT_TURN_S: Final = TURN_S - SLICE_S  # with less left, another turn of the loop begins
+# Guess: a client gives up after 2.5 s; a later answer is wasted work.
 REQUEST_WAIT_S: Final = 2.0
-# Guess: the frames that a connection may have waiting before it is not read any more.
+# Guess: a connection with more waiting frames is not read.
 WAITING_BYTES_MAX: Final = 64 * 1024
 
 Clock = Callable[[], float]
@@ -27,10 +28,10 @@ Spent = Callable[[], bool]
 
 
 class Waiting(Protocol):
-    """A connection with frames that wait."""
+    """Connection with waiting frames."""
 
     def handle_some(self, end_s: float) -> bool:
-        """Handle one frame, and more until a time; return True if some can still be handled."""
+        """Handle one frame, and more until ``end_s``; return True if some are left to handle."""
 
 
 class WorkBudget:
@@ -38,15 +39,15 @@ class WorkBudget:
 
     def __init__(self, clock: Clock = perf_counter) -> None:
         self.clock = clock
-        # How long frames may still be handled in this turn of the loop. Up to SLICE_S of it may
-        # have been spent in earlier turns. 0 while connections wait: another one waits behind them.
+        # The time left for frames in this turn of the loop. Earlier turns may have spent up to
+        # SLICE_S of it. 0 while connections wait: another connection waits behind them.
         self.left_s = TURN_S
-        self._is_scheduled = False  # the next turn is
+        self._is_scheduled = False  # the next turn
         self._waiting: OrderedDict[Waiting, None] = OrderedDict()
 
     @property
     def is_contended(self) -> bool:
-        """Return True if connections wait: another one has to wait behind them."""
+        """Return True if connections wait: another connection has to wait behind them."""
         return bool(self._waiting)
 
     def schedule(self) -> None:
@@ -62,7 +63,7 @@ class WorkBudget:
         self.schedule()
 
     def _next_turn(self) -> None:
-        """Handle frames of connections that wait, one connection after the other."""
+        """Handle frames of waiting connections, one connection after the other."""
         self._is_scheduled = False
         end_s = self.clock() + TURN_S
         while self._waiting and self.clock() < end_s:

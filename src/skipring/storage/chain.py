@@ -2,7 +2,7 @@
 
 The digest works in blocks of 64 ids: C(0) is zeros, C(k) = H(C(k-1) || ids of block k). The value
 at offset n is the first 8 bytes of H(C(n // 64) || ids from 64 * (n // 64) to n). It depends on
-every id before n and on their order, not on where packs begin.
+every id before n and on their order, not on pack boundaries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from skipring.core.publications import ID_BYTES
 from skipring.wire.values import CHAIN_BYTES
 
 BLOCK_IDS: Final = 64  # Guess: 0.5 bytes of memory for a publication, 63 ids read for a value.
-LOST_ID: Final = bytes(ID_BYTES)  # stands for the id of a lost publication that is not known
+LOST_ID: Final = bytes(ID_BYTES)  # stands for the unknown id of a lost publication
 
 _DIGEST_BYTES: Final = 32
 _BLOCK_BYTES: Final = BLOCK_IDS * ID_BYTES
@@ -25,26 +25,26 @@ _HASH: Final = blake2b(digest_size=_DIGEST_BYTES, person=b"skipring chain")
 
 
 class LogChain:
-    """The digests C(k) of a log, and the ids behind the last of them."""
+    """Digests C(k) of a log, and the ids after the last of them."""
 
     __slots__ = ("_digests", "_rest")
 
     def __init__(self) -> None:
         self._digests = bytearray()  # C(1), C(2), ...
-        self._rest = bytearray()  # ids of the block that is not full yet
+        self._rest = bytearray()  # ids of the last block, which is not full
 
     @property
     def end(self) -> int:
-        """The offset after the last id."""
+        """Return the offset after the last id."""
         return len(self._digests) // _DIGEST_BYTES * BLOCK_IDS + len(self._rest) // ID_BYTES
 
     @property
     def size_bytes(self) -> int:
-        """The memory that digests and ids use."""
+        """Return the memory that digests and ids use."""
         return len(self._digests) + len(self._rest)
 
     def extend(self, ids: bytes | bytearray | memoryview) -> None:
-        """Append ids that lie one behind the other."""
+        """Append consecutive ids."""
         rest = self._rest
         rest += ids
         if len(rest) < _BLOCK_BYTES:
@@ -60,8 +60,8 @@ class LogChain:
     def at(self, offset: int, ids_between: Callable[[int, int], bytes]) -> bytes:
         """Return the value at an offset up to the end.
 
-        ``ids_between`` returns the ids from one offset to before another; it is called for at most
-        63 of them, and not for those of the last block.
+        ``ids_between`` returns the ids from one offset to before another. It is called for at most
+        63 ids, and not for those of the last block.
         """
         assert 0 <= offset <= self.end, f"offset {offset} beyond {self.end}"
         block = offset // BLOCK_IDS

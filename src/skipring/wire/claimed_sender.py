@@ -1,7 +1,7 @@
-"""The sender that a message names, compared with the peer of its connection (decision 0045).
+"""Claimed sender of a message, compared with the peer of its connection (decision 0045).
 
-A field called ``sender`` is covered by its name. A message that names its sender in another field,
-or only sometimes, has a row of its own.
+The rule covers each field called ``sender``. A message that names its sender in another field, or
+only in some cases, has a row of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _introduces_itself(message: Introduce, peer: NodeId) -> bool:
 
 
 def _asks_with_own_digest(message: GetConfiguration, peer: NodeId) -> bool:
-    """Without a digest the message names a subject: any peer may ask about any node."""
+    """Return True if the digest is the sender's; without one, any peer may ask about any node."""
     return message.digest is None or message.node == peer
 
 
@@ -62,6 +62,6 @@ CLAIMS: Final[Mapping[type[WireMessage], Claim]] = {
 
 
 def names_another(message: WireMessage, peer: NodeId) -> bool:
-    """Return True if a message names another sender than the peer that has sent it."""
+    """Return True if a message names another sender than the peer that sent it."""
     claim = CLAIMS.get(type(message))
     return claim is not None and not claim(message, peer)

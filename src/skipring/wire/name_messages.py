@@ -1,7 +1,7 @@
-"""Messages between the ends of a connection about the name that one of them has (decision 48).
+"""Messages between the ends of a connection about the name of one of them (decision 48).
 
-They belong to no topic. The tags continue those of ``watching`` and are part of the wire format:
-never reuse one.
+The messages belong to no topic. The tags continue those of ``watching`` and are part of the wire
+format: never reuse a tag.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-NO_TOPIC: Final = "-"  # of an envelope that is about none: it must have one
+NO_TOPIC: Final = "-"  # every envelope needs a topic; these messages have none
 
 
 class AskHolder(Struct, frozen=True, array_like=True, gc=False, tag=91):
-    """Ask the other end of a connection which process it is; answered by HolderReply."""
+    """Question to the other end of a connection: which process it is; answered by HolderReply."""
 
 
 class HolderReply(Struct, frozen=True, array_like=True, gc=False, tag=92):
-    """The sender is the process with this incarnation and address."""
+    """Identity of the sender: its incarnation and address."""
 
     incarnation: int
     address: str
 
 
 class NameTaken(Struct, frozen=True, array_like=True, gc=False, tag=93):
-    """Two live processes have the receiver's name; ``incarnation`` and ``address`` are the other's.
+    """Report that another live process claims the receiver's name; the fields identify it.
 
-    With ``refused`` the receiver was refused, and its connection ends. Otherwise the other one was.
+    With ``refused`` the receiver was refused, and its connection ends. Otherwise the other process
+    was refused.
     """
 
     incarnation: int

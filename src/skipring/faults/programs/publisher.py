@@ -1,8 +1,8 @@
-"""A publisher that joins: prints what it tries and what ``publish`` has returned for.
+"""Publisher that joins; it prints each attempt and each return of ``publish``.
 
-Words: ``--data DIR URL NAME RUN COUNT REPLICAS``. DIR "-" keeps publications in memory. RUN stands
-in every payload. After COUNT publications it leaves and ends; with COUNT 0 it publishes until it is
-killed. With REPLICAS it waits for so many other members.
+Arguments: ``--data DIR URL NAME RUN COUNT REPLICAS``. DIR "-" keeps publications in memory. RUN is
+part of every payload. After COUNT publications the program leaves and ends; with COUNT 0 it
+publishes until it is killed. It waits for REPLICAS other members.
 """
 
 from __future__ import annotations

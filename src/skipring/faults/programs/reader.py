@@ -1,7 +1,7 @@
-"""A reader that joins: prints payloads until it is stopped, and then the cursor behind them.
+"""Reader that joins; it prints payloads until it is stopped, and then the cursor after them.
 
-Words: ``--data DIR URL NAME START``; START is "all" or a cursor. Payloads are printed in hex. If
-the cursor is refused, it prints the reason and ends with exit status 3.
+Arguments: ``--data DIR URL NAME START``; START is "all" or a cursor. Payloads are printed in hex.
+If the cursor is refused, the program prints the reason and ends with exit status 3.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def main(directory: str, url: str, name: str, start: str) -> None:
                 publication = await topic.read(timeout=0.1)
                 if publication is not None:
                     print_now(publication.payload.hex())
-    print_now(f"cursor {topic.cursor()}")  # all that was read is on the disk by now
+    print_now(f"cursor {topic.cursor()}")  # everything read is on the disk now
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A node that hands its history over in pages of one publication, one every two ticks (P6).
+"""Node that hands its history over in pages of one publication, one every two ticks (P6).
 
-Words: those of ``skipring``. The answers of the node are patched before the command starts.
+Arguments: those of ``skipring``. The program patches the answers of the node, then starts it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _say = Driver.say
 
 
 def say_late(driver: Driver, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:
-    """Send pages of the history late, all else at once."""
+    """Send pages of the history late, other messages at once."""
     if isinstance(message, StoredPage):
         asyncio.get_running_loop().call_later(DELAY_S, _say, driver, topic, to, message)
     else:

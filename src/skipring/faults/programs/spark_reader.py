@@ -1,7 +1,7 @@
-"""A Spark query that drains a topic into a table, from its checkpoint on; prints the payloads.
+"""Spark query that drains a topic into a table, from its checkpoint on, and prints the payloads.
 
-Words: SUPERVISOR TABLE CHECKPOINT. If the query fails, it prints the reason and ends with exit
-status 3.
+Arguments: SUPERVISOR TABLE CHECKPOINT. If the query fails, the program prints the reason and ends
+with exit status 3.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-/* A disk that fails on request: preloaded into processes, it stands before fsync and fdatasync.
+/* Disk that fails on request: preloaded into processes, it replaces fsync and fdatasync.
  *
  * For a file in a directory D, or for D itself:
  *   D.eio/ exists     fsync fails with EIO, and nothing becomes durable;
  *   D.synced/ exists  fsync also copies what has become durable there: the content of a file as
  *                     D.synced/<inode>-<birth>, the names of a directory as D.synced/names with a
  *                     line "<inode>-<birth> <name>" for each file.
- * After a power loss exactly this is left, and any part of the writes after it.
+ * A power loss leaves exactly this, and any part of the later writes.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -38,7 +38,7 @@ static int key_of(int at, const char *name, char *out) {
     return 0;
 }
 
-/* Replace a file at once: a process may be killed at any time. */
+/* Replace a file atomically: a process may be killed at any time. */
 static void copy(int from, const char *synced, const char *key) {
     char fresh[LENGTH], path[LENGTH], block[65536];
     snprintf(fresh, sizeof fresh, "%s/.%s.%ld", synced, key, (long)syscall(SYS_gettid));

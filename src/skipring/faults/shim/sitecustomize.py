@@ -1,7 +1,7 @@
-"""A clock that jumps on request: imported by the interpreter at its start.
+"""Clock that jumps on request; the interpreter imports it at its start.
 
-The seconds in the file ``DIR.clock`` are added to the time of a process with ``--data DIR``.
-Programs of this package have the data directory as an argument of that name, too.
+It adds the seconds in the file ``DIR.clock`` to the time of a process with ``--data DIR``. Programs
+of this package have an argument of that name, too.
 """
 
 from __future__ import annotations

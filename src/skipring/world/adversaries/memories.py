@@ -1,7 +1,7 @@
-"""Starting states in which machines remember what cannot be: caches, counters and deferred work.
+"""Starting states with corrupted memory of the machines: caches, counters and deferred work.
 
-The paper's variables are as they should be, or as another adversary has them. Counters have any
-value, also one that they can never have been set to.
+The paper's variables are correct, or as another adversary sets them. Counters have any value,
+including values that no machine sets.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from skipring.world.adversaries.databases import swapped_entries
 from skipring.world.adversaries.scattering import scatter, scattered_publications
 from skipring.world.snapshot import Snapshot
 
-# Our guesses: beyond every counter that a machine believes, and the ends of 40 bits.
+# Guesses: beyond every counter that a machine accepts, and the ends of 40 bits.
 _COUNTER: Final = 1 << 10
 _HUGE: Final = 1 << 40
 _PUBLICATIONS: Final = 40
 
 
 class Memories:
-    """Draws what the machines of a world may remember."""
+    """Generator of arbitrary memory for the machines of a world."""
 
     def __init__(self, world: Snapshot, rng: Random) -> None:
         rows = {p.id: p for state in world.subscribers.values() for p in state.publications}
@@ -64,7 +64,7 @@ class Memories:
         self._rng = rng
 
     def counter(self) -> int:
-        """Any number."""
+        """Return any number."""
         return self._rng.choice((0, 1, -_HUGE, _HUGE, self._rng.randint(-_COUNTER, _COUNTER)))
 
     def _hops(self) -> int:
@@ -75,7 +75,7 @@ class Memories:
         return tuple(sorted(found, key=lambda node: node or ""))
 
     def supervisor(self) -> SupervisorMemory:
-        """Counters, suspicions and answers of a supervisor."""
+        """Return arbitrary counters, suspicions and answers of a supervisor."""
         nodes = self._draw.nodes
         return SupervisorMemory(
             ticks=self.counter(),
@@ -90,7 +90,7 @@ class Memories:
         )
 
     def counters(self) -> SubscriberMemory:
-        """Counters of a subscriber, and the partners it believes to have."""
+        """Return arbitrary counters of a subscriber, and its supposed partners."""
         draw = self._draw
         return SubscriberMemory(
             audit_ticks=self.counter(),
@@ -135,7 +135,7 @@ class Memories:
         )
 
     def deferred(self, state: SubscriberState) -> SubscriberMemory:
-        """Work that a subscriber has put off: to be kept, indexed, announced, asked for."""
+        """Return arbitrary deferred work of a subscriber: to keep, index, announce and request."""
         draw, rng = self._draw, self._rng
         waiting = {p.id: at for at, p in enumerate(state.publications) if draw.chance(0.25)}
         wrong = {rng.randbytes(ID_BYTES): rng.randrange(_PUBLICATIONS) for _ in range(2)}
@@ -197,10 +197,10 @@ class Memories:
         return tuple(self._rng.sample(self._publications, count))
 
     def derived(self, state: SubscriberState) -> SubscriberMemory:
-        """What a subscriber has derived, of its place in the ring and of its publications.
+        """Return wrong derived values of a subscriber, about its place and its publications.
 
-        Of these either the index is wrong or the claim about the root: a claim about another root
-        is made again.
+        Either the index is wrong or the claim about the root: a subscriber repeats a claim about
+        another root.
         """
         draw, rng = self._draw, self._rng
         places = {p.id: rng.choice((None, rng.randrange(_HUGE))) for p in state.publications}
@@ -218,7 +218,7 @@ class Memories:
         )
 
     def _chains(self, state: SubscriberState) -> Chains | None:
-        """Chains that fit the labels around a subscriber, and say anything else."""
+        """Return chains with the labels around a subscriber and otherwise arbitrary fields."""
         if state.label is None:
             return None
         draw = self._draw
@@ -235,7 +235,7 @@ class Memories:
         )
 
     def all_of(self, state: SubscriberState) -> SubscriberMemory:
-        """Everything at once."""
+        """Return arbitrary memory in all parts of a subscriber."""
         derived, deferred, counters = self.derived(state), self.deferred(state), self.counters()
         return replace(
             counters,
@@ -264,7 +264,7 @@ class Memories:
 
 
 def swapped_under_an_old_digest(n: int, rng: Random) -> Snapshot:
-    """Two entries are swapped, and the sum over the database is that of before."""
+    """Return a world with two swapped entries and the digest of the database before the swap."""
     world = swapped_entries(n, rng)
     order = sorted(world.subscribers.items(), key=lambda item: _index(item[1]))
     before = legitimate_digest([node for node, _ in order])
@@ -277,7 +277,7 @@ def _index(state: SubscriberState) -> int:
 
 
 def legitimate_digest(nodes: list[NodeId]) -> int:
-    """The sum over a database that records the nodes in this order."""
+    """Return the digest of a database that records the nodes in this order."""
     world = Snapshot(subscribers={})
     roster = world.roster
     for node in nodes:
@@ -286,7 +286,7 @@ def legitimate_digest(nodes: list[NodeId]) -> int:
 
 
 def wrong_index(n: int, rng: Random) -> Snapshot:
-    """The supervisor looks for members at wrong places of its list."""
+    """Return a world whose supervisor indexes members at wrong places of its list."""
     world = legitimate_world(n, rng)
     nodes = recorded_nodes(world)
     index = {node: place for place, node in enumerate(permuted(nodes, rng))}
@@ -294,39 +294,39 @@ def wrong_index(n: int, rng: Random) -> Snapshot:
 
 
 def arbitrary_supervisor_memory(n: int, rng: Random) -> Snapshot:
-    """Two entries are swapped, and counters, suspicions and answers are arbitrary."""
+    """Return a world with two swapped entries and arbitrary memory of the supervisor."""
     world = swapped_entries(n, rng)
     return _with_supervisor(world, Memories(world, rng).supervisor())
 
 
 def wrong_derived_values(n: int, rng: Random) -> Snapshot:
-    """Scattered publications; chains, weights, tree edges, claims and indexes are wrong."""
+    """Scatter publications; set wrong chains, weights, tree edges, claims and indexes."""
     world = scattered_publications(n, rng)
     draw = Memories(world, rng)
     return with_states(world, lambda _, state: replace(state, memory=draw.derived(state)))
 
 
 def arbitrary_counters(n: int, rng: Random) -> Snapshot:
-    """Scattered publications; all counters of the subscribers are arbitrary."""
+    """Scatter publications; set arbitrary counters of the subscribers."""
     world = scattered_publications(n, rng)
     draw = Memories(world, rng)
     return with_states(world, lambda _, state: replace(state, memory=draw.counters()))
 
 
 def arbitrary_deferred_work(n: int, rng: Random) -> Snapshot:
-    """Scattered publications; what waits to be kept, indexed and announced is arbitrary."""
+    """Scatter publications; set arbitrary work to keep, index and announce."""
     world = scattered_publications(n, rng)
     draw = Memories(world, rng)
     return with_states(world, lambda _, state: replace(state, memory=draw.deferred(state)))
 
 
 def arbitrary_memory(n: int, rng: Random) -> Snapshot:
-    """Every variable of every machine is arbitrary, and publications are scattered."""
+    """Scatter publications; set every variable of every machine to an arbitrary value."""
     return with_memories(scatter(arbitrary_world(n, rng), _PUBLICATIONS, rng), rng)
 
 
 def with_memories(world: Snapshot, rng: Random) -> Snapshot:
-    """The world with everything arbitrary that its machines remember."""
+    """Return the world with arbitrary memory in all its machines."""
     draw = Memories(world, rng)
     changed = with_states(world, lambda _, state: replace(state, memory=draw.all_of(state)))
     return _with_supervisor(changed, draw.supervisor())

@@ -1,8 +1,8 @@
-"""What machines remember besides the variables of the paper, as it stands in a world file.
+"""Memory of machines, besides the variables of the paper, in a world file.
 
-An object for each part of a machine; a field that has the value of a new machine is left out. An id
-or a part of one is hex. Unlike everywhere else a node need not be in the world: memory may name
-nodes that are long gone.
+Each part of a machine is an object; the file omits a field with the value of a new machine. Ids and
+parts of ids are hex. Unlike elsewhere in the file, a node need not be in the world: memory may name
+nodes that have left.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ OFFSET_MAX: Final = (1 << 8 * OFFSET_BYTES) - 1
 
 
 class MemoryReader:
-    """Parses what machines remember, publications of a topic included."""
+    """Parser of the memory of machines, publications of a topic included."""
 
     def __init__(self, publications: PublicationReader) -> None:
         self.supervisor: Parser = _SUPERVISOR
@@ -102,7 +102,7 @@ class MemoryReader:
 
 
 def _object(kind: type[Struct], **fields: Parser) -> Parser:
-    """An object whose fields may all be left out."""
+    """Return a parser of an object whose fields are all optional."""
     shape = Shape(required=frozenset(), optional=frozenset(fields))
 
     def parse(value: object, place: str) -> Struct:
@@ -113,9 +113,9 @@ def _object(kind: type[Struct], **fields: Parser) -> Parser:
 
 
 def _row(kind: Callable[..., Any], *parsers: Parser) -> Parser:
-    """A list with one value of each kind."""
+    """Return a parser of a list with one value of each kind."""
 
-    def parse(value: object, place: str) -> Any:  # noqa: ANN401  (as the kind says)
+    def parse(value: object, place: str) -> Any:  # noqa: ANN401  (depends on the kind)
         values = sequence(value, place)
         if len(values) != len(parsers):
             raise expected(f"a list of {len(parsers)}", value, place)
@@ -172,7 +172,7 @@ def _ihave(value: object, place: str) -> IHave:
         return IHave(
             **{name: parse(fields[name], f"{place}.{name}") for name, parse in parsers.items()}
         )
-    except ValueError as error:  # each field is right, but they do not go together
+    except ValueError as error:  # each field is valid, the combination is not
         raise complaint(place, str(error)) from None
 
 
@@ -289,12 +289,12 @@ _SUPERVISOR: Final = _object(
 
 
 def memory_fields(memory: SubscriberMemory | SupervisorMemory) -> dict[str, Any]:
-    """What a machine remembers as an object of the world file."""
+    """Return the memory of a machine as an object of the world file."""
     return _changed(memory)
 
 
 def _changed(part: Struct) -> dict[str, Any]:
-    """The fields of a part that have not the value of a new machine."""
+    """Return the fields of a part that differ from those of a new machine."""
     return {
         field.name: _written(value)
         for field in struct_fields(type(part))
@@ -303,7 +303,7 @@ def _changed(part: Struct) -> dict[str, Any]:
 
 
 def _written(value: object) -> object:
-    """What stands in the file for a value; what has no writer here JSON knows, or ``writing``."""
+    """Return the form of a value in the file; JSON or ``writing`` covers types without a writer."""
     write = _WRITERS.get(type(value))
     return write(value) if write is not None else value
 
