@@ -13,6 +13,8 @@ from skipring.core.hashing import DIGEST_BYTES, EMPTY_ROOT
 from skipring.core.holdings import Holdings
 from skipring.core.prefixes import ALL
 from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.sequences import COUNTERS
+from skipring.core.state import HoldingsState, NumberState
 from skipring.core.trie import PublicationTrie
 from tests.support.machines import TOPIC, unhurried
 
@@ -251,6 +253,18 @@ def test_T2_without_publications_there_is_an_empty_trie(archive: MemoryArchive |
     holdings.recover({})
     assert holdings.trie.root == EMPTY_ROOT
     assert list(holdings.archive.publications()) == []
+
+
+def test_wrong_numbers_of_two_sequences_of_one_publisher_survive_state_and_load() -> None:
+    first, second = settled(3), settled(COUNTERS + 5)
+    wrong = (
+        NumberState("ann", 0, None),
+        NumberState("ann", 1, COUNTERS + 9),
+        NumberState("ann", 2, 7),
+    )
+    held = Holdings(TOPIC, MemoryArchive((first, second)))
+    held.load(HoldingsState(numbers=wrong))
+    assert sorted(held.state().numbers, key=lambda each: each.incarnation) == list(wrong)
 
 
 def test_numbers_of_incarnation_0_continue_after_stored_ones() -> None:

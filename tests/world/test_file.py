@@ -35,6 +35,7 @@ from skipring.core.prefixes import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import (
     HistoriesState,
+    NumberState,
     SilenceState,
     SubscriberMemory,
     SubscriberState,
@@ -323,6 +324,13 @@ def test_memory_may_name_nodes_that_are_not_in_the_world() -> None:
     assert state_of_a(memory=memory).memory == SubscriberMemory(
         histories=HistoriesState(source="long-gone", source_ticks=8)
     )
+
+
+def test_memory_has_numbers_of_several_sequences_of_one_publisher() -> None:
+    numbers = [["a", 1, 4194309], ["a", 2, None]]
+    memory = state_of_a(memory={"holdings": {"numbers": numbers}}).memory
+    assert memory is not None
+    assert memory.holdings.numbers == (NumberState("a", 1, 4194309), NumberState("a", 2, None))
 
 
 # --- labels that l never produces ------------------------------------------------------

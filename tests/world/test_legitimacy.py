@@ -528,6 +528,14 @@ def test_ids_that_only_the_trie_or_only_the_rows_have_are_found() -> None:
         assert wrong_publications(running) == [f"PUB: {node} {text}" for node in "abcd"]
 
 
+def test_ids_that_the_trie_looks_up_at_wrong_offsets_are_found() -> None:
+    memory = SubscriberMemory(holdings=HoldingsState(index={NEWS[0].id: 1}))
+    start = with_states(holding(*NEWS), lambda _, state: replace(state, memory=memory))
+    for world in (start, World(start, seed=0, config=ProtocolConfig())):
+        texts = [f"PUB: {node} looks 1 publications up at wrong offsets" for node in "abcd"]
+        assert wrong_publications(world) == texts
+
+
 def test_wrong_chains_are_found_if_they_are_for_the_right_labels() -> None:
     node, state = "a", RING.subscribers["a"]
     around = [peer.label for peer in (state.left or state.ring, state.right or state.ring) if peer]

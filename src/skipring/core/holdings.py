@@ -22,7 +22,7 @@ from skipring.core.publications import (
     settled,
 )
 from skipring.core.sequences import COUNTER_BITS, OwnSequence, SequenceId
-from skipring.core.state import HoldingsState
+from skipring.core.state import HoldingsState, NumberState
 from skipring.core.trie import PublicationTrie
 
 READ_AHEAD_MIN: Final = 16
@@ -237,6 +237,12 @@ class Holdings:
             out.effects += (Store(start, new, size), Deliver(new, start, origin, hops, size))
         return new
 
+    @property
+    def misplaced(self) -> int:
+        """Return how many ids the trie has at an offset where the archive has no such row."""
+        rows = ((key, self.row(offset)) for key, offset in self._trie.entries())
+        return sum(row is None or row.id != key for key, row in rows)
+
     def offset_of(self, key: bytes) -> int | None:
         """Where what has an id is stored, or None; whether it is in the index or waits for it."""
         offset = self._trie.offset_of(key)
@@ -419,13 +425,8 @@ class Holdings:
         wrong = {key: offset for key, offset in indexed.items() if right.get(key) != offset}
         waiting = self._unindexed or {}
         missing = [key for key in stored if key not in indexed and key not in waiting]
-        numbers = self._archive.newest() if self._archive is not None else {}
         return HoldingsState(
-            numbers={
-                sequence[0]: seq
-                for sequence, seq in (self._newest or {}).items()
-                if numbers.get(sequence) != seq
-            },
+            numbers=self._wrong_numbers(),
             spent=dict(self._spent or {}),
             unindexed=dict(waiting),
             index=wrong | dict.fromkeys(missing),
@@ -433,15 +434,25 @@ class Holdings:
             scrubbed=self._trie.scrubbed,
         )
 
+    def _wrong_numbers(self) -> tuple[NumberState, ...]:
+        """Return the last number of each sequence for which the archive has another one."""
+        if self._newest is None:
+            return ()
+        right = self._archive.newest() if self._archive is not None else {}
+        return tuple(
+            NumberState(*sequence, self._newest.get(sequence))
+            for sequence in self._newest | right
+            if self._newest.get(sequence) != right.get(sequence)
+        )
+
     def load(self, state: HoldingsState) -> None:
         """Take over what we are supposed to remember beside the archive."""
         self._spent = dict(state.spent) or None
         self._unindexed = dict(state.unindexed) or None
         if state.numbers:
-            numbers = ((publisher, seq) for publisher, seq in state.numbers.items())
-            self._newest = self.archive.newest() | {
-                (publisher, seq >> COUNTER_BITS): seq for publisher, seq in numbers
-            }
+            wrong = {(each.publisher, each.incarnation): each.seq for each in state.numbers}
+            numbers = (self.archive.newest() | wrong).items()
+            self._newest = {sequence: seq for sequence, seq in numbers if seq is not None}
         changed = dict.fromkeys(state.unindexed) | state.index
         if changed or state.count is not None or state.scrubbed:
             if self._trie is _NO_PUBLICATIONS:

@@ -148,10 +148,18 @@ class ScrubState(Struct, frozen=True, kw_only=True, gc=False):
     has_doubts: bool = False
 
 
+class NumberState(Struct, frozen=True, array_like=True, gc=False):
+    """The last number of one sequence: that of a publisher in one incarnation (decision 46)."""
+
+    publisher: NodeId
+    incarnation: int
+    seq: int | None  # None: no number of it is known
+
+
 class HoldingsState(Struct, frozen=True, kw_only=True, gc=False):
     """What a subscriber remembers of its publications beside their archive."""
 
-    numbers: dict[NodeId, int] = {}  # the last one of each publisher, where the archive differs
+    numbers: tuple[NumberState, ...] = ()  # where those of the archive differ
     spent: dict[NodeId, int] = {}
     unindexed: dict[bytes, int] = {}
     index: dict[bytes, int | None] = {}  # where the trie differs; None: the id is not in it
@@ -220,6 +228,12 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
         """The publications that were delivered and are to be kept."""
         arrivals = self.memory.spreading.arrivals if self.memory is not None else ()
         return tuple(each for arrival in arrivals for each in arrival.publications)
+
+    @property
+    def misplaced(self) -> int:
+        """How many ids the trie has at an offset where the archive has no such row."""
+        index = self.memory.holdings.index if self.memory is not None else {}
+        return sum(offset is not None for offset in index.values())
 
     @property
     def trie(self) -> PublicationTrie:

@@ -352,6 +352,11 @@ class Subscriber:
         return self._circulation.spreading.unkept
 
     @property
+    def misplaced(self) -> int:
+        """How many ids the trie has at an offset where the archive has no such row."""
+        return self._circulation.holdings.misplaced
+
+    @property
     def silence(self) -> dict[NodeId, SilenceState]:
         """How long ring neighbours have been silent (R9)."""
         return self._silence.states()

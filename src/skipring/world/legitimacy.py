@@ -153,6 +153,8 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
         yield _publications(f"{node} has lost {lost} publications and not noticed")
     if hidden := len(stored - indexed):
         yield _publications(f"{node} has {hidden} publications that its trie lacks")
+    if misplaced := seen.misplaced - lost:
+        yield _publications(f"{node} looks {misplaced} publications up at wrong offsets")
 
 
 def _publications(text: str) -> Violation:

@@ -28,6 +28,7 @@ from skipring.core.state import (
     HoldingsState,
     MissingState,
     NewsState,
+    NumberState,
     RepairState,
     ScrubState,
     SpreadingState,
@@ -66,6 +67,14 @@ class Memories:
     def counter(self) -> int:
         """Return any number."""
         return self._rng.choice((0, 1, -_HUGE, _HUGE, self._rng.randint(-_COUNTER, _COUNTER)))
+
+    def _numbers(self) -> tuple[NumberState, ...]:
+        """Return wrong last numbers of publishers, in two incarnations of each."""
+        return tuple(
+            NumberState(node, incarnation, self._draw.maybe(0.8, self.counter))
+            for node in dict.fromkeys(self._draw.some(self._draw.node))
+            for incarnation in (0, self._rng.randrange(1, _COUNTER))
+        )
 
     def _hops(self) -> int:
         return self._rng.randint(0, HOPS_MAX)
@@ -122,7 +131,7 @@ class Memories:
                 has_doubts=draw.chance(0.5),
             ),
             holdings=HoldingsState(
-                numbers={node: self.counter() for node in draw.some(draw.node)},
+                numbers=self._numbers(),
                 spent={node: self.counter() for node in draw.some(draw.node)},
                 scrubbed=self.counter(),
             ),

@@ -32,6 +32,7 @@ from skipring.core.state import (
     HoldingsState,
     MissingState,
     NewsState,
+    NumberState,
     RepairState,
     ScrubState,
     SpreadingState,
@@ -235,7 +236,7 @@ _SCRUB: Final = _object(
 )
 _HOLDINGS: Final = _object(
     HoldingsState,
-    numbers=_COUNTERS,
+    numbers=_list(_row(NumberState, node_name, integer, _or_none(integer))),
     spent=_COUNTERS,
     unindexed=_map(_id, _offset),
     index=_map(_id, _or_none(_offset)),
@@ -322,7 +323,7 @@ def _ihave_fields(message: IHave) -> dict[str, Any]:
 
 
 _WRITERS: Final[Mapping[type, Callable[[Any], object]]] = {
-    **dict.fromkeys((NewsState, ArrivalState, MissingState, HandoverState), _listed),
+    **dict.fromkeys((NewsState, ArrivalState, MissingState, HandoverState, NumberState), _listed),
     **dict.fromkeys((AnnouncingState, Chains, HistoriesState, HoldingsState), _changed),
     **dict.fromkeys((RepairState, ScrubState, SpreadingState), _changed),
     **dict.fromkeys((HandoversState, DrainState, CompletenessState), _changed),
