@@ -333,3 +333,16 @@ def test_corrupted_handovers_end() -> None:
     for _ in range(2 * PATIENCE_TICKS):
         side.tick()
     assert side.handovers.state().to == {}
+
+
+def test_receiver_that_confirms_what_it_does_not_hold_is_believed() -> None:
+    pair = Pair()
+    pair.h.keep(made(0))
+    out = Outbox()
+    pair.h.handovers.start("r", out, ids=[made(0).id])
+    question = next(e.message for e in pair.h.perform(out) if isinstance(e, Send))
+    assert isinstance(question, CheckHeld)
+    pair.effects += pair.h.hear(Held("r", question.session, True, (), question.ids))
+    assert is_over(pair)
+    assert pair.confirmed() == {made(0).id}
+    assert pair.r.holdings.count == 0

@@ -1,4 +1,4 @@
-"""The threat model in docs/operations.md: each statement names tests that exist."""
+"""The threat model in docs/operations.md: each statement names test functions that exist."""
 
 from __future__ import annotations
 
@@ -25,11 +25,31 @@ def test_every_actor_has_a_table() -> None:
     assert tuple(headings) == ACTORS
 
 
-def test_every_statement_names_tests_that_exist() -> None:
+def named_in(cell: str) -> list[tuple[str, list[str]]]:
+    """Return the files that a cell names, each with the test functions before it."""
+    return [
+        (path, re.findall(r"`(test_\w+)`", functions))
+        for functions, path in re.findall(r"([^;]+?) of `(tests/[^`]+\.py)`", cell)
+    ]
+
+
+def test_every_statement_names_test_functions_that_exist() -> None:
     found = statements()
     assert len(found) > len(ACTORS)
-    for statement, tests in found:
-        paths = re.findall(r"`(tests/[^`]+\.py)`", tests)
-        assert paths, statement
-        for path in paths:
-            assert "def test_" in (ROOT / path).read_text(encoding="utf-8"), statement
+    for statement, cell in found:
+        named = named_in(cell)
+        assert named, statement
+        assert cell.count("`") == 2 * sum(1 + len(functions) for _, functions in named), cell
+        for path, functions in named:
+            text = (ROOT / path).read_text(encoding="utf-8")
+            assert functions, f"{statement}: no function of {path}"
+            for function in functions:
+                assert f"\ndef {function}(" in text, f"{statement}: {function} of {path}"
+
+
+def test_text_below_the_tables_names_a_test_function_that_exists() -> None:
+    below = threat_model().rpartition("|\n")[2]
+    for path, functions in named_in(below):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert functions
+        assert all(f"\ndef {function}(" in text for function in functions)

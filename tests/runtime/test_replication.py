@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import skipring
+from skipring.core.effects import HeldBy
 from skipring.core.events import PublishRequested
 from skipring.errors import InputError, ReplicationError
 from skipring.runtime.client import Connection
@@ -138,3 +139,20 @@ def test_blocking_publish_waits_for_replicas_too(tmp_path: Path) -> None:
                 assert machine.offset_of(made) is not None
 
     asyncio.run(scene())
+
+
+def test_member_that_confirms_twice_counts_once(tmp_path: Path) -> None:
+    async def scene() -> int:
+        async with Cluster(n=1, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            node = cluster.node("n00")
+            (made,) = await node.publish(cluster.topic, PublishRequested(payload=b"x"))
+            reached = asyncio.create_task(node.replications.reached(cluster.topic, made, 2, SOON_S))
+            await asyncio.sleep(0)
+            for _ in range(2):
+                node.replications.on_held(cluster.topic, HeldBy("liar", (made,), True))
+            with pytest.raises(ReplicationError) as raised:
+                await reached
+            return raised.value.confirmed
+
+    assert asyncio.run(scene()) == 1

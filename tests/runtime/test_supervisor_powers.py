@@ -1,12 +1,19 @@
-"""What a supervisor receives, and where it is obeyed."""
+"""What a supervisor receives, where it is obeyed, and what it cannot prevent."""
 
 from __future__ import annotations
 
 import asyncio
 
-from skipring.core.messages import SetConfiguration
+import pytest
+
+from skipring.core.events import Flush, PublishRequested, Received
+from skipring.core.labels import Label
+from skipring.core.messages import PublishMany, PublishNew, SetConfiguration
+from skipring.core.peers import SUPERVISOR, Peer
+from skipring.core.state import SubscriberState
 from skipring.runtime.addresses import supervisor_at
 from skipring.testing import Cluster
+from tests.support.machines import give, subscriber
 
 CARRIERS = {"PublishNew", "PublishMany", "Publications", "CheckTrie", "CheckAndPublish", "IHave"}
 
@@ -41,3 +48,28 @@ def test_supervisor_is_not_obeyed_in_topics_of_another() -> None:
             ]
 
     assert asyncio.run(scene()) == [True, False]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        SetConfiguration(None, None, None),
+        SetConfiguration(Peer(Label.nth(6), "x"), Label.nth(9), Peer(Label.nth(4), "y")),
+    ],
+    ids=["eviction", "wrong place"],
+)
+def test_member_that_is_evicted_or_misplaced_publishes_over_its_existing_edges(
+    order: SetConfiguration,
+) -> None:
+    machine = subscriber(
+        SubscriberState(
+            label=Label.nth(2),
+            left=Peer(Label.nth(0), "a"),
+            right=Peer(Label.nth(1), "b"),
+            shortcuts={Label.nth(3): "c"},
+        )
+    )
+    give(machine, Received(order, SUPERVISOR))
+    sent = give(machine, PublishRequested(payload=b"news", time=1)) + give(machine, Flush())
+    reached = {to for to, message in sent if isinstance(message, PublishNew | PublishMany)}
+    assert reached & {"a", "b", "c"}
