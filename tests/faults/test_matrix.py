@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from skipring.faults.__main__ import main
-from skipring.faults.catalog import ROWS
 from skipring.faults.judge import Judgement
 from skipring.faults.report import page
 from skipring.faults.row import HELD, Need, Outcome, Row, run_row
+from skipring.faults.rows.catalog import ROWS
 from skipring.faults.trial import Trial
 
 

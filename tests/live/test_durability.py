@@ -12,7 +12,7 @@ import pytest
 
 from skipring.core.publications import Publication
 from skipring.faults.processes import LiveProcesses
-from skipring.faults.requests import NOBODY, TOPIC, publication, publish_one, stranger
+from skipring.faults.requests import NO_SUPERVISOR, TOPIC, publication, publish_one, stranger
 from skipring.storage.promises import losses_of
 from skipring.storage.publications import PublicationStore
 
@@ -59,7 +59,7 @@ def test_what_publish_has_returned_for_survives_a_kill_and_nothing_is_invented(
 ) -> None:
     rng = Random(loops)
     ledger = Ledger()
-    url, directory = f"skipring://{NOBODY}", tmp_path / "data"
+    url, directory = f"skipring://{NO_SUPERVISOR}", tmp_path / "data"
     with LiveProcesses(tmp_path) as processes:
         for loop in range(loops):
             processes.run("publisher", str(PROGRAM), url, str(directory), f"{loop}")
@@ -79,7 +79,7 @@ def test_what_a_node_has_acknowledged_to_a_client_survives_a_kill_and_nothing_is
     rng = Random(loops)
     ledger = Ledger()
     with LiveProcesses(tmp_path) as processes:
-        processes.start(NAME, supervisor=NOBODY)
+        processes.start(NAME, supervisor=NO_SUPERVISOR)
         for _ in range(loops):
             asyncio.run(kill_while_publishing(processes, rng.randrange(ACKNOWLEDGED_MAX), ledger))
             ledger.assert_kept(processes.data(NAME))

@@ -8,9 +8,9 @@ from time import monotonic
 
 import click
 
-from skipring.faults.catalog import ROWS
 from skipring.faults.report import line, page
 from skipring.faults.row import Outcome, Row, run_row
+from skipring.faults.rows.catalog import ROWS
 
 
 def _chosen(names: tuple[str, ...], *, is_short: bool) -> list[Row]:

@@ -175,7 +175,7 @@ class LiveProcesses(Processes):
 
     def world(self) -> Snapshot:
         """Return the state of the topic, as ``skipring ring --json`` requests it."""
-        return requests.look(self.running[SUPERVISOR].address)
+        return requests.snapshot_of(self.running[SUPERVISOR].address)
 
     def world_by_command(self) -> Snapshot:
         """Return the state of the topic, from ``skipring ring --json`` itself."""

@@ -30,18 +30,16 @@ from skipring.wire.runtime_messages import (
 from skipring.world.snapshot import Snapshot
 
 TOPIC: Final = "news"
-PATIENCE_S: Final = (
-    0.4  # a dead process does not answer; a slow one is asked again by the next request
-)
+PATIENCE_S: Final = 0.4  # a dead process does not answer; a slow one is asked again
 ANSWER_S: Final = 30.0  # for requests that need an answer, on a machine that others use too
-NOBODY: Final = "127.0.0.1:1"  # no process listens there
+NO_SUPERVISOR: Final = "127.0.0.1:1"  # no process listens there
 END: Final = (1 << 40) - 1  # above every offset
 
 Place = tuple[str, str]  # a node and its address
 _seqs = count()
 
 
-def look(supervisor: str) -> Snapshot:
+def snapshot_of(supervisor: str) -> Snapshot:
     """Return the state of the topic; raise UnreachableError without a supervisor."""
 
     async def scene() -> Snapshot:
@@ -130,7 +128,7 @@ async def _listed(
 
 def stranger() -> Outsider:
     """Return a client without a supervisor; the caller gives it addresses of members."""
-    return Outsider([NOBODY], rng=Random())
+    return Outsider([NO_SUPERVISOR], rng=Random())
 
 
 def publication(payload: bytes) -> Publication:

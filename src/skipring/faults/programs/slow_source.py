@@ -20,7 +20,7 @@ DELAY_S: Final = 0.5  # two ticks
 _say = Driver.say
 
 
-def say_late(driver: Driver, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:
+def send_late(driver: Driver, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:
     """Send pages of the history late, other messages at once."""
     if isinstance(message, StoredPage):
         asyncio.get_running_loop().call_later(DELAY_S, _say, driver, topic, to, message)
@@ -30,6 +30,6 @@ def say_late(driver: Driver, topic: TopicId, to: NodeId, message: RuntimeMessage
 
 if __name__ == "__main__":
     setattr(offering, "PAGE_ROWS_MAX", 1)  # noqa: B010  (a constant, for everyone else)
-    setattr(Driver, "say", say_late)  # noqa: B010
+    setattr(Driver, "say", send_late)  # noqa: B010
     sys.argv = ["skipring", *sys.argv[1:]]
     main()

@@ -1,4 +1,4 @@
-"""Rows of peers that misbehave: frames, senders, requests, connections and names."""
+"""Rows of peers that use up connections, names and addresses."""
 
 from __future__ import annotations
 
@@ -10,189 +10,47 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from random import Random
 from threading import Event, Thread
 from typing import Final
 
-from msgspec.msgpack import encode as pack
-
 from skipring.bench.memory import MIB, resident_bytes_of
 from skipring.core.labels import Label
-from skipring.core.messages import Introduce, PublishNew, Subscribe
+from skipring.core.messages import Introduce, Subscribe
 from skipring.core.peers import SUPERVISOR, Link, Peer
-from skipring.core.publications import Publication
 from skipring.faults.frames import (
-    bursts,
-    forged_frames,
     greeting,
     hurl,
     hurl_all,
-    mutations,
     source_of,
 )
-from skipring.faults.history import HOLDER, fill_history
-from skipring.faults.requests import END, TOPIC, surveyed
+from skipring.faults.requests import TOPIC
 from skipring.faults.row import Row
-from skipring.faults.samples import PUBLICATION, SAMPLES
-from skipring.faults.stop_rows import record_publisher, run_publisher
+from skipring.faults.rows.messages import GROWTH_BYTES_MAX, addresses_of, bounded_growth
 from skipring.faults.trial import NAMES, FaultRing, Trial
 from skipring.runtime.limits import allow_files
 from skipring.wire.codec import encode
-from skipring.wire.framing import DATA, frame
 from skipring.wire.greeting import Role
-from skipring.wire.runtime_messages import Address, ListPublications, ReadStored
+from skipring.wire.runtime_messages import Address
 
-OTHERS: Final = ("v", "w", "x", "y", "z")  # no sample names them
-GROWTH_BYTES_MAX: Final = 64 * MIB  # Requirement, for 100,000 mutated frames.
-STRANGER: Final = "stranger"
-FORGED: Final = 10_000
 IDLE: Final = 4_200
 HALF_FRAMES: Final = 400
 HALF_FRAME_BYTES: Final = 1 << 20
 TOPICS: Final = 12_000
 GHOSTS: Final = 200
 DIALS_MAX: Final = 40  # 16 at once and one a second, for 10 s; and some by back-off
-REQUEST_BYTES: Final = 110_000
-HISTORY: Final = 20_000
-SCAN_BITS: Final = 8  # a scan for one publication in 256
 HALF_REQUESTS: Final = 300
 HEAD: Final = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 HUNG_UP_S: Final = 30.0
 REPORTED_S: Final = 20.0  # Guess: 80 ticks, for a line in a log.
 
 
-def _addresses(ring: FaultRing, *names: str) -> list[Address]:
-    return [ring.running[name].address for name in names]
-
-
-@contextmanager
-def _bounded_growth(ring: FaultRing, *names: str) -> Iterator[None]:
-    """Fail if the resident memory of a process grows by more than 64 MiB."""
-    pids = {name: ring.running[name].pid for name in names}
-    before = {name: resident_bytes_of(pid) for name, pid in pids.items()}
-    yield
-    for name, pid in pids.items():
-        growth = resident_bytes_of(pid) - before[name]
-        assert growth <= GROWTH_BYTES_MAX, f"{name} grew by {growth / MIB:.0f} MiB"
-
-
-# -- frames ------------------------------------------------------------------------------------
-
-
-def burst(trial: Trial) -> None:
-    """Send 256 KiB of every valid message type to a node and to the supervisor."""
-    with trial.ring(*OTHERS) as ring:
-        ring.publish_some(200)
-        ring.ledger.tolerate(PUBLICATION.payload or b"")  # some types publish it
-        targets = _addresses(ring, OTHERS[0], SUPERVISOR)
-        with _bounded_growth(ring, OTHERS[0], SUPERVISOR):
-            for number, (_, data) in enumerate(list(bursts().items())[: trial.repeats]):
-                for role in (Role.NODE, Role.CLIENT):
-                    streams = [greeting("a", role) + data] * len(targets)
-                    asyncio.run(hurl_all(targets, streams))
-                if number % 10 == 0:
-                    ring.publish_some(10)
-        assert not set(ring.evicted()) & set(OTHERS), f"evicted: {ring.evicted()}"
-
-
-def mutated_frames(trial: Trial) -> None:
-    """Send mutated frames, each on its own connection, to a node and to the supervisor."""
-    with trial.ring(*OTHERS) as ring:
-        ring.ledger.tolerate(PUBLICATION.payload or b"")
-        targets = _addresses(ring, OTHERS[0], SUPERVISOR)
-        rng = Random(trial.repeats)
-        with ring.load(), _bounded_growth(ring, OTHERS[0], SUPERVISOR):
-            asyncio.run(hurl_all(targets, mutations(rng, trial.repeats)))
-        _tolerate_mutations(ring)
-
-
-def _tolerate_mutations(ring: FaultRing) -> None:
-    """Record mutated publications as publications of a stranger."""
-    ring.heal()
-    for payload in ring.payloads(OTHERS[0]):
-        if payload not in ring.ledger.tried:
-            assert not payload.startswith(b"load"), f"no one published {payload!r}"
-            ring.ledger.tolerate(payload)
-
-
-def forged_senders(trial: Trial) -> None:
-    """Send every message with a forged sender; the receiver drops and counts it."""
-    with trial.ring() as ring:  # the samples name a and b, which are members here
-        names = ("c", SUPERVISOR)
-        stream = greeting(STRANGER) + forged_frames(STRANGER, trial.repeats)
-        with ring.load(), _bounded_growth(ring, *names):
-            asyncio.run(hurl_all(_addresses(ring, *names), [stream] * len(names)))
-        for name in names:
-            dropped = _dropped(ring, name, "speaks for another")
-            assert dropped >= trial.repeats, f"{name} dropped {dropped} of {trial.repeats}"
-
-
-def _dropped(ring: FaultRing, name: str, reason: str) -> int:
-    address = ring.events(name, "metrics")[-1]["address"]
-    with urllib.request.urlopen(f"http://{address}/metrics") as page:
-        text = page.read().decode()
-    found = re.search(rf'^skipring_dropped_total{{reason="{reason}"}} (\S+)$', text, re.MULTILINE)
-    return int(float(found[1])) if found else 0
-
-
-def wide_record(trial: Trial) -> None:
-    """Publish a record with 900 KB in a field that no publication has."""
-    with trial.ring() as ring:
-        for number in range(trial.repeats):
-            fields = [STRANGER, number, b"wide", 1, None, {}, b"", bytes(900_000)]
-            stream = greeting(STRANGER) + frame(pack([[14, fields, 0], TOPIC]), DATA)
-            asyncio.run(hurl_all(_addresses(ring, "a"), [stream]))
-            ring.publish_some(10)
-
-
-def forged_number(trial: Trial) -> None:
-    """Publish under another publisher's name with a number near the largest number."""
-    with trial.ring(*NAMES[:3]) as ring:
-        place = str(ring.data("writer"))
-        for number in range(trial.repeats):
-            payload = f"forged{number}".encode()
-            ring.ledger.attempt(payload)
-            made = Publication(publisher="writer", seq=(1 << 62) - 1, payload=payload, time=1)
-            stream = greeting(STRANGER) + encode(TOPIC, PublishNew(made))
-            asyncio.run(hurl_all(_addresses(ring, "a"), [stream]))
-            program = f"writer{number}"
-            run_publisher(ring, program, place, 20, called="writer")
-            assert ring.exit_status(program) == 0, ring.last_words(program)
-            record_publisher(ring, program)
-        ring.start("writer")
-        ring.heal()
-        numbers = [each for each in ring.numbers("a", "writer") if each < (1 << 62) - 1]
-        assert len(numbers) == len(set(numbers)) == 20 * trial.repeats, "a number was issued twice"
-
-
-def expensive_requests(trial: Trial) -> None:
-    """Send 110 KB of requests that read everything, or scan everything and find nothing."""
-
-    def before(ring: FaultRing) -> None:
-        ring.ledger.acknowledge_all(fill_history(ring.data(HOLDER), HISTORY))
-
-    with trial.ring(HOLDER, "b", "c", before=before) as ring:
-        survey = surveyed(ring.place(HOLDER))
-        scan = ReadStored(1, survey.store, survey.epoch, 0, survey.end, SCAN_BITS, 255, True)
-        requests = {
-            "list": encode(TOPIC, ListPublications(1, 0, END, payloads=True)),
-            "scan": encode(TOPIC, scan),
-        }
-        target = _addresses(ring, HOLDER)
-        for _ in range(trial.repeats):
-            with ring.load() as load:
-                for each in requests.values():
-                    stream = greeting(STRANGER, Role.CLIENT) + each * (REQUEST_BYTES // len(each))
-                    asyncio.run(hurl_all(target, [stream]))
-                    ring.await_load(load, 5)
-        assert not ring.evicted(), f"evicted: {ring.evicted()}"
-
-
 # -- connections -------------------------------------------------------------------------------
 
 
 @contextmanager
-def _open_connections(address: Address, streams: Iterator[bytes]) -> Iterator[list[socket.socket]]:
+def _open_connections(
+    address: Address, streams: Iterator[bytes], source: str = ""
+) -> Iterator[list[socket.socket]]:
     """Open connections, send bytes on each, and keep them open."""
     allow_files(IDLE + 2048)
     host, _, port = address.rpartition(":")
@@ -202,6 +60,8 @@ def _open_connections(address: Address, streams: Iterator[bytes]) -> Iterator[li
             made = stack.enter_context(socket.socket())
             made.settimeout(HUNG_UP_S)
             try:
+                if source:
+                    made.bind((source, 0))
                 made.connect((host, int(port)))
                 made.setblocking(False)
                 made.send(stream)
@@ -216,7 +76,8 @@ def idle_connections(trial: Trial) -> None:
     with trial.ring() as ring:
         for _ in range(trial.repeats):
             streams = (greeting("idler", Role.CLIENT) for _ in range(IDLE))
-            with _open_connections(ring.running["a"].address, streams):
+            # From another address: handshakes are limited by address, and this is about places.
+            with _open_connections(ring.running["a"].address, streams, source_of(0)):
                 acknowledged = ring.publish_some(10, "a")
                 assert acknowledged == 10, f"{acknowledged} of 10 were acknowledged"  # noqa: PLR2004
                 ring.heal()
@@ -226,7 +87,7 @@ def half_frames(trial: Trial) -> None:
     """Begin 400 frames of 1 MiB and end none of them."""
     head = HALF_FRAME_BYTES.to_bytes(4, "big") + b"\1"
     half = head + bytes(HALF_FRAME_BYTES - 100)
-    with trial.ring() as ring, _bounded_growth(ring, "a"):
+    with trial.ring() as ring, bounded_growth(ring, "a"):
         for _ in range(trial.repeats):
             hellos = (greeting(f"half{number}", Role.CLIENT) for number in range(HALF_FRAMES))
             pid = ring.running["a"].pid
@@ -331,7 +192,7 @@ def many_topics(trial: Trial) -> None:
             topics = (f"topic{number}.{each}" for each in range(TOPICS))
             stream = greeting(name) + b"".join(encode(topic, Subscribe(name)) for topic in topics)
             at = ring.running[SUPERVISOR].address
-            with _bounded_growth(ring, SUPERVISOR):
+            with bounded_growth(ring, SUPERVISOR):
                 asyncio.run(hurl(at, stream, source_of(number)))
             late = f"late{number}"
             ring.fork_node(late, f"new{number}")
@@ -363,7 +224,7 @@ def unproven_addresses(trial: Trial) -> None:
                 ghost = f"ghost{number}.{each}"
                 lie = Introduce(Peer(Label.nth(each), ghost), Link.LINE, first_hand=False)
                 stream += encode(TOPIC, lie, {ghost: address})
-            asyncio.run(hurl_all(_addresses(ring, "a"), [stream]))
+            asyncio.run(hurl_all(addresses_of(ring, "a"), [stream]))
             ring.wait_ticks(40)
         count, limit = dials(), DIALS_MAX * trial.repeats
         assert count <= limit, f"a foreign process was dialled {count} times"
@@ -396,50 +257,6 @@ def _counting_listener() -> Iterator[tuple[Address, Callable[[], int]]]:
 
 
 ROWS: Final = (
-    Row(
-        name="burst",
-        fault="256 KiB of every valid message type, as a node and as a client",
-        method="generated from the wire samples, to a node and to the supervisor",
-        run=burst,
-        repeats=len(SAMPLES),
-    ),
-    Row(
-        name="mutated",
-        fault="100,000 mutated frames",
-        method="one connection each, to a node and to the supervisor; RSS grows by 64 MiB at most",
-        run=mutated_frames,
-        repeats=100_000,
-        short=1_000,
-    ),
-    Row(
-        name="forged",
-        fault="10,000 frames with a forged sender, of every message that names one (P1)",
-        method="to a node and to the supervisor; each is counted, RSS grows by 64 MiB at most",
-        run=forged_senders,
-        repeats=FORGED,
-        short=1_000,
-    ),
-    Row(
-        name="forged-number",
-        fault="a publication under another name with the number 2^62-1 (D4)",
-        method="PublishNew from a stranger; the publisher runs again",
-        run=forged_number,
-        repeats=3,
-    ),
-    Row(
-        name="wide-record",
-        fault="a record with 900 KB in an unknown field (P3)",
-        method="PublishNew from a stranger",
-        run=wide_record,
-        repeats=5,
-    ),
-    Row(
-        name="requests",
-        fault="110 KB of requests that read everything, or scan and find nothing (P2)",
-        method="ListPublications and ReadStored at a node with 20,000 publications",
-        run=expensive_requests,
-        repeats=3,
-    ),
     Row(
         name="idle",
         fault="4,200 idle connections of one client (P4)",

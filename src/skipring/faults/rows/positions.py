@@ -12,7 +12,7 @@ from skipring.core.peers import SUPERVISOR
 from skipring.faults import programs
 from skipring.faults.judge import judge
 from skipring.faults.processes import program_path
-from skipring.faults.requests import NOBODY, surveyed
+from skipring.faults.requests import NO_SUPERVISOR, surveyed
 from skipring.faults.row import Need, Row
 from skipring.faults.shims import beside
 from skipring.faults.trial import FaultRing, Trial
@@ -104,7 +104,7 @@ def _restore_in_another_order(ring: FaultRing, name: str) -> None:
     data = ring.data(name)
     shutil.rmtree(data)
     shutil.copytree(beside(data, ".backup"), data)
-    ring.start(name, supervisor=NOBODY)
+    ring.start(name, supervisor=NO_SUPERVISOR)
     assert ring.publish_some(LOCAL, name) == LOCAL
     ring.stop(name)
     ring.ended.pop(name)

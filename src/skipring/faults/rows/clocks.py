@@ -6,8 +6,8 @@ from typing import Final
 
 from skipring.core.peers import SUPERVISOR
 from skipring.faults.row import Row
+from skipring.faults.rows.stops import record_publisher, run_publisher
 from skipring.faults.shims import clock_shim, set_clock
-from skipring.faults.stop_rows import record_publisher, run_publisher
 from skipring.faults.trial import NAMES, TICK_S, Trial
 
 DAY_S: Final = 86_400.0

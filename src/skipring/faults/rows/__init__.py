@@ -1,0 +1,1 @@
+"""Rows of the fault matrix, by what is damaged."""
