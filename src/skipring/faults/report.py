@@ -38,9 +38,9 @@ MEANING: Final = (
 COMMANDS: Final = (
     "`make faults` runs all rows and writes this page. `python -m skipring.faults --rows NAME` "
     "runs the named rows and prints the table only, `--list` prints the names, and `--short` runs "
-    "the rows of the short form, as `make test` does. If a tool is missing, the verdict of the row "
-    "is *not run: needs X*, and the command fails unless it has `--allow-missing`. `make "
-    "soak` measures growth under churn for an hour."
+    "the rows of the short form, as `make test` does (it fails if a tool is missing, unless "
+    "`SKIPRING_ALLOW_MISSING` is set). If a tool is missing, the verdict of the row is *not run: "
+    "needs X*, and the command fails unless it has `--allow-missing`. `make soak` measures growth under churn for an hour."
 )
 
 
