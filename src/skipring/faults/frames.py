@@ -10,11 +10,16 @@ from itertools import islice
 from random import Random
 from typing import Final
 
+from msgspec import Struct
+
 from skipring.core.peers import NodeId
+from skipring.core.publications import Publication
+from skipring.errors import FramingError, MessageError
 from skipring.faults.requests import TOPIC
 from skipring.faults.samples import SAMPLES
 from skipring.wire.claimed_sender import names_another
-from skipring.wire.codec import encode
+from skipring.wire.codec import decode, encode
+from skipring.wire.framing import FrameReader
 from skipring.wire.greeting import Greeting, Role, encode_greeting
 from skipring.wire.runtime_messages import Address, WireMessage
 
@@ -76,8 +81,12 @@ def forged_frames(sender: NodeId, count: int) -> bytes:
     return b"".join(frames[number % len(frames)] for number in range(count))
 
 
-async def hurl(address: Address, data: bytes, source: str = "") -> None:
-    """Connect, send bytes, and read until the peer closes the connection."""
+async def hurl(address: Address, data: bytes, source: str = "") -> bool:
+    """Connect, send bytes, and read until the peer closes; return True if the peer has answered.
+
+    A process greets first, so an answer proves that it has accepted the connection.
+    """
+    has_answered = False
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     with socket.socket() as made, suppress(OSError, TimeoutError):
@@ -88,8 +97,9 @@ async def hurl(address: Address, data: bytes, source: str = "") -> None:
             await loop.sock_connect(made, (host, int(port)))
             sending = asyncio.create_task(_send_all(made, data))
             while await loop.sock_recv(made, 1 << 16):
-                pass
+                has_answered = True
             sending.cancel()
+    return has_answered
 
 
 async def _send_all(made: socket.socket, data: bytes) -> None:
@@ -98,14 +108,17 @@ async def _send_all(made: socket.socket, data: bytes) -> None:
         made.shutdown(socket.SHUT_WR)
 
 
-async def hurl_all(addresses: list[Address], streams: Iterable[bytes]) -> None:
-    """Send each stream on its own connection, at one address after the other."""
-    numbered = enumerate(streams)
+async def hurl_all(addresses: list[Address], streams: Iterable[bytes]) -> int:
+    """Send each stream on its own connection, to the addresses in turn; return how many arrived."""
+    numbered, arrived = enumerate(streams), 0
     while some := list(islice(numbered, AT_ONCE)):
         async with asyncio.TaskGroup() as group:
-            for number, data in some:
-                at = addresses[number % len(addresses)]
-                group.create_task(hurl(at, data, source_of(number)))
+            tasks = [
+                group.create_task(hurl(addresses[n % len(addresses)], data, source_of(n)))
+                for n, data in some
+            ]
+        arrived += sum(task.result() for task in tasks)
+    return arrived
 
 
 def mutations(rng: Random, count: int, per_connection: int = 1) -> Iterator[bytes]:
@@ -113,6 +126,31 @@ def mutations(rng: Random, count: int, per_connection: int = 1) -> Iterator[byte
     for start in range(0, count, per_connection):
         frames = (mutated(rng) for _ in range(min(per_connection, count - start)))
         yield greeting(f"stranger{start % 1000}") + b"".join(frames)
+
+
+def payloads_in(stream: bytes) -> set[bytes]:
+    """Return the payloads of all publications in the valid messages of a stream."""
+    found: set[bytes] = set()
+    try:
+        frames = FrameReader().feed(stream)
+    except FramingError:
+        return found
+    for each in frames:
+        with suppress(MessageError):
+            _collect(decode(each).message, found)
+    return found
+
+
+def _collect(value: object, found: set[bytes]) -> None:
+    match value:
+        case Publication(payload=payload):
+            found.add(payload or b"")
+        case Struct():
+            for name in value.__struct_fields__:
+                _collect(getattr(value, name), found)
+        case tuple():
+            for each in value:
+                _collect(each, found)
 
 
 def source_of(number: int) -> str:

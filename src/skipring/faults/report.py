@@ -40,7 +40,8 @@ COMMANDS: Final = (
     "runs the named rows and prints the table only, `--list` prints the names, and `--short` runs "
     "the rows of the short form, as `make test` does (it fails if a tool is missing, unless "
     "`SKIPRING_ALLOW_MISSING` is set). If a tool is missing, the verdict of the row is *not run: "
-    "needs X*, and the command fails unless it has `--allow-missing`. `make soak` measures growth under churn for an hour."
+    "needs X*, and the command fails unless it has `--allow-missing`. `make soak` measures "
+    "growth under churn for an hour."
 )
 
 

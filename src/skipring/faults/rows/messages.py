@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Final
@@ -22,6 +22,7 @@ from skipring.faults.frames import (
     greeting,
     hurl_all,
     mutations,
+    payloads_in,
 )
 from skipring.faults.history import HOLDER, fill_history
 from skipring.faults.requests import END, TOPIC, surveyed
@@ -38,6 +39,7 @@ OTHERS: Final = ("v", "w", "x", "y", "z")  # no sample names them
 GROWTH_BYTES_MAX: Final = 64 * MIB  # Requirement, for 100,000 mutated frames.
 STRANGER: Final = "stranger"
 FORGED: Final = 10_000
+ARRIVED_MIN: Final = 0.95  # Guess: the share of connections that a process under load accepts.
 REQUEST_BYTES: Final = 110_000
 HISTORY: Final = 20_000
 SCAN_BITS: Final = 8  # a scan for one publication in 256
@@ -80,19 +82,18 @@ def mutated_frames(trial: Trial) -> None:
     with trial.ring(*OTHERS) as ring:
         ring.ledger.tolerate(PUBLICATION.payload or b"")
         targets = addresses_of(ring, OTHERS[0], SUPERVISOR)
-        rng = Random(trial.repeats)
+        streams = _tolerated(ring, mutations(Random(trial.repeats), trial.repeats))
         with ring.load(), bounded_growth(ring, OTHERS[0], SUPERVISOR):
-            asyncio.run(hurl_all(targets, mutations(rng, trial.repeats)))
-        _tolerate_mutations(ring)
+            arrived = asyncio.run(hurl_all(targets, streams))
+        assert arrived >= ARRIVED_MIN * trial.repeats, f"{arrived} of {trial.repeats} arrived"
 
 
-def _tolerate_mutations(ring: FaultRing) -> None:
-    """Record mutated publications as publications of a stranger."""
-    ring.heal()
-    for payload in ring.payloads(OTHERS[0]):
-        if payload not in ring.ledger.tried:
-            assert not payload.startswith(b"load"), f"no one published {payload!r}"
+def _tolerated(ring: FaultRing, streams: Iterable[bytes]) -> Iterator[bytes]:
+    """Return streams; record the publications that are still valid as those of a stranger."""
+    for stream in streams:
+        for payload in payloads_in(stream):
             ring.ledger.tolerate(payload)
+        yield stream
 
 
 def forged_senders(trial: Trial) -> None:
