@@ -6,11 +6,14 @@ import asyncio
 import base64
 import json
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
 from typing import Final
+from urllib.error import HTTPError
 
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import UnreachableError
@@ -21,6 +24,7 @@ from skipring.faults.processes import LiveProcesses
 from skipring.faults.requests import PATIENCE_S, TOPIC, Place
 from skipring.runtime.diagnosis import Diagnosis, wait_healthy
 from skipring.runtime.inspector import inspector_of
+from skipring.runtime.telemetry import ANSWER_S as FROZEN_S
 
 TICK_S: Final = 0.25  # Guess: a quarter of the default, so that rows take a quarter of the time.
 HEALTHY_S: Final = 60.0  # then the row has failed
@@ -104,6 +108,30 @@ class FaultRing(LiveProcesses):
             self.read_pause(name)
         super().kill(*names)
 
+    def stop(self, *names: str) -> None:
+        """Send SIGTERM; return once the processes have ended, with their pauses read."""
+        self.end(*names)
+
+    def end(self, *names: str) -> dict[str, int]:
+        """Send SIGTERM; read the pauses until the processes have ended; return the statuses."""
+        for name in names:
+            self.read_pause(name)
+        for name in names:
+            self.send_signal(name, signal.SIGTERM)
+        statuses: dict[str, int] = {}
+
+        def have_ended() -> bool:
+            for name in names:
+                if name not in statuses and (status := self.status(name)) is not None:
+                    statuses[name] = status
+                elif name not in statuses:
+                    with suppress(OSError):  # the server for metrics ends before the process
+                        self.read_pause(name)
+            return len(statuses) == len(names)
+
+        self.until(have_ended, lambda: f"{set(names) - set(statuses)} still run")
+        return statuses
+
     def pause(self, *names: str) -> None:
         """Stop processes; exclude them from the measurement of pauses."""
         for name in names:
@@ -119,15 +147,22 @@ class FaultRing(LiveProcesses):
     # -- observations --------------------------------------------------------------------------
 
     def read_pause(self, name: str) -> None:
-        """Read the longest pause of a process, unless it shows no metrics."""
+        """Read the longest pause of a process, unless it shows no metrics.
+
+        A frozen event loop shows none either: the server answers 503, and its patience counts.
+        """
         if name in self._untimed or self.running[name].is_paused:
             return
         shown = self.events(name, "metrics")
-        if shown:
-            with suppress(OSError, AssertionError):
-                self.pause_s = max(
-                    self.pause_s, requests.metric(shown[-1]["address"], PAUSE_METRIC)
-                )
+        if not shown:
+            return
+        try:
+            pause_s = requests.metric(shown[-1]["address"], PAUSE_METRIC)
+        except HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+            pause_s = FROZEN_S
+        self.pause_s = max(self.pause_s, pause_s)
 
     def diagnosis(self, wait_s: float = 0.0, members_min: int = 1) -> Diagnosis:
         """Wait for a healthy topic; return the diagnosis of the doctor."""
@@ -177,7 +212,7 @@ class FaultRing(LiveProcesses):
         if READER in self.running:
             self._await_reader()
             holders[READER] = self.delivered()
-        for name in self.running:
+        for name in list(self.running):
             self.read_pause(name)
         return judge(self.ledger, holders)
 

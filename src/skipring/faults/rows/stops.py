@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import urllib.error
 import urllib.request
 from time import monotonic
@@ -56,12 +55,8 @@ def stop_last(trial: Trial) -> None:
 
 def _end(ring: FaultRing, *names: str, limit_s: float = END_S_MAX) -> None:
     """Send SIGTERM; fail if a process runs for longer than ``limit_s``."""
-    for name in names:
-        ring.read_pause(name)
     begun = monotonic()
-    for name in names:
-        ring.send_signal(name, signal.SIGTERM)
-    statuses = {name: ring.exit_status(name) for name in names}
+    statuses = ring.end(*names)
     seconds = monotonic() - begun
     assert seconds < limit_s, f"the last process ended after {seconds:.1f} s"
     bad = {name: status for name, status in statuses.items() if status not in {0, 1}}
