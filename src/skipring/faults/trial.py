@@ -24,7 +24,6 @@ from skipring.faults.processes import LiveProcesses
 from skipring.faults.requests import PATIENCE_S, TOPIC, Place
 from skipring.runtime.diagnosis import Diagnosis, wait_healthy
 from skipring.runtime.inspector import inspector_of
-from skipring.runtime.telemetry import ANSWER_S as FROZEN_S
 
 TICK_S: Final = 0.25  # Guess: a quarter of the default, so that rows take a quarter of the time.
 HEALTHY_S: Final = 60.0  # then the row has failed
@@ -149,19 +148,21 @@ class FaultRing(LiveProcesses):
     def read_pause(self, name: str) -> None:
         """Read the longest pause of a process, unless it shows no metrics.
 
-        A frozen event loop shows none either: the server answers 503, and its patience counts.
+        A frozen event loop shows none either: the server answers 503 after some seconds, which
+        count. It answers 503 at once if the loop has ended.
         """
         if name in self._untimed or self.running[name].is_paused:
             return
         shown = self.events(name, "metrics")
         if not shown:
             return
+        begun = monotonic()
         try:
             pause_s = requests.metric(shown[-1]["address"], PAUSE_METRIC)
         except HTTPError as error:
             if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
                 raise
-            pause_s = FROZEN_S
+            pause_s = monotonic() - begun
         self.pause_s = max(self.pause_s, pause_s)
 
     def diagnosis(self, wait_s: float = 0.0, members_min: int = 1) -> Diagnosis:
