@@ -29,6 +29,7 @@ NAMES: Final = ("a", "b", "c")
 FLOOD_PER_S: Final = 3_000
 FLOODERS: Final = 2  # threads
 KEPT: Final = 400  # connections that a thread keeps open before it closes the oldest
+RATE_MIN: Final = 0.8  # Guess: the share of this rate that two threads reach on two cores.
 JOIN_S_MAX: Final = 5.0
 RELOADED_S: Final = 30.0  # Guess: some seconds after a file has changed.
 
@@ -144,23 +145,38 @@ def handshakes(trial: Trial) -> None:
     for _ in range(trial.repeats):
         with _ring(trial, *NAMES[:2]) as ring:
             late = NAMES[2]
-            with _flood(ring.running[SUPERVISOR].address):
+            with _flood(ring.running[SUPERVISOR].address) as flood:
                 begun = monotonic()
                 ring.start(late, options=ring.identity(late))
                 ring.until(lambda: bool(ring.events(late, "joined")), deadline_s=HEALTHY_S)  # noqa: B023
                 seconds = monotonic() - begun
                 ring.publish_by_command(3)
             assert seconds <= JOIN_S_MAX, f"the join took {seconds:.1f} s"
+            rate = flood.count / flood.seconds
+            assert rate >= RATE_MIN * FLOOD_PER_S, f"{rate:.0f} handshakes a second were begun"
+
+
+class _Flood:
+    """Handshakes that were begun, and for how long."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * FLOODERS
+        self.seconds = 0.0
+
+    @property
+    def count(self) -> int:
+        """Return the connections on which a first message was sent."""
+        return sum(self.counts)
 
 
 @contextmanager
-def _flood(address: Address) -> Iterator[None]:
+def _flood(address: Address) -> Iterator[_Flood]:
     """Begin TLS handshakes from 127.0.9.9, in threads."""
-    is_over = Event()
+    is_over, flood, start = Event(), _Flood(), monotonic()
     hello = _client_hello()
     host, _, port = address.rpartition(":")
 
-    def run() -> None:
+    def run(flooder: int) -> None:
         begun, made = monotonic(), 0
         with ExitStack() as stack:
             kept: deque[socket.socket] = deque()
@@ -177,16 +193,18 @@ def _flood(address: Address) -> Iterator[None]:
                     kept[-1].bind(("127.0.9.9", 0))
                     kept[-1].connect((host, int(port)))
                     kept[-1].send(hello)
+                    flood.counts[flooder] += 1
 
-    threads = [Thread(target=run, name="flood") for _ in range(FLOODERS)]
+    threads = [Thread(target=run, args=(each,), name="flood") for each in range(FLOODERS)]
     for thread in threads:
         thread.start()
     try:
-        yield
+        yield flood
     finally:
         is_over.set()
         for thread in threads:
             thread.join()
+        flood.seconds = monotonic() - start
 
 
 def _client_hello() -> bytes:
