@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from skipring.faults.__main__ import main
+from skipring.faults.frames import bursts
 from skipring.faults.judge import Judgement
 from skipring.faults.report import page
 from skipring.faults.row import HELD, Need, Outcome, Row, run_row
@@ -104,6 +106,25 @@ def test_exit_status_of_the_command_states_whether_rows_held(
     result = CliRunner().invoke(main, [*flags, "--write", str(written)])
     assert result.exit_code == status, result.output
     assert "**row**: a fault" in written.read_text()
+
+
+@pytest.mark.parametrize("flags", [["--rows", "row"], ["--short"]])
+def test_page_is_not_overwritten_by_some_of_the_rows(
+    flags: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = [row_of(short=1), replace(row_of(), name="other")]
+    monkeypatch.setattr("skipring.faults.__main__.ROWS", rows)
+    written = tmp_path / "faults.md"
+    written.write_text("all rows")
+    result = CliRunner().invoke(main, [*flags, "--write", str(written)])
+    assert result.exit_code == 0
+    assert "is not written: 1 of 2 rows were run" in result.output
+    assert written.read_text() == "all rows"
+
+
+def test_burst_has_a_repetition_for_every_message_type() -> None:
+    (row,) = [row for row in ROWS if row.name == "burst"]
+    assert row.repeats == len(bursts())
 
 
 def test_command_refuses_the_name_of_no_row() -> None:

@@ -32,7 +32,7 @@ def _chosen(names: tuple[str, ...], *, is_short: bool) -> list[Row]:
     "--write",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the table as a page.",
+    help="Write the table as a page, if all rows run in full.",
 )
 def main(
     names: tuple[str, ...],
@@ -52,8 +52,10 @@ def main(
     begun = monotonic()
     outcomes = [_run(row, is_short=is_short) for row in rows]
     seconds = monotonic() - begun
-    if write is not None:
+    if write is not None and len(rows) == len(ROWS) and not is_short:
         write.write_text(page(outcomes, seconds), encoding="utf-8")
+    elif write is not None:
+        click.echo(f"{write} is not written: {len(rows)} of {len(ROWS)} rows were run")
     failed = [each.row.name for each in outcomes if each.failure]
     missing = [each.row.name for each in outcomes if each.missing]
     click.echo(
