@@ -1,8 +1,9 @@
-"""Rows of a ring with certificates: handshakes without one, renewal and denial."""
+"""Rows of a ring with certificates: handshakes without one, renewal, denial and expiry."""
 
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -10,10 +11,16 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.faults.judge import judge
@@ -31,6 +38,7 @@ FLOODERS: Final = 2  # threads
 KEPT: Final = 400  # connections that a thread keeps open before it closes the oldest
 RATE_MIN: Final = 0.8  # Guess: the share of this rate that two threads reach on two cores.
 JOIN_S_MAX: Final = 5.0
+LIFE_S: Final = 20.0  # Guess: enough for a node to start and join.
 RELOADED_S: Final = 30.0  # Guess: some seconds after a file has changed.
 
 
@@ -51,6 +59,25 @@ class SecureRing(FaultRing):
     def deny(self, certificate: Path) -> None:
         """Put a certificate on the deny list."""
         self._certs("deny", str(certificate), "--dir", str(self.authority))
+
+    def shorten(self, name: str, life_s: float) -> None:
+        """Replace the certificate of a process by one that expires after some seconds."""
+        path = self.certificate(name)
+        old = x509.load_pem_x509_certificate(path.read_bytes())
+        key = load_pem_private_key((self.authority / "ca.key").read_bytes(), None)
+        assert isinstance(key, EllipticCurvePrivateKey)
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(old.subject)
+            .issuer_name(old.issuer)
+            .public_key(old.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(old.not_valid_before_utc)
+            .not_valid_after(datetime.now(UTC) + timedelta(seconds=life_s))
+        )
+        for extension in old.extensions:
+            made = made.add_extension(extension.value, extension.critical)
+        path.write_bytes(made.sign(key, SHA256()).public_bytes(Encoding.PEM))
 
     def certificate(self, name: str) -> Path:
         """Return the certificate file of a process; its key is beside it."""
@@ -219,16 +246,17 @@ def _client_hello() -> bytes:
 
 
 def certificates(trial: Trial) -> None:
-    """Replace the certificate of a node, then deny that of another node."""
+    """Replace the certificate of a node, with a signal and without; deny that of another node."""
     for _ in range(trial.repeats):
         with _ring(trial, *NAMES) as ring:
             ring.publish_by_command(3)
             renewed, denied = NAMES[0], NAMES[2]
+            _send_hangup(ring, renewed)
             ring.issue(ring.authority / "again", renewed)
             for suffix in (".pem", ".key"):
                 fresh = ring.authority / "again" / f"{renewed}{suffix}"
                 fresh.replace(ring.certificate(renewed).with_suffix(suffix))
-            _await_event(ring, renewed, "credentials read again")
+            _await_event(ring, renewed, "credentials read again", 2)
             ring.publish_by_command(3)
             ring.deny(ring.certificate(denied))
             _await_event(ring, SUPERVISOR, "credentials read again")
@@ -237,9 +265,46 @@ def certificates(trial: Trial) -> None:
             ring.kill(denied)
 
 
-def _await_event(ring: SecureRing, name: str, event: str) -> None:
+def _send_hangup(ring: SecureRing, name: str) -> None:
+    """Send SIGHUP, although no file has changed; wait until the process has read its files."""
+    assert not ring.events(name, "credentials read again")
+    ring.send_signal(name, signal.SIGHUP)
+    _await_event(ring, name, "credentials read again")
+
+
+def expiry(trial: Trial) -> None:
+    """Let the certificate of a member expire while its connections are open."""
+    for _ in range(trial.repeats):
+        with _ring(trial, *NAMES) as ring:
+            expired = NAMES[2]
+            ring.kill(expired)
+            ring.shorten(expired, LIFE_S)
+            ring.restart(expired)
+            ring.heal()
+            ring.publish_by_command(3)
+            ring.until(
+                lambda: _has_expired(ring, expired),  # noqa: B023
+                lambda: "no process has closed a connection with an expired certificate",
+                HEALTHY_S,
+            )
+            ring.publish_by_command(3)
+            ring.kill(expired)
+
+
+def _has_expired(ring: SecureRing, expired: str) -> bool:
+    """Return True if a process has closed a connection because of an expired certificate."""
+    lines = [
+        line
+        for name in (SUPERVISOR, *NAMES)
+        if name != expired
+        for line in ring.events(name, "connection refused")
+    ]
+    return any(line["reason"] == "certificate expired" for line in lines)
+
+
+def _await_event(ring: SecureRing, name: str, event: str, count: int = 1) -> None:
     ring.until(
-        lambda: bool(ring.events(name, event)),
+        lambda: len(ring.events(name, event)) >= count,
         lambda: f"{name} has not logged {event!r}",
         RELOADED_S,
     )
@@ -256,8 +321,15 @@ ROWS: Final[Sequence[Row]] = (
     Row(
         name="certificates",
         fault="a certificate is replaced, and another one is denied (P10)",
-        method="files are replaced, skipring certs deny; the denied member is evicted",
+        method="SIGHUP, files are replaced, skipring certs deny; the denied member is evicted",
         run=certificates,
+        repeats=1,
+    ),
+    Row(
+        name="expiry",
+        fault="the certificate of a member expires (P10)",
+        method="a certificate for 20 s; others close their connections, and publish",
+        run=expiry,
         repeats=1,
     ),
 )

@@ -33,7 +33,7 @@ from skipring.faults.trial import NAMES, FaultRing, Trial
 from skipring.wire.codec import encode
 from skipring.wire.framing import DATA, frame
 from skipring.wire.greeting import Role
-from skipring.wire.runtime_messages import Address, ListPublications, ReadStored
+from skipring.wire.runtime_messages import REQUEST_TYPES, Address, ListPublications, ReadStored
 
 OTHERS: Final = ("v", "w", "x", "y", "z")  # no sample names them
 GROWTH_BYTES_MAX: Final = 64 * MIB  # Requirement, for 100,000 mutated frames.
@@ -147,7 +147,7 @@ def forged_number(trial: Trial) -> None:
 
 
 def expensive_requests(trial: Trial) -> None:
-    """Send 110 KB of requests that read everything, or scan everything and find nothing."""
+    """Send 110 KB of every request, and of those that read or scan everything."""
 
     def before(ring: FaultRing) -> None:
         ring.ledger.acknowledge_all(fill_history(ring.data(HOLDER), HISTORY))
@@ -155,16 +155,17 @@ def expensive_requests(trial: Trial) -> None:
     with trial.ring(HOLDER, "b", "c", before=before) as ring:
         survey = surveyed(ring.place(HOLDER))
         scan = ReadStored(1, survey.store, survey.epoch, 0, survey.end, SCAN_BITS, 255, True)
-        requests = {
-            "list": encode(TOPIC, ListPublications(1, 0, END, payloads=True)),
-            "scan": encode(TOPIC, scan),
-        }
+        samples = [each for each in SAMPLES if type(each) in REQUEST_TYPES]
+        requests = [ListPublications(1, 0, END, payloads=True), scan, *samples]
+        ring.ledger.tolerate(PUBLICATION.payload or b"")  # one of them publishes it
         target = addresses_of(ring, HOLDER)
         for _ in range(trial.repeats):
             with ring.load() as load:
-                for each in requests.values():
+                for request in requests:
+                    each = encode(TOPIC, request)
                     stream = greeting(STRANGER, Role.CLIENT) + each * (REQUEST_BYTES // len(each))
-                    asyncio.run(hurl_all(target, [stream]))
+                    arrived = asyncio.run(hurl_all(target, [stream]))
+                    assert arrived == 1, f"no {type(request).__name__} arrived"
                     ring.await_load(load, 5)
         assert not ring.evicted(), f"evicted: {ring.evicted()}"
 
@@ -209,8 +210,8 @@ ROWS: Final = (
     ),
     Row(
         name="requests",
-        fault="110 KB of requests that read everything, or scan and find nothing (P2)",
-        method="ListPublications and ReadStored at a node with 20,000 publications",
+        fault="110 KB of every request, and of those that read or scan everything (P2)",
+        method="from the wire samples, as a client, to a node with 20,000 publications",
         run=expensive_requests,
         repeats=3,
     ),

@@ -15,7 +15,7 @@ from typing import Final
 
 from skipring.bench.memory import MIB, resident_bytes_of
 from skipring.core.labels import Label
-from skipring.core.messages import Introduce, Subscribe
+from skipring.core.messages import GetConfiguration, Introduce, Subscribe
 from skipring.core.peers import SUPERVISOR, Link, Peer
 from skipring.faults.frames import (
     greeting,
@@ -36,6 +36,7 @@ IDLE: Final = 4_200
 HALF_FRAMES: Final = 400
 HALF_FRAME_BYTES: Final = 1 << 20
 TOPICS: Final = 12_000
+INVENTED: Final = 300_000
 GHOSTS: Final = 200
 DIALS_MAX: Final = 40  # 16 at once and one a second, for 10 s; and some by back-off
 HALF_REQUESTS: Final = 300
@@ -205,6 +206,23 @@ def many_topics(trial: Trial) -> None:
             ring.kill(late)
 
 
+def invented_names(trial: Trial) -> None:
+    """Ask the supervisor about 300,000 invented nodes; others still join."""
+    with trial.ring(*NAMES[:3]) as ring:
+        for number in range(trial.repeats):
+            name, late = f"inventor{number}", f"late{number}"
+            ghosts = (f"ghost{number}.{each}" for each in range(INVENTED))
+            stream = greeting(name) + b"".join(
+                encode(TOPIC, GetConfiguration(ghost)) for ghost in ghosts
+            )
+            with bounded_growth(ring, SUPERVISOR):
+                at = ring.running[SUPERVISOR].address
+                assert asyncio.run(hurl(at, stream, source_of(number))), "no name arrived"
+                ring.start(late)
+                ring.heal()
+            ring.kill(late)
+
+
 def _ready_text(ring: FaultRing, name: str) -> str:
     """Return why a process is not ready; an empty text if it is."""
     address = ring.events(name, "metrics")[-1]["address"]
@@ -297,6 +315,13 @@ ROWS: Final = (
         fault="a member subscribes to 12,000 topics (P8)",
         method="others join new topics; RSS grows by 64 MiB at most",
         run=many_topics,
+        repeats=1,
+    ),
+    Row(
+        name="names",
+        fault="a member asks the supervisor about 300,000 invented nodes (P8)",
+        method="GetConfiguration; a node joins, and RSS grows by 64 MiB at most",
+        run=invented_names,
         repeats=1,
     ),
     Row(
