@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.drain import DRAIN_TICKS_MAX, LEAVING_TICKS
-from skipring.core.messages import CheckHeld, Draining
+from skipring.core.events import Received
+from skipring.core.handover import HANDOVERS_MAX
+from skipring.core.messages import CheckHeld, Draining, RequestHandover
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.core.state import DrainState, SubscriberMemory
@@ -109,6 +111,26 @@ def test_drain_without_a_reachable_member_ends_at_once() -> None:
         world.lose_contact("a", node)
     assert world.drained == {"a": None}
     assert world.subscribers["a"].unconfirmed == 0
+
+
+def test_nodes_that_request_handovers_do_not_keep_a_drain_from_its_receiver() -> None:
+    world = world_of(holding(a=300))
+    for number in range(HANDOVERS_MAX):
+        request = Received(RequestHandover(f"x{number}"), f"x{number}")
+        world.subscribers["a"].handle(request)
+    world.drain("a")
+    memory = world.subscribers["a"].memory()
+    assert memory is not None
+    assert memory.drain.receiver in set("bcd")
+
+
+def test_drain_without_a_receiver_counts_everything() -> None:
+    start = holding(a=300)
+    drain = DrainState(ticks=5, everything=True)
+    states = dict(start.subscribers)
+    states["a"] = replace(states["a"], memory=SubscriberMemory(drain=drain))
+    world = world_of(replace(start, subscribers=states))
+    assert world.subscribers["a"].unconfirmed == 300
 
 
 def test_drain_of_single_ids_hands_nothing_else_over() -> None:

@@ -66,8 +66,13 @@ class Drain:
 
     @property
     def unconfirmed(self) -> int:
-        """Return an upper bound of the publications that the receiver has not confirmed."""
-        return self._handovers.unconfirmed(self._receiver) if self._receiver is not None else 0
+        """Return an upper bound of the publications that the receiver has not confirmed.
+
+        Without a receiver these are all publications that are to be handed over.
+        """
+        if self._receiver is not None and self._receiver in self._handovers:
+            return self._handovers.unconfirmed(self._receiver)
+        return self._holdings.count if self._everything else len(self._ids)
 
     def is_known_to_leave(self, node: NodeId) -> bool:
         """Return True if a node has announced that it leaves."""
@@ -116,8 +121,9 @@ class Drain:
         if remaining and not fresh:  # begin again, and accept a receiver without a disk
             self._passed, self._takes_memory, fresh = None, True, remaining
         for node in fresh:
-            started = self._handovers.start(node, out, ids=self._ids, everything=self._everything)
-            if started:
+            if self._handovers.start(
+                node, out, ids=self._ids, everything=self._everything, is_drain=True
+            ):
                 self._receiver = node
                 return
         if not remaining:
