@@ -13,7 +13,7 @@ from skipring.core.events import PublishRequested
 from skipring.core.publications import Publication
 from skipring.errors import UnconfirmedWarning
 from skipring.runtime.client import Connection
-from skipring.runtime.departure import OWN_MAX, OwnPublications
+from skipring.runtime.departure import OWN_MAX, Departure, OwnPublications
 from skipring.runtime.measures import NodeMeasures
 from skipring.testing import Cluster
 from skipring.wire.runtime_messages import Publish
@@ -97,15 +97,53 @@ def test_readiness_states_what_is_missing() -> None:
 
 def test_nodes_that_leave_together_do_not_wait_for_each_other(tmp_path: Path) -> None:
     async def scene() -> None:
-        async with Cluster(n=4, data_dir=tmp_path) as cluster:
+        async with Cluster(n=8, data_dir=tmp_path) as cluster:
             await cluster.settle()
             await cluster.publish("n00", b"x")
+            await cluster.settle()
             async with asyncio.timeout(SOON_S):
                 drains = (
                     cluster.node(name).drain(cluster.topic, DRAIN_S) for name in cluster.nodes
                 )
                 ended = await asyncio.gather(*drains)
-            assert [departure.unconfirmed for departure in ended] == [0] * 4  # it is on the disks
+            assert [departure.unconfirmed for departure in ended] == [0] * 8  # it is on the disks
+            assert {departure.on_disk for departure in ended if departure.receiver is None} == {1}
+
+    asyncio.run(scene())
+
+
+def test_node_with_a_disk_counts_what_an_absent_member_has_not_confirmed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            cluster.kill("n01")
+            for number in range(5):
+                await cluster.publish("n00", b"%d" % number)
+            async with asyncio.timeout(SOON_S):
+                ended = await cluster.node("n00").drain(cluster.topic, DRAIN_S)
+            assert ended == Departure(None, 5, 5)
+
+    asyncio.run(scene())
+
+
+def test_node_alone_in_the_roster_keeps_its_publications_on_its_disk(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=1, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"x")
+            ended = await cluster.node("n00").drain(cluster.topic, DRAIN_S)
+            assert ended == Departure(None, 0, 1, on_disk=1)
+
+    asyncio.run(scene())
+
+
+def test_drain_without_time_counts_everything(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"x")
+            await cluster.settle()
+            assert (await cluster.node("n01").drain(cluster.topic, 0)).unconfirmed == 1
 
     asyncio.run(scene())
 

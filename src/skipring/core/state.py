@@ -123,7 +123,7 @@ class DrainState(Struct, frozen=True, kw_only=True, gc=False):
     ids: tuple[bytes, ...] = ()
     everything: bool = False
     takes_memory: bool = False  # a receiver without a disk is accepted
-    told: tuple[NodeId, ...] = ()  # that remain, as others say
+    told: dict[NodeId, NodeId] = {}  # nodes that remain, and the leavers that have named them
     passed: tuple[NodeId, ...] = ()
     absent: tuple[NodeId, ...] = ()
     leaving: dict[NodeId, int] = {}

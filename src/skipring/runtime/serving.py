@@ -171,6 +171,8 @@ async def _handed_over(
             _LOG.info("handed over", topic=topic, to=departure.receiver)
         elif left:
             _LOG.error("not_handed_over", topic=topic, publications=left)
+        elif departure.on_disk:
+            _LOG.info("on_this_disk_only", topic=topic, publications=departure.on_disk)
         return left
 
     draining = {topic: asyncio.ensure_future(drain(topic)) for topic in topics}

@@ -171,7 +171,7 @@ class Memories:
                 ids=tuple(dict.fromkeys(draw.some(draw.whole_id))),
                 everything=draw.chance(0.5),
                 takes_memory=draw.chance(0.5),
-                told=tuple(dict.fromkeys(draw.some(draw.node))),
+                told={node: draw.node() for node in draw.some(draw.node)},
                 passed=tuple(dict.fromkeys(draw.some(draw.node))),
                 absent=tuple(dict.fromkeys(draw.some(draw.node))),
                 leaving={node: self.counter() for node in draw.some(draw.node)},
