@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from pathlib import Path
+from signal import SIGTERM
 
 import pytest
 
@@ -15,6 +16,7 @@ from skipring.errors import UnconfirmedWarning
 from skipring.runtime.client import Connection
 from skipring.runtime.departure import OWN_MAX, Departure, OwnPublications
 from skipring.runtime.measures import NodeMeasures
+from skipring.runtime.serving import hand_over
 from skipring.testing import Cluster
 from skipring.wire.runtime_messages import Publish
 from tests.runtime.rings import until
@@ -185,6 +187,35 @@ def test_drain_ends_after_its_timeout_and_counts() -> None:
                 await cluster.publish("n00", b"x")
                 ended = await cluster.node("n00").drain(cluster.topic, 0.2)
             assert ended.unconfirmed == 1
+
+    asyncio.run(scene())
+
+
+def test_publications_are_not_handed_over_before_the_drain_has_begun() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"x")
+            node = cluster.node("n00")
+            draining = asyncio.ensure_future(node.drain(cluster.topic, DRAIN_S, waits_alone=True))
+            await asyncio.sleep(0)  # it waits for a neighbour now
+            assert node.not_handed_over(cluster.topic) == 1
+            draining.cancel()
+
+    asyncio.run(scene())
+
+
+def test_second_signal_counts_what_a_node_without_a_place_holds(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=1, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            node, stop = cluster.node("n00"), asyncio.get_running_loop().create_future()
+            stop.set_result(SIGTERM)
+            node.subscribe("other")
+            made = asyncio.ensure_future(node.publish("other", PublishRequested(payload=b"x")))
+            await asyncio.sleep(0)  # it is stored, and no supervisor has answered
+            assert await hand_over(node, ("other",), DRAIN_S, stop) == 1
+            await made
 
     asyncio.run(scene())
 

@@ -127,9 +127,7 @@ class Departures:
                 self._give(topic, DrainRequested(ids, everything))
                 drained = await self._end(topic, end)
         except TimeoutError:
-            machine = self._topics.machine(topic)
-            left = machine.unconfirmed if machine is not None else 0
-            return Departure(None, max(left, len(own)), len(own))
+            return Departure(None, self.not_handed_over(topic), len(own))
         finally:
             self._ends.pop(topic, None)
             self._own.pop(topic, None)
@@ -138,6 +136,16 @@ class Departures:
         if everything:
             own.confirm_all()
         return Departure(drained.node, len(own), len(own))
+
+    def not_handed_over(self, topic: TopicId) -> int:
+        """Return how many publications no remaining member has confirmed yet, at most.
+
+        Before the machine drains, these are all that it holds.
+        """
+        own, machine = len(self._own.get(topic, ())), self._topics.machine(topic)
+        if machine is None:
+            return own
+        return max(own, machine.unconfirmed if machine.is_leaving else machine.count)
 
     def _left_alone(
         self, topic: TopicId, own: OwnPublications, *, has_members: bool | None

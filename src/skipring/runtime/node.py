@@ -217,6 +217,10 @@ class Node:
             topic, timeout_s, waits_alone=waits_alone, is_reading=is_reading
         )
 
+    def not_handed_over(self, topic: TopicId) -> int:
+        """Return how many publications a drain in progress has not handed over yet, at most."""
+        return self._departures.not_handed_over(topic)
+
     async def unsubscribe(self, topic: TopicId, timeout_s: float) -> bool:
         """Leave a topic; return True if its supervisor confirms that in time.
 
