@@ -25,6 +25,7 @@ TICK_S = 0.05
 DRAIN_S = 20.0  # for what takes a second or two
 SOON_S = 5.0  # below every drain that waits
 COUNT = 3000
+BACKFILL = "the backfill is in progress"
 
 
 def to(cluster: Cluster, data_dir: Path | None = None, *, drain_s: float = DRAIN_S) -> Connection:
@@ -135,6 +136,22 @@ def test_node_alone_in_the_roster_keeps_its_publications_on_its_disk(tmp_path: P
             await cluster.publish("n00", b"x")
             ended = await cluster.node("n00").drain(cluster.topic, DRAIN_S)
             assert ended == Departure(None, 0, 1, on_disk=1)
+
+    asyncio.run(scene())
+
+
+def test_drain_during_a_backfill_covers_publications_of_an_earlier_run(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path, tick_s=5.0) as cluster:
+            await until(lambda: all(_neighbours(cluster, name) for name in cluster.nodes))
+            with cluster.partition(["n00"], ["n01"]):
+                await cluster.publish("n01", b"unspread")
+                cluster.kill("n01")
+                await cluster.restart("n01")
+                node = cluster.node("n01")
+                await until(lambda: node.incompleteness(cluster.topic) == BACKFILL)
+                ended = await node.drain(cluster.topic, DRAIN_S)
+            assert ended == Departure(None, 1)  # no member has confirmed it
 
     asyncio.run(scene())
 

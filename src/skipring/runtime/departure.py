@@ -106,13 +106,13 @@ class Departures:
             end.set_result(effect)
 
     async def drain(
-        self, topic: TopicId, timeout_s: float, *, waits_alone: bool, is_reading: bool
+        self, topic: TopicId, timeout_s: float, *, waits_alone: bool, only_own: bool
     ) -> Departure:
         """Hand over the publications of a topic; return how many were not confirmed in time.
 
         A node that has published waits until it has a place in the ring. If it is alone there and
-        has no disk, it waits for a neighbour if ``waits_alone``. While it reads a history it hands
-        over only its own publications: other members hold the rest.
+        has no disk, it waits for a neighbour if ``waits_alone``. ``only_own``: hand over nothing
+        else, because a backfill has brought the rest and other members hold it.
         """
         own = self._own.setdefault(topic, OwnPublications())
         if timeout_s <= 0:  # the caller does not wait
@@ -123,7 +123,7 @@ class Departures:
                 if len(own):
                     await self._company(topic, waits_alone=waits_alone and not self._has_disk)
                 ids = tuple(own.ids) if own.are_all_known else ()
-                everything = not is_reading or not own.are_all_known
+                everything = not only_own or not own.are_all_known
                 self._give(topic, DrainRequested(ids, everything))
                 drained = await self._end(topic, end)
         except TimeoutError:
