@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
-from skipring.core.events import HistoryRead, Received
-from skipring.core.messages import UNRECORDED, RequestHandover
+from skipring.core.effects import Send
+from skipring.core.events import CompletenessRequested, HistoryRead, Received
+from skipring.core.messages import UNRECORDED, HandoverDone, RequestHandover
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.core.state import CompletenessState, SubscriberMemory
@@ -111,6 +112,28 @@ def test_neighbour_that_leaves_is_not_asked() -> None:
     world.request_completeness("a")
     assert world.sent[RequestHandover] == 0
     assert not world.subscribers["a"].is_complete
+
+
+def asked_of(world: World) -> tuple[NodeId, int]:
+    """The neighbour that a newcomer asks, and the session."""
+    effects = world.subscribers["a"].handle(CompletenessRequested())
+    ((to, message),) = [(e.to, e.message) for e in effects if isinstance(e, Send)]
+    assert isinstance(message, RequestHandover)
+    return to, message.session
+
+
+def test_end_of_a_handover_that_was_not_requested_is_ignored() -> None:
+    world = world_of({"b": 300}, "b")
+    newcomer = world.subscribers["a"]
+    newcomer.handle(Received(HandoverDone("b", 0, complete=True), "b"))
+    assert not newcomer.is_complete
+    asked, session = asked_of(world)
+    other = next(node for node in "bcd" if node != asked)
+    newcomer.handle(Received(HandoverDone(other, session, complete=True), other))
+    newcomer.handle(Received(HandoverDone(asked, session + 1, complete=True), asked))
+    assert not newcomer.is_complete
+    newcomer.handle(Received(HandoverDone(asked, session, complete=True), asked))
+    assert newcomer.is_complete
 
 
 def test_member_that_was_forgotten_is_not_complete_any_more() -> None:

@@ -117,7 +117,7 @@ def test_drain_without_a_reachable_member_ends_at_once() -> None:
 def test_nodes_that_request_handovers_do_not_keep_a_drain_from_its_receiver() -> None:
     world = world_of(holding(a=300))
     for number in range(HANDOVERS_MAX):
-        request = Received(RequestHandover(f"x{number}"), f"x{number}")
+        request = Received(RequestHandover(f"x{number}", 1), f"x{number}")
         world.subscribers["a"].handle(request)
     world.drain("a")
     memory = world.subscribers["a"].memory()

@@ -268,7 +268,7 @@ def test_silent_receiver_is_given_up_after_eight_ticks() -> None:
 def test_receiver_whose_answers_confirm_nothing_is_given_up_after_eight_ticks() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(*map(made, range(100)))
-    effects = side.hear(RequestHandover("r"))
+    effects = side.hear(RequestHandover("r", 7))
     ticks = 0
     while "r" in side.handovers:
         questions = [e.message for e in effects if isinstance(e, Send)]
@@ -283,7 +283,7 @@ def test_handovers_on_request_leave_places_for_own_ones_and_for_a_drain() -> Non
     side = Side("h", ProtocolConfig())
     side.keep(made(0))
     for number in range(HANDOVERS_MAX + 1):
-        side.hear(RequestHandover(f"x{number}"))
+        side.hear(RequestHandover(f"x{number}", 7))
     assert f"x{HANDOVERS_MAX}" not in side.handovers
     for number in range(HANDOVERS_MAX):
         assert side.handovers.start(f"y{number}", Outbox(), ids=[made(0).id])
@@ -296,8 +296,8 @@ def test_neighbour_takes_the_place_of_a_node_that_is_no_neighbour() -> None:
     side.keep(made(0))
     side.neighbours = ("x0", "r")
     for number in range(HANDOVERS_MAX):
-        side.hear(RequestHandover(f"x{number}"))
-    side.hear(RequestHandover("r"))
+        side.hear(RequestHandover(f"x{number}", 7))
+    side.hear(RequestHandover("r", 7))
     assert "r" in side.handovers
     assert "x0" in side.handovers
     assert "x1" not in side.handovers
@@ -339,8 +339,8 @@ def test_answer_to_an_earlier_question_is_not_counted() -> None:
 def test_node_that_asks_for_a_handover_is_told_its_end() -> None:
     pair = Pair()
     pair.h.keep(*map(made, range(100)))
-    pair.carry(pair.h.hear(RequestHandover("r")))
-    assert pair.said[-1] == HandoverDone("h", complete=True)
+    pair.carry(pair.h.hear(RequestHandover("r", 7)))
+    assert pair.said[-1] == HandoverDone("h", 7, complete=True)
     assert pair.r.holdings.count == 100
 
 
@@ -365,7 +365,7 @@ def test_corrupted_handovers_end() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(*map(made, range(10)))
     wrong = HandoverState(
-        -7, (), {made(3).id: -(1 << 40), made(50).id: 1 << 40}, True, True, -(1 << 40)
+        -7, (), {made(3).id: -(1 << 40), made(50).id: 1 << 40}, -7, True, -(1 << 40)
     )
     state = HandoversState(session=-3, to={"x": wrong, "supervisor": wrong})
     side.handovers.load(state)

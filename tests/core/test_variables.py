@@ -186,6 +186,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_asked": (FILE, "CompletenessState.asked"),
             "_asked_times": (FILE, "CompletenessState.asked_times"),
             "_confirmed": (FILE, "CompletenessState.confirmed"),
+            "_session": (FILE, "CompletenessState.session"),
             "is_complete": (FILE, "CompletenessState.complete"),
         },
         "Holdings": {

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from skipring.core.effects import Outbox
+from skipring.core.handover import SESSIONS
 from skipring.core.messages import HandoverDone, RequestHandover
 from skipring.core.peers import NodeId
 from skipring.core.state import CompletenessState
@@ -21,10 +22,11 @@ ASKED_TIMES: Final = 8  # Guess: then ask another neighbour; a handover may take
 class Completeness:
     """Handovers that one subscriber has received from its neighbours."""
 
-    __slots__ = ("_asked", "_asked_times", "_confirmed", "is_complete")
+    __slots__ = ("_asked", "_asked_times", "_confirmed", "_session", "is_complete")
 
     def __init__(self) -> None:
         self.is_complete = False
+        self._session = 0  # of the request to the node that is asked
         self._asked: NodeId | None = None
         self._asked_times = 0
         # None uses less memory than an empty dict.
@@ -48,10 +50,14 @@ class Completeness:
         if self._asked not in left or self._asked_times > ASKED_TIMES:
             place = left.index(self._asked) + 1 if self._asked in left else 0
             self._asked, self._asked_times = left[place % len(left)], 1
-        out.send(self._asked, RequestHandover(node))
+            self._session += 1
+        self._session %= SESSIONS
+        out.send(self._asked, RequestHandover(node, self._session))
 
     def on_done(self, message: HandoverDone, neighbours: Sequence[NodeId]) -> None:
-        """Record that a node has handed everything over."""
+        """Record that the asked node has handed everything over."""
+        if (message.sender, message.session) != (self._asked, self._session):
+            return
         if message.complete:
             self.is_complete = True
         elif message.sender in neighbours:
@@ -77,6 +83,7 @@ class Completeness:
         """Return the variables as a value."""
         return CompletenessState(
             complete=self.is_complete,
+            session=self._session,
             asked=self._asked,
             asked_times=self._asked_times,
             confirmed=tuple(self._confirmed or ()),
@@ -85,5 +92,6 @@ class Completeness:
     def load(self, state: CompletenessState) -> None:
         """Replace the variables; the value may be corrupted."""
         self.is_complete, self._asked = state.complete, state.asked
+        self._session = state.session
         self._asked_times = state.asked_times
         self._confirmed = dict.fromkeys(state.confirmed) or None

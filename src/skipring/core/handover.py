@@ -50,9 +50,13 @@ class _Handover(Struct):
     session: int
     ranges: dict[Prefix, None]
     ids: dict[bytes, int]  # with the number of times that each was sent
-    is_requested: bool = False  # by the receiver, which expects HandoverDone
+    request: int | None = None  # session of the receiver's request; it expects HandoverDone
     is_waiting: bool = False  # for an answer
     ticks: int = 0  # since the last progress
+
+    @property
+    def is_requested(self) -> bool:
+        return self.request is not None
 
     @property
     def is_over(self) -> bool:
@@ -83,7 +87,7 @@ class Handovers:
         *,
         ids: Iterable[bytes] = (),
         everything: bool = False,
-        is_requested: bool = False,
+        request: int | None = None,
         is_drain: bool = False,
     ) -> bool:
         """Hand publications over to a node, in addition to those of a current handover.
@@ -93,7 +97,9 @@ class Handovers:
         """
         handover = self._to.get(to)
         if handover is None:
-            is_full = not is_drain and self._count(is_requested=is_requested) >= HANDOVERS_MAX
+            is_full = (
+                not is_drain and self._count(is_requested=request is not None) >= HANDOVERS_MAX
+            )
             if is_full or to in (self._node, SUPERVISOR):
                 return False
             handover = self._to[to] = _Handover(self._next_session(), {}, {})
@@ -104,7 +110,8 @@ class Handovers:
             # Answers to earlier questions cover only what was held before.
             handover.session, handover.is_waiting = self._next_session(), False
             handover.ticks = 0
-        handover.is_requested = handover.is_requested or is_requested
+        if request is not None:
+            handover.request = request
         if not handover.is_waiting:
             self._ask(to, handover, out)
         return True
@@ -125,7 +132,7 @@ class Handovers:
         if message.sender in neighbours and self._count(is_requested=True) >= HANDOVERS_MAX:
             others = (n for n, each in self._to.items() if each.is_requested)
             self.stop(next((node for node in others if node not in neighbours), ""))
-        self.start(message.sender, out, everything=True, is_requested=True)
+        self.start(message.sender, out, everything=True, request=message.session)
 
     def stop(self, to: NodeId) -> None:
         """End the handover to a node."""
@@ -258,8 +265,10 @@ class Handovers:
         """Remove the handovers that are over; return their receivers."""
         over = [node for node, handover in self._to.items() if handover.is_over]
         for node in over:
-            if self._to.pop(node).is_requested:
-                out.send(node, HandoverDone(self._node, is_complete))
+            request = self._to.pop(node).request
+            # Memory may be corrupted: the session may not be one.
+            if request is not None and 0 <= request < SESSIONS:
+                out.send(node, HandoverDone(self._node, request, is_complete))
         return over
 
     def on_tick(self, out: Outbox) -> None:
@@ -324,7 +333,7 @@ class Handovers:
                     each.session,
                     tuple(each.ranges),
                     dict(each.ids),
-                    each.is_requested,
+                    each.request,
                     each.is_waiting,
                     each.ticks,
                 )
@@ -340,7 +349,7 @@ class Handovers:
                 each.session,
                 dict.fromkeys(each.ranges),
                 dict(each.ids),
-                each.requested,
+                each.request,
                 each.waiting,
                 each.ticks,
             )

@@ -103,7 +103,7 @@ class HandoverState(Struct, frozen=True, array_like=True, gc=False):
     session: int
     ranges: tuple[Prefix, ...]
     ids: dict[bytes, int]  # and how often each was sent
-    requested: bool
+    request: int | None  # session of the receiver's request
     waiting: bool
     ticks: int
 
@@ -133,6 +133,7 @@ class CompletenessState(Struct, frozen=True, kw_only=True, gc=False):
     """Whether a subscriber was handed everything, and by which neighbours."""
 
     complete: bool = False
+    session: int = 0
     asked: NodeId | None = None
     asked_times: int = 0
     confirmed: tuple[NodeId, ...] = ()

@@ -127,6 +127,7 @@ class Memories:
                 scrubbed=self.counter(),
             ),
             completeness=CompletenessState(
+                session=self.counter(),
                 complete=draw.chance(0.5),
                 asked=draw.maybe(0.5, draw.node),
                 asked_times=self.counter(),
@@ -184,7 +185,7 @@ class Memories:
             self.counter(),
             tuple(dict.fromkeys(draw.some(draw.prefix))),
             {key: self.counter() for key in draw.some(draw.whole_id)},
-            draw.chance(0.5),
+            draw.maybe(0.5, self.counter),
             draw.chance(0.5),
             self.counter(),
         )

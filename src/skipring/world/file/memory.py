@@ -247,7 +247,15 @@ _HANDOVERS: Final = _object(
     session=integer,
     to=_map(
         node_name,
-        _row(HandoverState, integer, _list(prefix), _map(_id, integer), flag, flag, integer),
+        _row(
+            HandoverState,
+            integer,
+            _list(prefix),
+            _map(_id, integer),
+            _or_none(integer),
+            flag,
+            integer,
+        ),
     ),
 )
 _DRAIN: Final = _object(
@@ -265,6 +273,7 @@ _DRAIN: Final = _object(
 _COMPLETENESS: Final = _object(
     CompletenessState,
     complete=flag,
+    session=integer,
     asked=node_name,
     asked_times=integer,
     confirmed=_list(node_name),
