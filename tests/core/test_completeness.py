@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from skipring.core.completeness import CONFIRMED_TICKS, Completeness
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Send
+from skipring.core.effects import Outbox, Send
 from skipring.core.events import CompletenessRequested, HistoryRead, Received
-from skipring.core.messages import UNRECORDED, HandoverDone, RequestHandover
+from skipring.core.messages import UNRECORDED, CheckHeld, HandoverDone, RequestHandover
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.core.state import CompletenessState, SubscriberMemory
@@ -134,6 +135,33 @@ def test_end_of_a_handover_that_was_not_requested_is_ignored() -> None:
     assert not newcomer.is_complete
     newcomer.handle(Received(HandoverDone(asked, session, complete=True), asked))
     assert newcomer.is_complete
+
+
+def test_member_that_is_wrongly_complete_gets_everything_within_64_requests() -> None:
+    world = world_of({"b": 300, "c": 300, "d": 300}, "abcd")
+    for _ in range(CONFIRMED_TICKS + 20):
+        world.request_completeness("a")
+        run_rounds(world, RandomOrder(), 1)
+    assert world.subscribers["a"].count == 300
+
+
+def test_complete_member_asks_once_in_64_ticks() -> None:
+    world = world_of(dict.fromkeys("abcd", 300), "abcd")
+    for _ in range(4 * CONFIRMED_TICKS):
+        world.request_completeness("a")
+        run_rounds(world, RandomOrder(), 1)
+        assert world.subscribers["a"].is_complete
+    assert 3 <= world.sent[HandoverDone] <= 4
+    assert world.sent[CheckHeld] <= 4
+
+
+def test_corrupted_age_of_a_confirmation_heals() -> None:
+    for age in (-(1 << 40), 1 << 40):
+        completeness, out = Completeness(), Outbox()
+        completeness.load(CompletenessState(complete=True, age=age))
+        for _ in range(CONFIRMED_TICKS):
+            completeness.request("a", ("b",), frozenset(), out)
+        assert Send("b", RequestHandover("a", 1)) in out.effects
 
 
 def test_member_that_was_forgotten_is_not_complete_any_more() -> None:

@@ -133,6 +133,7 @@ class CompletenessState(Struct, frozen=True, kw_only=True, gc=False):
     """Whether a subscriber was handed everything, and by which neighbours."""
 
     complete: bool = False
+    age: int = 0
     session: int = 0
     asked: NodeId | None = None
     asked_times: int = 0

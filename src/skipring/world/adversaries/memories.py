@@ -127,6 +127,7 @@ class Memories:
                 scrubbed=self.counter(),
             ),
             completeness=CompletenessState(
+                age=self.counter(),
                 session=self.counter(),
                 complete=draw.chance(0.5),
                 asked=draw.maybe(0.5, draw.node),

@@ -273,6 +273,7 @@ _DRAIN: Final = _object(
 _COMPLETENESS: Final = _object(
     CompletenessState,
     complete=flag,
+    age=integer,
     session=integer,
     asked=node_name,
     asked_times=integer,
