@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from skipring.core.completeness import CONFIRMED_TICKS, Completeness
 from skipring.core.config import ProtocolConfig
-from skipring.core.events import HistoryRead, Received
-from skipring.core.messages import UNRECORDED, RequestHandover
+from skipring.core.effects import Outbox, Send
+from skipring.core.events import CompletenessRequested, HistoryRead, Received
+from skipring.core.messages import UNRECORDED, CheckHeld, HandoverDone, RequestHandover
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.core.state import CompletenessState, SubscriberMemory
@@ -111,6 +113,55 @@ def test_neighbour_that_leaves_is_not_asked() -> None:
     world.request_completeness("a")
     assert world.sent[RequestHandover] == 0
     assert not world.subscribers["a"].is_complete
+
+
+def asked_of(world: World) -> tuple[NodeId, int]:
+    """The neighbour that a newcomer asks, and the session."""
+    effects = world.subscribers["a"].handle(CompletenessRequested())
+    ((to, message),) = [(e.to, e.message) for e in effects if isinstance(e, Send)]
+    assert isinstance(message, RequestHandover)
+    return to, message.session
+
+
+def test_end_of_a_handover_that_was_not_requested_is_ignored() -> None:
+    world = world_of({"b": 300}, "b")
+    newcomer = world.subscribers["a"]
+    newcomer.handle(Received(HandoverDone("b", 0, complete=True), "b"))
+    assert not newcomer.is_complete
+    asked, session = asked_of(world)
+    other = next(node for node in "bcd" if node != asked)
+    newcomer.handle(Received(HandoverDone(other, session, complete=True), other))
+    newcomer.handle(Received(HandoverDone(asked, session + 1, complete=True), asked))
+    assert not newcomer.is_complete
+    newcomer.handle(Received(HandoverDone(asked, session, complete=True), asked))
+    assert newcomer.is_complete
+
+
+def test_member_that_is_wrongly_complete_gets_everything_within_64_requests() -> None:
+    world = world_of({"b": 300, "c": 300, "d": 300}, "abcd")
+    for _ in range(CONFIRMED_TICKS + 20):
+        world.request_completeness("a")
+        run_rounds(world, RandomOrder(), 1)
+    assert world.subscribers["a"].count == 300
+
+
+def test_complete_member_asks_once_in_64_ticks() -> None:
+    world = world_of(dict.fromkeys("abcd", 300), "abcd")
+    for _ in range(4 * CONFIRMED_TICKS):
+        world.request_completeness("a")
+        run_rounds(world, RandomOrder(), 1)
+        assert world.subscribers["a"].is_complete
+    assert 3 <= world.sent[HandoverDone] <= 4
+    assert world.sent[CheckHeld] <= 4
+
+
+def test_corrupted_age_of_a_confirmation_heals() -> None:
+    for age in (-(1 << 40), 1 << 40):
+        completeness, out = Completeness(), Outbox()
+        completeness.load(CompletenessState(complete=True, age=age))
+        for _ in range(CONFIRMED_TICKS):
+            completeness.request("a", ("b",), frozenset(), out)
+        assert Send("b", RequestHandover("a", 1)) in out.effects
 
 
 def test_member_that_was_forgotten_is_not_complete_any_more() -> None:

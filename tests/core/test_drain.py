@@ -9,7 +9,10 @@ from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.drain import DRAIN_TICKS_MAX, LEAVING_TICKS
-from skipring.core.messages import CheckHeld, Draining
+from skipring.core.effects import Drained, Send
+from skipring.core.events import Received
+from skipring.core.handover import HANDOVERS_MAX
+from skipring.core.messages import CheckHeld, Draining, RequestHandover
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.core.state import DrainState, SubscriberMemory
@@ -109,6 +112,71 @@ def test_drain_without_a_reachable_member_ends_at_once() -> None:
         world.lose_contact("a", node)
     assert world.drained == {"a": None}
     assert world.subscribers["a"].unconfirmed == 0
+
+
+def test_nodes_that_request_handovers_do_not_keep_a_drain_from_its_receiver() -> None:
+    world = world_of(holding(a=300))
+    for number in range(HANDOVERS_MAX):
+        request = Received(RequestHandover(f"x{number}", 1), f"x{number}")
+        world.subscribers["a"].handle(request)
+    world.drain("a")
+    memory = world.subscribers["a"].memory()
+    assert memory is not None
+    assert memory.drain.receiver in set("bcd")
+
+
+def test_drain_without_a_receiver_counts_everything() -> None:
+    start = holding(a=300)
+    drain = DrainState(ticks=5, everything=True)
+    states = dict(start.subscribers)
+    states["a"] = replace(states["a"], memory=SubscriberMemory(drain=drain))
+    world = world_of(replace(start, subscribers=states))
+    assert world.subscribers["a"].unconfirmed == 300
+
+
+def test_drain_states_whether_members_remain_that_cannot_be_reached() -> None:
+    world = world_of(holding(a=300))
+    world.drain("a")
+    for node in "bcd":
+        world.lose_contact("a", node)
+    assert world.drained_absent == {"a": True}
+
+
+def test_members_that_drain_together_leave_no_absent_member() -> None:
+    world = world_of(holding(a=300, b=10, c=20, d=30))
+    for node in NAMES:
+        world.drain(node)
+    rounds_until_drained(world, *NAMES)
+    assert world.drained_absent == dict.fromkeys(NAMES, False)
+
+
+def test_member_alone_in_the_ring_leaves_no_absent_member() -> None:
+    world = world_of(standing_ring("a"))
+    world.drain("a")
+    assert world.drained_absent == {"a": False}
+
+
+def test_leaver_takes_back_the_name_of_a_member_that_leaves_too() -> None:
+    world = world_of(holding(a=300))
+    leaver = world.subscribers["a"]
+    world.drain("a")
+    leaver.handle(Received(Draining("b", ("x",)), "b"))
+    assert "x" in leaver.drain_candidates()
+    leaver.handle(Received(Draining("c"), "c"))
+    assert "x" in leaver.drain_candidates()  # only b has named it
+    effects = leaver.handle(Received(Draining("d"), "d"))
+    assert CheckHeld in {type(e.message) for e in effects if isinstance(e, Send) and e.to == "x"}
+    assert Drained(None, absent=False) in leaver.handle(Received(Draining("b"), "b"))
+
+
+def test_leaver_informs_other_leavers_that_a_neighbour_leaves_too() -> None:
+    world = world_of(holding(a=300))
+    leaver = world.subscribers["a"]
+    world.drain("a")
+    leaver.handle(Received(Draining("b"), "b"))
+    effects = leaver.handle(Received(Draining("c"), "c"))
+    assert Send("b", Draining("a", ("d",))) in effects
+    assert leaver.handle(Received(Draining("c"), "c")) == []
 
 
 def test_drain_of_single_ids_hands_nothing_else_over() -> None:

@@ -10,6 +10,7 @@ from skipring.core.archive import MemoryArchive
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Discard, Effect, HeldBy, Origin, Outbox, Send, SendSynced, Store
 from skipring.core.handover import (
+    HANDOVERS_MAX,
     IDS_ASKED,
     PATIENCE_TICKS,
     SENT_MAX,
@@ -53,6 +54,7 @@ class Side:
         self.holdings = Holdings(TOPIC, self.archive)
         self.handovers = Handovers(name, self.holdings, config)
         self.name = name
+        self.neighbours: tuple[str, ...] = ()
 
     def keep(self, *publications: Publication) -> Side:
         out = Outbox()
@@ -71,7 +73,7 @@ class Side:
             case Publications(publications=publications):
                 self.holdings.take(publications, out, origin=Origin.REPAIR)
             case RequestHandover():
-                self.handovers.on_request(message, out)
+                self.handovers.on_request(message, self.neighbours, out)
         self.handovers.finished(out, is_complete=True)
         return self.perform(out)
 
@@ -263,6 +265,44 @@ def test_silent_receiver_is_given_up_after_eight_ticks() -> None:
     assert "r" not in side.handovers
 
 
+def test_receiver_whose_answers_confirm_nothing_is_given_up_after_eight_ticks() -> None:
+    side = Side("h", ProtocolConfig())
+    side.keep(*map(made, range(100)))
+    effects = side.hear(RequestHandover("r", 7))
+    ticks = 0
+    while "r" in side.handovers:
+        questions = [e.message for e in effects if isinstance(e, Send)]
+        for question in questions:
+            assert isinstance(question, CheckHeld)
+            assert side.hear(Held("r", question.session, True)) == []  # no question at once
+        effects, ticks = side.tick(), ticks + 1
+        assert ticks <= PATIENCE_TICKS + 1
+
+
+def test_handovers_on_request_leave_places_for_own_ones_and_for_a_drain() -> None:
+    side = Side("h", ProtocolConfig())
+    side.keep(made(0))
+    for number in range(HANDOVERS_MAX + 1):
+        side.hear(RequestHandover(f"x{number}", 7))
+    assert f"x{HANDOVERS_MAX}" not in side.handovers
+    for number in range(HANDOVERS_MAX):
+        assert side.handovers.start(f"y{number}", Outbox(), ids=[made(0).id])
+    assert not side.handovers.start("z", Outbox(), ids=[made(0).id])
+    assert side.handovers.start("z", Outbox(), everything=True, is_drain=True)
+
+
+def test_neighbour_takes_the_place_of_a_node_that_is_no_neighbour() -> None:
+    side = Side("h", ProtocolConfig())
+    side.keep(made(0))
+    side.neighbours = ("x0", "r")
+    for number in range(HANDOVERS_MAX):
+        side.hear(RequestHandover(f"x{number}", 7))
+    side.hear(RequestHandover("r", 7))
+    assert "r" in side.handovers
+    assert "x0" in side.handovers
+    assert "x1" not in side.handovers
+
+
 def test_receiver_that_refuses_a_publication_is_given_up() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(made(0))
@@ -299,8 +339,8 @@ def test_answer_to_an_earlier_question_is_not_counted() -> None:
 def test_node_that_asks_for_a_handover_is_told_its_end() -> None:
     pair = Pair()
     pair.h.keep(*map(made, range(100)))
-    pair.carry(pair.h.hear(RequestHandover("r")))
-    assert pair.said[-1] == HandoverDone("h", complete=True)
+    pair.carry(pair.h.hear(RequestHandover("r", 7)))
+    assert pair.said[-1] == HandoverDone("h", 7, complete=True)
     assert pair.r.holdings.count == 100
 
 
@@ -325,7 +365,7 @@ def test_corrupted_handovers_end() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(*map(made, range(10)))
     wrong = HandoverState(
-        -7, (), {made(3).id: -(1 << 40), made(50).id: 1 << 40}, True, True, -(1 << 40)
+        -7, (), {made(3).id: -(1 << 40), made(50).id: 1 << 40}, -7, True, -(1 << 40)
     )
     state = HandoversState(session=-3, to={"x": wrong, "supervisor": wrong})
     side.handovers.load(state)

@@ -222,9 +222,11 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_told": (FILE, "DrainState.told"),
         },
         "Completeness": {
+            "_age": (FILE, "CompletenessState.age"),
             "_asked": (FILE, "CompletenessState.asked"),
             "_asked_times": (FILE, "CompletenessState.asked_times"),
             "_confirmed": (FILE, "CompletenessState.confirmed"),
+            "_session": (FILE, "CompletenessState.session"),
             "is_complete": (FILE, "CompletenessState.complete"),
         },
         "Holdings": {

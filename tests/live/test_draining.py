@@ -87,3 +87,35 @@ def test_second_signal_ends_the_wait_for_a_member_that_does_not_answer(tmp_path:
         (event,) = ring.events("n00", "not_handed_over")
         assert event["publications"] == 1
         ring.resume("n01")
+
+
+def test_member_whose_neighbour_was_killed_ends_with_status_1_and_a_count(tmp_path: Path) -> None:
+    with LiveProcesses(tmp_path, has_metrics=True) as ring:
+        ring.start_supervisor()
+        ring.start("n00", "n01")
+        for name in ("n00", "n01"):
+            until_ready(ring, name)
+        ring.kill("n01")
+        ring.publish("n00", *(b"%d" % number for number in range(50)))
+        assert stop(ring, "n00") == 1
+        (event,) = ring.events("n00", "not_handed_over")
+        assert event["publications"] == 50
+
+
+def test_members_with_disks_that_stop_together_end_with_status_0(tmp_path: Path) -> None:
+    with LiveProcesses(tmp_path, has_metrics=True) as ring:
+        ring.start_supervisor()
+        names = numbered(6)
+        ring.start(*names)
+        for name in names:
+            until_ready(ring, name)
+        ring.publish("n00", b"x")
+        ring.until_legitimate()
+        for name in names:
+            ring.send_signal(name, signal.SIGTERM)
+        assert [ring.exit_status(name) for name in names] == [0] * len(names)
+        last = [name for name in names if ring.events(name, "on_this_disk_only")]
+        assert last
+        for name in last:
+            (event,) = ring.events(name, "on_this_disk_only")
+            assert event["publications"] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from pathlib import Path
+from signal import SIGTERM
 
 import pytest
 
@@ -13,8 +14,9 @@ from skipring.core.events import PublishRequested
 from skipring.core.publications import Publication
 from skipring.errors import UnconfirmedWarning
 from skipring.runtime.client import Connection
-from skipring.runtime.departure import OWN_MAX, OwnPublications
+from skipring.runtime.departure import OWN_MAX, Departure, OwnPublications
 from skipring.runtime.measures import NodeMeasures
+from skipring.runtime.serving import hand_over
 from skipring.testing import Cluster
 from skipring.wire.runtime_messages import Publish
 from tests.runtime.rings import until
@@ -23,6 +25,7 @@ TICK_S = 0.05
 DRAIN_S = 20.0  # for what takes a second or two
 SOON_S = 5.0  # below every drain that waits
 COUNT = 3000
+BACKFILL = "the backfill is in progress"
 
 
 def to(cluster: Cluster, data_dir: Path | None = None, *, drain_s: float = DRAIN_S) -> Connection:
@@ -97,15 +100,69 @@ def test_readiness_states_what_is_missing() -> None:
 
 def test_nodes_that_leave_together_do_not_wait_for_each_other(tmp_path: Path) -> None:
     async def scene() -> None:
-        async with Cluster(n=4, data_dir=tmp_path) as cluster:
+        async with Cluster(n=8, data_dir=tmp_path) as cluster:
             await cluster.settle()
             await cluster.publish("n00", b"x")
+            await cluster.settle()
             async with asyncio.timeout(SOON_S):
                 drains = (
                     cluster.node(name).drain(cluster.topic, DRAIN_S) for name in cluster.nodes
                 )
                 ended = await asyncio.gather(*drains)
-            assert [departure.unconfirmed for departure in ended] == [0] * 4  # it is on the disks
+            assert [departure.unconfirmed for departure in ended] == [0] * 8  # it is on the disks
+            assert {departure.on_disk for departure in ended if departure.receiver is None} == {1}
+
+    asyncio.run(scene())
+
+
+def test_node_with_a_disk_counts_what_an_absent_member_has_not_confirmed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            cluster.kill("n01")
+            for number in range(5):
+                await cluster.publish("n00", b"%d" % number)
+            async with asyncio.timeout(SOON_S):
+                ended = await cluster.node("n00").drain(cluster.topic, DRAIN_S)
+            assert ended == Departure(None, 5, 5)
+
+    asyncio.run(scene())
+
+
+def test_node_alone_in_the_roster_keeps_its_publications_on_its_disk(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=1, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"x")
+            ended = await cluster.node("n00").drain(cluster.topic, DRAIN_S)
+            assert ended == Departure(None, 0, 1, on_disk=1)
+
+    asyncio.run(scene())
+
+
+def test_drain_during_a_backfill_covers_publications_of_an_earlier_run(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path, tick_s=5.0) as cluster:
+            await until(lambda: all(_neighbours(cluster, name) for name in cluster.nodes))
+            with cluster.partition(["n00"], ["n01"]):
+                await cluster.publish("n01", b"unspread")
+                cluster.kill("n01")
+                await cluster.restart("n01")
+                node = cluster.node("n01")
+                await until(lambda: node.incompleteness(cluster.topic) == BACKFILL)
+                ended = await node.drain(cluster.topic, 0.2)
+            assert ended == Departure(None, 1)  # no member has confirmed it
+
+    asyncio.run(scene())
+
+
+def test_drain_without_time_counts_everything(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"x")
+            await cluster.settle()
+            assert (await cluster.node("n01").drain(cluster.topic, 0)).unconfirmed == 1
 
     asyncio.run(scene())
 
@@ -147,6 +204,35 @@ def test_drain_ends_after_its_timeout_and_counts() -> None:
                 await cluster.publish("n00", b"x")
                 ended = await cluster.node("n00").drain(cluster.topic, 0.2)
             assert ended.unconfirmed == 1
+
+    asyncio.run(scene())
+
+
+def test_publications_are_not_handed_over_before_the_drain_has_begun() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"x")
+            node = cluster.node("n00")
+            draining = asyncio.ensure_future(node.drain(cluster.topic, DRAIN_S, waits_alone=True))
+            await asyncio.sleep(0)  # it waits for a neighbour now
+            assert node.not_handed_over(cluster.topic) == 1
+            draining.cancel()
+
+    asyncio.run(scene())
+
+
+def test_second_signal_counts_what_a_node_without_a_place_holds(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=1, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            node, stop = cluster.node("n00"), asyncio.get_running_loop().create_future()
+            stop.set_result(SIGTERM)
+            node.subscribe("other")
+            made = asyncio.ensure_future(node.publish("other", PublishRequested(payload=b"x")))
+            await asyncio.sleep(0)  # it is stored, and no supervisor has answered
+            assert await hand_over(node, ("other",), DRAIN_S, stop) == 1
+            await made
 
     asyncio.run(scene())
 

@@ -161,8 +161,8 @@ def _messages_by_type(nodes: Sequence[NodeId]) -> Mapping[type[Message], SearchS
             Held, node, sessions, st.booleans(), several(claims()), whole_ids(), whole_ids()
         ),
         Draining: st.builds(Draining, node, several(node)),
-        RequestHandover: st.builds(RequestHandover, node),
-        HandoverDone: st.builds(HandoverDone, node, st.booleans()),
+        RequestHandover: st.builds(RequestHandover, node, sessions),
+        HandoverDone: st.builds(HandoverDone, node, sessions, st.booleans()),
     }
 
 

@@ -63,8 +63,8 @@ PAIRS: list[tuple[Message, list[str]]] = [
     (CheckHeld("a", 1), []),
     (Held("a", 1, durable=True), []),
     (Draining("a", ("b",)), []),
-    (RequestHandover("a"), []),
-    (HandoverDone("a", complete=True), []),
+    (RequestHandover("a", 1), []),
+    (HandoverDone("a", 1, complete=True), []),
 ]
 
 

@@ -290,7 +290,7 @@ class Circulation:
             self._refuse(message.sender, out)
         elif not self._repair.histories.is_reading:
             self.settle(out)
-            self._handovers.on_request(message, out)
+            self._handovers.on_request(message, self.spreading.neighbours(), out)
             self._finish_handovers(out)
 
     def _on_handover_done(self, message: HandoverDone, sender: NodeId | None, out: Outbox) -> None:

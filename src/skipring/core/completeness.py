@@ -2,7 +2,8 @@
 
 A new member asks its ring neighbours, one after the other, to hand everything over. It is complete
 once a complete neighbour has done so, or all its ring neighbours have. A member without neighbours
-is complete: no other member has anything.
+is complete: no other member has anything. A complete member asks again now and then, because the
+value may be corrupted; equal tries need one question.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from skipring.core.effects import Outbox
+from skipring.core.handover import SESSIONS
 from skipring.core.messages import HandoverDone, RequestHandover
 from skipring.core.peers import NodeId
 from skipring.core.state import CompletenessState
@@ -18,13 +20,18 @@ from skipring.core.state import CompletenessState
 ASKED_TIMES: Final = 8  # Guess: then ask another neighbour; a handover may take many ticks.
 
 
+CONFIRMED_TICKS: Final = 64  # Guess: a complete member asks again after as many requests.
+
+
 class Completeness:
     """Handovers that one subscriber has received from its neighbours."""
 
-    __slots__ = ("_asked", "_asked_times", "_confirmed", "is_complete")
+    __slots__ = ("_age", "_asked", "_asked_times", "_confirmed", "_session", "is_complete")
 
     def __init__(self) -> None:
         self.is_complete = False
+        self._age = 0  # requests since this node became complete, or was confirmed to be
+        self._session = 0  # of the request to the node that is asked
         self._asked: NodeId | None = None
         self._asked_times = 0
         # None uses less memory than an empty dict.
@@ -37,23 +44,31 @@ class Completeness:
         leaving: frozenset[NodeId],
         out: Outbox,
     ) -> None:
-        """Ask a ring neighbour that stays to hand everything over, unless this node is complete."""
+        """Ask a ring neighbour that stays to hand everything over, unless one has confirmed lately."""
+        # Memory may be corrupted: a counter below 0 counts as 0.
+        self._age = min(max(self._age, 0) + 1, CONFIRMED_TICKS)
+        if self._is_sure():
+            return
         self._judge(neighbours)
         confirmed = self._confirmed or ()
         left = [each for each in neighbours if each not in confirmed and each not in leaving]
-        if self.is_complete or not left:
+        if self._is_sure() or not left:
             return
         # Memory may be corrupted: a counter below 0 counts as 0.
         self._asked_times = max(self._asked_times, 0) + 1
         if self._asked not in left or self._asked_times > ASKED_TIMES:
             place = left.index(self._asked) + 1 if self._asked in left else 0
             self._asked, self._asked_times = left[place % len(left)], 1
-        out.send(self._asked, RequestHandover(node))
+            self._session += 1
+        self._session %= SESSIONS
+        out.send(self._asked, RequestHandover(node, self._session))
 
     def on_done(self, message: HandoverDone, neighbours: Sequence[NodeId]) -> None:
-        """Record that a node has handed everything over."""
+        """Record that the asked node has handed everything over."""
+        if (message.sender, message.session) != (self._asked, self._session):
+            return
         if message.complete:
-            self.is_complete = True
+            self._finish()
         elif message.sender in neighbours:
             if self._confirmed is None:
                 self._confirmed = {}
@@ -62,13 +77,18 @@ class Completeness:
 
     def _judge(self, neighbours: Sequence[NodeId]) -> None:
         if all(node in (self._confirmed or ()) for node in neighbours):
-            self.is_complete = True
-        if self.is_complete:
-            self._asked, self._asked_times, self._confirmed = None, 0, None
+            self._finish()
+
+    def _finish(self) -> None:
+        self.reset()
+        self.is_complete = True
+
+    def _is_sure(self) -> bool:
+        return self.is_complete and self._age < CONFIRMED_TICKS
 
     def reset(self) -> None:
         """Begin again after the loss of the place in the ring."""
-        self.is_complete = False
+        self.is_complete, self._age = False, 0
         self._asked, self._asked_times, self._confirmed = None, 0, None
 
     # -- state as a value --------------------------------------------------------------------
@@ -77,6 +97,8 @@ class Completeness:
         """Return the variables as a value."""
         return CompletenessState(
             complete=self.is_complete,
+            age=self._age,
+            session=self._session,
             asked=self._asked,
             asked_times=self._asked_times,
             confirmed=tuple(self._confirmed or ()),
@@ -85,5 +107,6 @@ class Completeness:
     def load(self, state: CompletenessState) -> None:
         """Replace the variables; the value may be corrupted."""
         self.is_complete, self._asked = state.complete, state.asked
+        self._age, self._session = state.age, state.session
         self._asked_times = state.asked_times
         self._confirmed = dict.fromkeys(state.confirmed) or None

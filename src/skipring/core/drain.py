@@ -1,7 +1,8 @@
 """Drain: handover of a subscriber's publications to one remaining member before it leaves.
 
 A leaver announces that it leaves, so two leavers do not wait for each other. It also names its
-neighbours that remain, so a member whose neighbours all leave finds a receiver. The leaver replaces
+neighbours that remain, so a member whose neighbours all leave finds a receiver; it informs other
+leavers when one of these leaves too. The leaver replaces
 a receiver that leaves too, cannot be reached or does not answer. The drain ends when one receiver
 has confirmed everything, or when no neighbour remains (decision 0049).
 """
@@ -54,7 +55,7 @@ class Drain:
         self._everything = False
         self._takes_memory = False
         # None uses less memory than an empty dict.
-        self._told: dict[NodeId, None] | None = None  # remaining nodes, named by leavers
+        self._told: dict[NodeId, NodeId] | None = None  # remaining nodes, and who has named them
         self._passed: dict[NodeId, None] | None = None  # receivers that did not answer in time
         self._absent: dict[NodeId, None] | None = None  # nodes that the host cannot reach
         self._leaving: dict[NodeId, int] | None = None  # leavers, and the ticks left
@@ -66,8 +67,13 @@ class Drain:
 
     @property
     def unconfirmed(self) -> int:
-        """Return an upper bound of the publications that the receiver has not confirmed."""
-        return self._handovers.unconfirmed(self._receiver) if self._receiver is not None else 0
+        """Return an upper bound of the publications that the receiver has not confirmed.
+
+        Without a receiver these are all publications that are to be handed over.
+        """
+        if self._receiver is not None and self._receiver in self._handovers:
+            return self._handovers.unconfirmed(self._receiver)
+        return self._holdings.count if self._everything else len(self._ids)
 
     def is_known_to_leave(self, node: NodeId) -> bool:
         """Return True if a node has announced that it leaves."""
@@ -95,8 +101,8 @@ class Drain:
         self._choose(neighbours, out)
 
     def announce(self, to: Iterable[NodeId], neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Announce to nodes that this node leaves, and name the neighbours known to remain."""
-        remaining = tuple(self._remaining(neighbours)[:TOLD_MAX])
+        """Announce to nodes that this node leaves, and name the neighbours that do not."""
+        remaining = self._staying(neighbours)[:TOLD_MAX]
         for node in to:
             others = tuple(each for each in remaining if each != node)
             out.send(node, Draining(self._node, others))
@@ -105,24 +111,27 @@ class Drain:
         """Return the possible receivers: neighbours, and nodes that leavers have named."""
         return list(dict.fromkeys((*neighbours, *(self._told or ()))))
 
-    def _remaining(self, neighbours: Sequence[NodeId]) -> list[NodeId]:
-        gone = {self._node, SUPERVISOR, *(self._leaving or ()), *(self._absent or ())}
-        return [node for node in self.candidates(neighbours) if node not in gone]
+    def _staying(self, nodes: Iterable[NodeId]) -> list[NodeId]:
+        """Return the nodes that have not announced to leave, unreachable ones too."""
+        gone = {self._node, SUPERVISOR, *(self._leaving or ())}
+        return [node for node in nodes if node not in gone]
 
     def _choose(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Hand over to the next remaining node; end the drain if there is none."""
-        remaining = self._remaining(neighbours)
+        staying = self._staying(self.candidates(neighbours))
+        remaining = [node for node in staying if node not in (self._absent or ())]
         fresh = [node for node in remaining if node not in (self._passed or ())]
         if remaining and not fresh:  # begin again, and accept a receiver without a disk
             self._passed, self._takes_memory, fresh = None, True, remaining
         for node in fresh:
-            started = self._handovers.start(node, out, ids=self._ids, everything=self._everything)
-            if started:
+            if self._handovers.start(
+                node, out, ids=self._ids, everything=self._everything, is_drain=True
+            ):
                 self._receiver = node
                 return
         if not remaining:
             self._stop()
-            out.effects.append(Drained(None))
+            out.effects.append(Drained(None, absent=bool(staying)))
 
     @property
     def _is_over(self) -> bool:
@@ -143,24 +152,37 @@ class Drain:
     # -- messages and reports ----------------------------------------------------------------
 
     def on_draining(self, message: Draining, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Record that another node leaves; replace it if it is the receiver."""
+        """Record that another node leaves; replace a receiver that does not remain."""
+        named = self._staying(neighbours)
         if self._leaving is None:
             self._leaving = {}
         self._leaving[message.sender] = LEAVING_TICKS
         if self.is_leaving:
+            if message.sender in named:  # take its name back
+                self.announce(self._leavers(message.sender), neighbours, out)
             self._note_told(message, neighbours, out)
-        if message.sender == self._receiver:
-            self._pass_over(neighbours, out)
-        else:
+        if message.sender != self._receiver:
             self._handovers.stop(message.sender)
+        if self._receiver not in (None, *self._staying(self.candidates(neighbours))):
+            self._pass_over(neighbours, out)
+
+    def _leavers(self, but: NodeId) -> list[NodeId]:
+        return [node for node in self._leaving or () if node not in (but, self._node, SUPERVISOR)]
 
     def _note_told(self, message: Draining, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Record remaining nodes that a leaver names; announce to them that this node leaves."""
-        known = {self._node, SUPERVISOR, *self.candidates(neighbours), *(self._leaving or ())}
-        told = dict(self._told or {})
-        news = [node for node in message.remaining if node not in known]
+        """Record remaining nodes that a leaver names; announce to them that this node leaves.
+
+        Forget those that it has named before and names no longer.
+        """
+        told = {
+            node: leaver
+            for node, leaver in (self._told or {}).items()
+            if leaver != message.sender or node in message.remaining
+        }
+        known = {*neighbours, *told}
+        news = [node for node in self._staying(message.remaining) if node not in known]
         for node in dict.fromkeys(news[: max(TOLD_MAX - len(told), 0)]):
-            told[node] = None
+            told[node] = message.sender
             self.announce((node,), neighbours, out)
         self._told = told or None
 
@@ -226,7 +248,7 @@ class Drain:
             ids=self._ids,
             everything=self._everything,
             takes_memory=self._takes_memory,
-            told=tuple(self._told or ()),
+            told=dict(self._told or {}),
             passed=tuple(self._passed or ()),
             absent=tuple(self._absent or ()),
             leaving=dict(self._leaving or {}),
@@ -237,7 +259,7 @@ class Drain:
         self._ticks, self._receiver = state.ticks, state.receiver
         self._ids, self._everything = state.ids, state.everything
         self._takes_memory = state.takes_memory
-        self._told = dict.fromkeys(state.told) or None
+        self._told = dict(state.told) or None
         self._passed = dict.fromkeys(state.passed) or None
         self._absent = dict.fromkeys(state.absent) or None
         self._leaving = dict(state.leaving) or None

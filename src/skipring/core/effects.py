@@ -87,6 +87,7 @@ class Drained(Struct, frozen=True, gc=False):
     """The drain is over: ``node`` has confirmed everything, or no member remains (None)."""
 
     node: NodeId | None
+    absent: bool = False  # there are members that have not announced to leave, but are unreachable
 
 
 Effect: TypeAlias = (

@@ -9,7 +9,7 @@ too, and its cost is proportional to the difference. A receiver with a disk conf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
@@ -37,10 +37,10 @@ IDS_ASKED: Final = 512  # Guess: 16 KiB of ids in a question.
 IDS_LISTED: Final = 64  # Guess: a range of at most 64 ids is listed, not split.
 LEVELS_SPLIT: Final = 4  # Guess: as batch_levels.
 IDS_OPEN: Final = 2048  # Limit of ours: with more open ids the holder asks about no range.
-HANDOVERS_MAX: Final = 16  # Limit of ours: receivers at one time.
+HANDOVERS_MAX: Final = 16  # Limit of ours: of handovers on request, and of own ones, at one time.
 REPEAT_TICKS: Final = 2  # A question without an answer for longer is lost.
 SENT_MAX: Final = 8  # Guess: a receiver that has not stored a publication by then refuses it.
-PATIENCE_TICKS: Final = 8  # Guess: a receiver that is silent for longer is gone.
+PATIENCE_TICKS: Final = 8  # Guess: a receiver without progress for longer is given up.
 SESSIONS: Final = 1 << 31
 
 
@@ -50,9 +50,13 @@ class _Handover(Struct):
     session: int
     ranges: dict[Prefix, None]
     ids: dict[bytes, int]  # with the number of times that each was sent
-    is_requested: bool = False  # by the receiver, which expects HandoverDone
+    request: int | None = None  # session of the receiver's request; it expects HandoverDone
     is_waiting: bool = False  # for an answer
-    ticks: int = 0  # since the last answer
+    ticks: int = 0  # since the last progress
+
+    @property
+    def is_requested(self) -> bool:
+        return self.request is not None
 
     @property
     def is_over(self) -> bool:
@@ -83,15 +87,20 @@ class Handovers:
         *,
         ids: Iterable[bytes] = (),
         everything: bool = False,
-        is_requested: bool = False,
+        request: int | None = None,
+        is_drain: bool = False,
     ) -> bool:
         """Hand publications over to a node, in addition to those of a current handover.
 
-        Return False if there are too many receivers now.
+        Return False if there are too many receivers now. A drain, which has one receiver, always
+        has a place; handovers on request take no place of the own ones.
         """
         handover = self._to.get(to)
         if handover is None:
-            if len(self._to) >= HANDOVERS_MAX or to in (self._node, SUPERVISOR):
+            is_full = (
+                not is_drain and self._count(is_requested=request is not None) >= HANDOVERS_MAX
+            )
+            if is_full or to in (self._node, SUPERVISOR):
                 return False
             handover = self._to[to] = _Handover(self._next_session(), {}, {})
         for key in ids:
@@ -100,16 +109,30 @@ class Handovers:
             handover.ranges = {ALL: None}
             # Answers to earlier questions cover only what was held before.
             handover.session, handover.is_waiting = self._next_session(), False
-        handover.is_requested = handover.is_requested or is_requested
+            handover.ticks = 0
+        if request is not None:
+            handover.request = request
         if not handover.is_waiting:
             self._ask(to, handover, out)
         return True
 
-    def on_request(self, message: RequestHandover, out: Outbox) -> None:
-        """Hand everything over to a node that requests it, in one handover at a time."""
+    def _count(self, *, is_requested: bool) -> int:
+        return sum(each.is_requested == is_requested for each in self._to.values())
+
+    def on_request(
+        self, message: RequestHandover, neighbours: Sequence[NodeId], out: Outbox
+    ) -> None:
+        """Hand everything over to a node that requests it, in one handover at a time.
+
+        If there are too many, a neighbour takes the place of a node that is not one.
+        """
         handover = self._to.get(message.sender)
-        if handover is None or not handover.is_requested:
-            self.start(message.sender, out, everything=True, is_requested=True)
+        if handover is not None and handover.is_requested:
+            return
+        if message.sender in neighbours and self._count(is_requested=True) >= HANDOVERS_MAX:
+            others = (n for n, each in self._to.items() if each.is_requested)
+            self.stop(next((node for node in others if node not in neighbours), ""))
+        self.start(message.sender, out, everything=True, request=message.session)
 
     def stop(self, to: NodeId) -> None:
         """End the handover to a node."""
@@ -120,25 +143,33 @@ class Handovers:
         return self._session
 
     def on_held(self, message: Held, out: Outbox) -> None:
-        """Record what a receiver confirms, send what it lacks, and ask about the rest."""
+        """Record what a receiver confirms, send what it lacks, and ask about the rest.
+
+        Progress is a range or an id less, or a publication that was sent for the first time. After
+        an answer without progress the next question waits for the tick.
+        """
         handover = self._to.get(message.sender)
         if handover is None or handover.session != message.session:
             return
-        handover.session, handover.is_waiting, handover.ticks = self._next_session(), False, 0
+        handover.session, handover.is_waiting = self._next_session(), False
         held = tuple(key for key in ids_in(message.held) if key in handover.ids)
         for key in held:
             del handover.ids[key]
         if held:
             out.effects.append(HeldBy(message.sender, held, message.durable))
+        is_progress = bool(held)
         for claim in message.claims:
             prefix = claim.prefix
             if prefix in handover.ranges:
                 del handover.ranges[prefix]
+                is_progress = True
                 if not claim.digests:
                     self._split(handover, prefix)
         missing = [key for key in ids_in(message.missing) if key in handover.ids]
-        if self._send(message.sender, handover, missing, out):
-            self._ask(message.sender, handover, out)
+        if self._send(message.sender, handover, missing, out) or is_progress:
+            handover.ticks = 0
+            if message.sender in self._to:
+                self._ask(message.sender, handover, out)
 
     def _split(self, handover: _Handover, prefix: Prefix) -> None:
         """Replace a range that differs by its parts, or by its ids if there are few."""
@@ -154,10 +185,10 @@ class Handovers:
                 handover.ranges[part] = None
 
     def _send(self, to: NodeId, handover: _Handover, missing: list[bytes], out: Outbox) -> bool:
-        """Send what a receiver lacks, within its credit (T14); return True to ask at once.
+        """Send what a receiver lacks, within its credit (T14); return True if that is progress.
 
-        A receiver that still lacks a sent publication may have had no room: ask at the next tick.
-        End a handover if a publication was sent more than SENT_MAX times.
+        A receiver that still lacks a sent publication may have had no room. End a handover if a
+        publication was sent more than SENT_MAX times.
         """
         config, holdings, ids = self._config, self._holdings, handover.ids
         credit = min(config.credit_chunks - holdings.chunks_spent(to), config.answer_chunks)
@@ -166,7 +197,7 @@ class Handovers:
         for chunk in chunks:
             out.send(to, Publications(tuple(chunk)))
         holdings.charge(to, len(chunks))
-        is_progress = not missing
+        is_progress = False
         for publication in chain.from_iterable(chunks):
             ids[publication.id] = max(ids[publication.id], 0) + 1  # corrupted memory
             is_progress = is_progress or ids[publication.id] == 1
@@ -191,15 +222,17 @@ class Handovers:
         if chunk:
             yield chunk
 
-    def _ask(self, to: NodeId, handover: _Handover, out: Outbox) -> None:
-        """Ask about the next ids and ranges; a no-op if there are none."""
+    def _ask(self, to: NodeId, handover: _Handover, out: Outbox) -> bool:
+        """Ask about the next ids and ranges; return False if there is no question now."""
         ids = tuple(islice(handover.ids, IDS_ASKED))
         claims = self._claims(handover) if len(handover.ids) < IDS_OPEN else []
-        if ids or claims:
+        is_asked = bool(ids or claims)
+        if is_asked:
             if not 0 <= handover.session < SESSIONS:  # corrupted memory
                 handover.session = self._next_session()
-            handover.is_waiting, handover.ticks = True, 0
+            handover.is_waiting = True
             out.send(to, CheckHeld(self._node, handover.session, tuple(claims), b"".join(ids)))
+        return is_asked
 
     def _claims(self, handover: _Handover) -> list[Claim]:
         """Return claims about the next ranges, limited by the time for hashing."""
@@ -232,23 +265,22 @@ class Handovers:
         """Remove the handovers that are over; return their receivers."""
         over = [node for node, handover in self._to.items() if handover.is_over]
         for node in over:
-            if self._to.pop(node).is_requested:
-                out.send(node, HandoverDone(self._node, is_complete))
+            request = self._to.pop(node).request
+            # Memory may be corrupted: the session may not be one.
+            if request is not None and 0 <= request < SESSIONS:
+                out.send(node, HandoverDone(self._node, request, is_complete))
         return over
 
     def on_tick(self, out: Outbox) -> None:
-        """Repeat unanswered questions; end handovers to silent receivers."""
+        """Repeat unanswered questions; end handovers to receivers without progress."""
         for node, handover in list(self._to.items()):
-            if not handover.is_waiting:
-                self._ask(node, handover, out)
-                continue
             # Memory may be corrupted: a counter below 0 counts as 0.
-            ticks = handover.ticks = max(handover.ticks, 0) + 1
+            ticks = max(handover.ticks, 0) + 1
+            is_early = handover.is_waiting and ticks % REPEAT_TICKS != 0
             if ticks > PATIENCE_TICKS:
                 del self._to[node]
-            elif ticks % REPEAT_TICKS == 0:
-                self._ask(node, handover, out)
-                handover.ticks = ticks
+            elif is_early or self._ask(node, handover, out):
+                handover.ticks = ticks  # a tick without a question does not count: indexing lags
 
     # -- the receiver ------------------------------------------------------------------------
 
@@ -301,7 +333,7 @@ class Handovers:
                     each.session,
                     tuple(each.ranges),
                     dict(each.ids),
-                    each.is_requested,
+                    each.request,
                     each.is_waiting,
                     each.ticks,
                 )
@@ -317,7 +349,7 @@ class Handovers:
                 each.session,
                 dict.fromkeys(each.ranges),
                 dict(each.ids),
-                each.requested,
+                each.request,
                 each.waiting,
                 each.ticks,
             )

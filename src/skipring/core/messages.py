@@ -250,15 +250,18 @@ class RequestHandover(Struct, frozen=True, array_like=True, gc=False, tag=21):
     """Ask the receiver to hand everything it holds over to ``sender`` (decision 0049)."""
 
     sender: NodeId
+    session: int
 
 
 class HandoverDone(Struct, frozen=True, array_like=True, gc=False, tag=22):
     """State that the receiver has confirmed everything ``sender`` held when it was asked.
 
-    ``complete`` if the sender itself has been handed everything by another member before.
+    It answers the request with the same session. ``complete`` if the sender itself has been handed
+    everything by another member before.
     """
 
     sender: NodeId
+    session: int
     complete: bool
 
 

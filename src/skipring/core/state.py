@@ -103,7 +103,7 @@ class HandoverState(Struct, frozen=True, array_like=True, gc=False):
     session: int
     ranges: tuple[Prefix, ...]
     ids: dict[bytes, int]  # and how often each was sent
-    requested: bool
+    request: int | None  # session of the receiver's request
     waiting: bool
     ticks: int
 
@@ -123,7 +123,7 @@ class DrainState(Struct, frozen=True, kw_only=True, gc=False):
     ids: tuple[bytes, ...] = ()
     everything: bool = False
     takes_memory: bool = False  # a receiver without a disk is accepted
-    told: tuple[NodeId, ...] = ()  # that remain, as others say
+    told: dict[NodeId, NodeId] = {}  # nodes that remain, and the leavers that have named them
     passed: tuple[NodeId, ...] = ()
     absent: tuple[NodeId, ...] = ()
     leaving: dict[NodeId, int] = {}
@@ -133,6 +133,8 @@ class CompletenessState(Struct, frozen=True, kw_only=True, gc=False):
     """Whether a subscriber was handed everything, and by which neighbours."""
 
     complete: bool = False
+    age: int = 0
+    session: int = 0
     asked: NodeId | None = None
     asked_times: int = 0
     confirmed: tuple[NodeId, ...] = ()

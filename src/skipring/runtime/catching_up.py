@@ -68,6 +68,7 @@ class _History(Struct):
     prefixes: deque[int]  # that nobody was asked for yet
     bits: int = 0  # how long these are
     is_reading: bool = False
+    held: int = 0  # publications of an earlier run
 
 
 class CatchingUp:
@@ -78,20 +79,25 @@ class CatchingUp:
         self._give = give
         self._has_room = has_room  # False while the disk cannot keep up
         self._requests = count(1)
-        self._expected: set[TopicId] = set()  # to which we have come and not asked anybody yet
+        # Topics whose neighbours were not asked yet, and the publications of an earlier run.
+        self._expected: dict[TopicId, int] = {}
         self._histories: dict[TopicId, _History] = {}
 
-    def expect(self, topic: TopicId) -> None:
-        """We have just come to a topic."""
-        self._expected.add(topic)
+    def expect(self, topic: TopicId, held: int = 0) -> None:
+        """Expect a history of a topic that was just joined, with publications of earlier runs."""
+        self._expected[topic] = held
 
     def is_reading(self, topic: TopicId) -> bool:
         """Return True while a history of a topic is read."""
         return topic in self._histories
 
+    def is_first(self, topic: TopicId) -> bool:
+        """Return True while the node reads a history and holds nothing of an earlier run."""
+        return topic in self._histories and not self._histories[topic].held
+
     def forget(self, topic: TopicId) -> None:
         """We have left a topic."""
-        self._expected.discard(topic)
+        self._expected.pop(topic, None)
         self._histories.pop(topic, None)
 
     def look(self, topic: TopicId, machine: Subscriber | None) -> None:
@@ -100,9 +106,9 @@ class CatchingUp:
             return
         neighbours = machine.neighbours()[:SOURCES_MAX]
         if neighbours:
-            self._expected.discard(topic)
+            held = self._expected.pop(topic)
             sources = {node: _Source(next(self._requests)) for node in neighbours}
-            self._histories[topic] = _History(sources, deque())
+            self._histories[topic] = _History(sources, deque(), held=held)
             self._give(topic, HistoryRead((), is_awaited=True))  # else others send it meanwhile
             for node, source in sources.items():
                 self._say(topic, node, Survey(source.request, None, None))

@@ -31,8 +31,9 @@ class Departure(Struct, frozen=True):
     """Result of a drain."""
 
     receiver: NodeId | None = None  # the member that has confirmed everything
-    unconfirmed: int = 0  # publications that it has not confirmed, at most
+    unconfirmed: int = 0  # publications that were not handed over, at most
     own_unconfirmed: int = 0  # of those published here, without any confirmation
+    on_disk: int = 0  # publications on this disk only: no member remains
 
 
 class OwnPublications:
@@ -87,7 +88,7 @@ class Departures:
         self._is_supervised = is_supervised
         self._has_disk = has_disk
         self._own: dict[TopicId, OwnPublications] = {}
-        self._ends: dict[TopicId, asyncio.Future[NodeId | None]] = {}
+        self._ends: dict[TopicId, asyncio.Future[Drained]] = {}
 
     def on_published(self, topic: TopicId, ids: Iterable[bytes]) -> None:
         """Record publications that were published here."""
@@ -102,49 +103,68 @@ class Departures:
         """Record the end of a drain."""
         end = self._ends.get(topic)
         if end is not None and not end.done():
-            end.set_result(effect.node)
+            end.set_result(effect)
 
     async def drain(
-        self, topic: TopicId, timeout_s: float, *, waits_alone: bool, is_reading: bool
+        self, topic: TopicId, timeout_s: float, *, waits_alone: bool, only_own: bool
     ) -> Departure:
         """Hand over the publications of a topic; return how many were not confirmed in time.
 
         A node that has published waits until it has a place in the ring. If it is alone there and
-        has no disk, it waits for a neighbour if ``waits_alone``. While it reads a history it hands
-        over only its own publications: other members hold the rest.
+        has no disk, it waits for a neighbour if ``waits_alone``. ``only_own``: hand over nothing
+        else, because a backfill has brought the rest and other members hold it.
         """
         own = self._own.setdefault(topic, OwnPublications())
         if timeout_s <= 0:  # the caller does not wait
-            return Departure(None, 0, len(self._own.pop(topic)))
+            return self._left_alone(topic, self._own.pop(topic), has_members=None)
         end = self._ends[topic] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout_s):
                 if len(own):
                     await self._company(topic, waits_alone=waits_alone and not self._has_disk)
                 ids = tuple(own.ids) if own.are_all_known else ()
-                everything = not is_reading or not own.are_all_known
+                everything = not only_own or not own.are_all_known
                 self._give(topic, DrainRequested(ids, everything))
-                receiver = await self._end(topic, end)
+                drained = await self._end(topic, end)
         except TimeoutError:
-            machine = self._topics.machine(topic)
-            left = machine.unconfirmed if machine is not None else 0
-            return Departure(None, max(left, len(own)), len(own))
+            return Departure(None, self.not_handed_over(topic), len(own))
         finally:
             self._ends.pop(topic, None)
             self._own.pop(topic, None)
-        return self._departure(topic, receiver, own, everything=everything)
+        if drained.node is None:
+            return self._left_alone(topic, own, has_members=drained.absent)
+        if everything:
+            own.confirm_all()
+        return Departure(drained.node, len(own), len(own))
 
-    def _departure(
-        self, topic: TopicId, receiver: NodeId | None, own: OwnPublications, *, everything: bool
+    def not_handed_over(self, topic: TopicId) -> int:
+        """Return how many publications no remaining member has confirmed yet, at most.
+
+        Before the machine drains, these are all that it holds.
+        """
+        own, machine = len(self._own.get(topic, ())), self._topics.machine(topic)
+        if machine is None:
+            return own
+        return max(own, machine.unconfirmed if machine.is_leaving else machine.count)
+
+    def _left_alone(
+        self, topic: TopicId, own: OwnPublications, *, has_members: bool | None
     ) -> Departure:
-        if receiver is not None:
-            if everything:
-                own.confirm_all()
-            return Departure(receiver, len(own), len(own))
+        """Return the result of a drain without a receiver; ``has_members`` None: ask the machine.
+
+        If no other member is recorded, or all others leave as well, publications on a disk stay
+        there. Else, or in memory, they were not handed over. Without a place in the ring the node
+        does not know the other members.
+        """
         machine = self._topics.machine(topic)
-        # No member remains. Publications on a disk stay; publications in memory are lost.
-        lost = machine.count if machine is not None and not self._has_disk else 0
-        return Departure(None, lost, len(own))
+        if machine is None:
+            return Departure(None, len(own), len(own))
+        if has_members is None:
+            has_members = bool(machine.neighbours())
+        held = max(machine.count, len(own))
+        if self._has_disk and machine.label is not None and not has_members:
+            return Departure(None, 0, len(own), on_disk=held)
+        return Departure(None, held, len(own))
 
     async def _company(self, topic: TopicId, *, waits_alone: bool) -> None:
         """Wait for a place in the ring, and for a neighbour if ``waits_alone``."""
@@ -158,14 +178,14 @@ class Departures:
                     return  # without a supervisor there is no place
             await asyncio.sleep(POLL_S)
 
-    async def _end(self, topic: TopicId, end: asyncio.Future[NodeId | None]) -> NodeId | None:
+    async def _end(self, topic: TopicId, end: asyncio.Future[Drained]) -> Drained:
         """Wait for the end of a drain; members without a link for UNLINKED_S are absent."""
         unlinked_s: dict[NodeId, float] = {}
         while (machine := self._topics.machine(topic)) is not None:
             with suppress(TimeoutError):
                 return await asyncio.wait_for(asyncio.shield(end), POLL_S)
             self._note_absent(topic, machine, unlinked_s)
-        return None
+        return Drained(None)
 
     def _note_absent(
         self, topic: TopicId, machine: Subscriber, unlinked_s: dict[NodeId, float]

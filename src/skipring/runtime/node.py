@@ -203,7 +203,8 @@ class Node:
     def subscribe(self, topic: TopicId) -> None:
         """Become a member of a topic."""
         self._driver.give(topic, SubscribeRequested())
-        self._catching_up.expect(topic)
+        machine = self._topics.machine(topic)
+        self._catching_up.expect(topic, machine.count if machine is not None else 0)
 
     async def drain(
         self, topic: TopicId, timeout_s: float, *, waits_alone: bool = False
@@ -212,10 +213,14 @@ class Node:
 
         ``waits_alone``: with own publications and without a disk, wait for a neighbour.
         """
-        is_reading = self._catching_up.is_reading(topic)
+        is_first = self._catching_up.is_first(topic)
         return await self._departures.drain(
-            topic, timeout_s, waits_alone=waits_alone, is_reading=is_reading
+            topic, timeout_s, waits_alone=waits_alone, only_own=is_first
         )
+
+    def not_handed_over(self, topic: TopicId) -> int:
+        """Return how many publications a drain in progress has not handed over yet, at most."""
+        return self._departures.not_handed_over(topic)
 
     async def unsubscribe(self, topic: TopicId, timeout_s: float) -> bool:
         """Leave a topic; return True if its supervisor confirms that in time.
@@ -435,7 +440,7 @@ class Node:
         self._driver.tick()
         for topic, machine in self._topics.machines():
             self._catching_up.on_tick(topic, machine)
-            if not machine.is_complete and not self._catching_up.is_reading(topic):
+            if not self._catching_up.is_reading(topic):
                 self._driver.give(topic, CompletenessRequested())
         self.membership.on_tick()
         self.links.sweep()

@@ -151,12 +151,12 @@ async def serve_node(
             node.subscribe(topic)
         await stop
         _LOG.info("node stops", node=called)
-        left = await _handed_over(node, topics, settings.drain_s, _stop_signal())
+        left = await hand_over(node, topics, settings.drain_s, _stop_signal())
         await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
     return Stop(stop.result(), left)
 
 
-async def _handed_over(
+async def hand_over(
     node: Node, topics: Sequence[TopicId], drain_s: float, stop: asyncio.Future[signal.Signals]
 ) -> int:
     """Hand over what is held of topics; return how many publications were not handed over.
@@ -171,6 +171,8 @@ async def _handed_over(
             _LOG.info("handed over", topic=topic, to=departure.receiver)
         elif left:
             _LOG.error("not_handed_over", topic=topic, publications=left)
+        elif departure.on_disk:
+            _LOG.info("on_this_disk_only", topic=topic, publications=departure.on_disk)
         return left
 
     draining = {topic: asyncio.ensure_future(drain(topic)) for topic in topics}
@@ -181,9 +183,9 @@ async def _handed_over(
         if task.done():
             left += task.result()
             continue
-        machine = node.machine(topic)
-        count = machine.unconfirmed if machine is not None else 0
-        _LOG.error("not_handed_over", topic=topic, publications=count, reason="a second signal")
+        count = node.not_handed_over(topic)
+        if count:
+            _LOG.error("not_handed_over", topic=topic, publications=count, reason="a second signal")
         left += count
     everything.cancel()
     await asyncio.wait((everything,))

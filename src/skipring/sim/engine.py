@@ -74,6 +74,7 @@ class World:
         self.deliveries = Deliveries()
         self.confirmed: list[tuple[NodeId, NodeId]] = []  # by whom, that its trie is equal (T19)
         self.drained: dict[NodeId, NodeId | None] = {}  # who has confirmed everything (0049)
+        self.drained_absent: dict[NodeId, bool] = {}  # True: members remain that are unreachable
         self.held_by: dict[bytes, set[NodeId]] = {}  # which nodes have confirmed an id
         self.supervisor = Supervisor(config=config)
         self.supervisor.load(start.supervisor)
@@ -229,6 +230,7 @@ class World:
                 self.confirmed.append((node, effect.node))
             case Drained():
                 self.drained[node] = effect.node
+                self.drained_absent[node] = effect.absent
             case HeldBy():
                 for key in effect.ids:
                     self.held_by.setdefault(key, set()).add(effect.node)

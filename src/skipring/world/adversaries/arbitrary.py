@@ -282,8 +282,8 @@ MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], Message]]] = Mappin
             draw.whole_ids(),
         ),
         Draining: lambda draw: Draining(draw.node(), tuple(draw.few(draw.node))[:8]),
-        RequestHandover: lambda draw: RequestHandover(draw.node()),
-        HandoverDone: lambda draw: HandoverDone(draw.node(), draw.chance(0.5)),
+        RequestHandover: lambda draw: RequestHandover(draw.node(), draw.session()),
+        HandoverDone: lambda draw: HandoverDone(draw.node(), draw.session(), draw.chance(0.5)),
     }
 )
 

@@ -136,6 +136,8 @@ class Memories:
                 scrubbed=self.counter(),
             ),
             completeness=CompletenessState(
+                age=self.counter(),
+                session=self.counter(),
                 complete=draw.chance(0.5),
                 asked=draw.maybe(0.5, draw.node),
                 asked_times=self.counter(),
@@ -180,7 +182,7 @@ class Memories:
                 ids=tuple(dict.fromkeys(draw.some(draw.whole_id))),
                 everything=draw.chance(0.5),
                 takes_memory=draw.chance(0.5),
-                told=tuple(dict.fromkeys(draw.some(draw.node))),
+                told={node: draw.node() for node in draw.some(draw.node)},
                 passed=tuple(dict.fromkeys(draw.some(draw.node))),
                 absent=tuple(dict.fromkeys(draw.some(draw.node))),
                 leaving={node: self.counter() for node in draw.some(draw.node)},
@@ -193,7 +195,7 @@ class Memories:
             self.counter(),
             tuple(dict.fromkeys(draw.some(draw.prefix))),
             {key: self.counter() for key in draw.some(draw.whole_id)},
-            draw.chance(0.5),
+            draw.maybe(0.5, self.counter),
             draw.chance(0.5),
             self.counter(),
         )

@@ -248,7 +248,15 @@ _HANDOVERS: Final = _object(
     session=integer,
     to=_map(
         node_name,
-        _row(HandoverState, integer, _list(prefix), _map(_id, integer), flag, flag, integer),
+        _row(
+            HandoverState,
+            integer,
+            _list(prefix),
+            _map(_id, integer),
+            _or_none(integer),
+            flag,
+            integer,
+        ),
     ),
 )
 _DRAIN: Final = _object(
@@ -258,7 +266,7 @@ _DRAIN: Final = _object(
     ids=_list(_id),
     everything=flag,
     takes_memory=flag,
-    told=_list(node_name),
+    told=_map(node_name, node_name),
     passed=_list(node_name),
     absent=_list(node_name),
     leaving=_COUNTERS,
@@ -266,6 +274,8 @@ _DRAIN: Final = _object(
 _COMPLETENESS: Final = _object(
     CompletenessState,
     complete=flag,
+    age=integer,
+    session=integer,
     asked=node_name,
     asked_times=integer,
     confirmed=_list(node_name),

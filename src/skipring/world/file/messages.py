@@ -131,8 +131,8 @@ MESSAGE_FIELDS: Final[Mapping[type[Message], Mapping[str, Kind]]] = {
         "missing": Kind.IDS,
     },
     Draining: {"sender": Kind.NODE, "remaining": Kind.NODES},
-    RequestHandover: {"sender": Kind.NODE},
-    HandoverDone: {"sender": Kind.NODE, "complete": Kind.FLAG},
+    RequestHandover: {"sender": Kind.NODE, "session": Kind.WORD},
+    HandoverDone: {"sender": Kind.NODE, "session": Kind.WORD, "complete": Kind.FLAG},
 }
 
 # What packed bytes look like in the file; the rest JSON knows, or ``writing`` does.
