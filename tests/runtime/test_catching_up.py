@@ -7,7 +7,6 @@ import gc
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple, cast
 
 import pytest
@@ -16,7 +15,7 @@ from msgspec.msgpack import encode as packed
 from msgspec.structs import replace
 
 from skipring.core.archive import MemoryArchive
-from skipring.core.backfill import PATIENCE_TICKS
+from skipring.core.backfill import PATIENCE_TICKS, READ_TICKS_MAX
 from skipring.core.events import HistoryRead
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId, TopicId
@@ -95,14 +94,16 @@ class Newcomer:
             self.given.append((topic, event))
 
     @property
+    def count(self) -> int:
+        return self.held + len(self.got())
+
+    def neighbours(self) -> list[NodeId]:
+        return list(self.stores)
+
+    @property
     def machine(self) -> Subscriber:
         """As much of a machine as is looked at."""
-        looked_at = SimpleNamespace(
-            label=self.label,
-            neighbours=lambda: list(self.stores),
-            count=self.held + len(self.got()),
-        )
-        return cast("Subscriber", looked_at)
+        return cast("Subscriber", self)
 
     def got(self, topic: TopicId = TOPIC) -> set[tuple[NodeId, int]]:
         """What was handed over."""
@@ -321,6 +322,35 @@ def test_source_that_sends_a_publication_every_two_ticks_is_replaced() -> None:
         newcomer.tick()
     assert newcomer.has_ended()
     assert len(newcomer.got()) == 4000
+
+
+def test_source_that_claims_to_advance_with_one_row_a_page_is_replaced() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
+    slow = NEIGHBOURS[0]
+    for _ in range(20):
+        newcomer.answer_all(slow)
+        if any(each.node == slow for each in newcomer.open):
+            question = newcomer.last_asked(slow)
+            newcomer.open.remove(question)
+            page = dripped(newcomer, question)
+            if page.next is not None:
+                page = replace(page, next=page.next + 4000 // 256)
+            newcomer.hear(slow, page)
+        newcomer.tick()
+    assert newcomer.has_ended()
+
+
+def test_history_keeps_handovers_waiting_for_64_ticks_at_most() -> None:
+    newcomer = Newcomer(["n0"], 4000).look().answer_surveys()
+    for tick in range(2 * READ_TICKS_MAX):
+        assert newcomer.catching.is_reading(TOPIC)
+        assert newcomer.catching.is_awaited(TOPIC) == (tick < READ_TICKS_MAX)
+        question = newcomer.last_asked("n0")
+        page = newcomer.true_answer(question)
+        assert isinstance(page, StoredPage)
+        newcomer.open.remove(question)
+        newcomer.hear("n0", page)
+        newcomer.tick()
 
 
 def test_backfill_from_slow_sources_only_ends() -> None:

@@ -6,15 +6,18 @@ import asyncio
 import warnings
 from pathlib import Path
 from signal import SIGTERM
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 import skipring
 from skipring.core.events import PublishRequested
 from skipring.core.publications import Publication
+from skipring.core.topics import SubscriberTopics
 from skipring.errors import UnconfirmedWarning
 from skipring.runtime.client import Connection
-from skipring.runtime.departure import OWN_MAX, Departure, OwnPublications
+from skipring.runtime.departure import OWN_MAX, Departure, Departures, OwnPublications
 from skipring.runtime.measures import NodeMeasures
 from skipring.runtime.serving import hand_over
 from skipring.testing import Cluster
@@ -353,6 +356,28 @@ def test_connection_without_a_supervisor_closes_soon() -> None:
 
     with pytest.warns(UnconfirmedWarning):
         assert asyncio.run(scene()) == 1
+
+
+def test_own_publications_in_confirmed_ranges_are_not_counted_at_a_timeout() -> None:
+    async def scene() -> None:
+        count = OWN_MAX + 10
+        machine = SimpleNamespace(
+            label="0",
+            neighbours=lambda: ["n01"],
+            drain_candidates=lambda: ["n01"],
+            count=count,
+            unconfirmed=3,
+            is_leaving=True,
+        )
+        topics = cast("SubscriberTopics", SimpleNamespace(machine=lambda topic: machine))
+        departures = Departures(
+            topics, lambda *_: None, lambda _: True, lambda _: True, has_disk=False
+        )
+        departures.on_published("news", (b"%d" % number for number in range(count)))
+        ended = await departures.drain("news", 0.01, waits_alone=False, only_own=False)
+        assert ended == Departure(None, 3, 3)
+
+    asyncio.run(scene())
 
 
 def test_ids_of_many_own_publications_are_not_kept() -> None:

@@ -44,7 +44,7 @@ class Completeness:
         leaving: frozenset[NodeId],
         out: Outbox,
     ) -> None:
-        """Ask a ring neighbour that stays to hand everything over, unless one has confirmed lately."""
+        """Ask a ring neighbour that stays to hand everything over, unless one did so lately."""
         # Memory may be corrupted: a counter below 0 counts as 0.
         self._age = min(max(self._age, 0) + 1, CONFIRMED_TICKS)
         if self._is_sure():

@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from skipring.core.backfill import SourceProgress
+from skipring.core.backfill import READ_TICKS_MAX, PageRead, SourceProgress
 from skipring.core.events import HistoryRead
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Encoded, Publication
@@ -69,6 +69,7 @@ class _History(Struct):
     bits: int = 0  # how long these are
     is_reading: bool = False
     held: int = 0  # publications of an earlier run
+    ticks: int = 0  # since it began
 
 
 class CatchingUp:
@@ -90,6 +91,11 @@ class CatchingUp:
     def is_reading(self, topic: TopicId) -> bool:
         """Return True while a history of a topic is read."""
         return topic in self._histories
+
+    def is_awaited(self, topic: TopicId) -> bool:
+        """Return True while other ways to get a history should wait, for READ_TICKS_MAX ticks."""
+        history = self._histories.get(topic)
+        return history is not None and history.ticks < READ_TICKS_MAX
 
     def is_first(self, topic: TopicId) -> bool:
         """Return True while the node reads a history and holds nothing of an earlier run."""
@@ -119,6 +125,7 @@ class CatchingUp:
         history = self._histories.get(topic)
         if history is None or machine is None:
             return
+        history.ticks += 1
         for node, source in list(history.sources.items()):
             if source.is_asked:
                 source.progress = source.progress.after_tick()
@@ -141,7 +148,7 @@ class CatchingUp:
         if isinstance(message, Surveyed) and source.survey is None:
             source.survey, source.progress = message, SourceProgress()
         elif isinstance(message, StoredPage) and source.survey is not None and source.is_asked:
-            self._on_page(sender, topic, history, message)
+            self._on_page(sender, topic, history, message, machine)
         else:
             self._give_up(history, sender)
         if machine is not None:
@@ -153,7 +160,14 @@ class CatchingUp:
         if source.prefix is not None:
             history.prefixes.append(source.prefix)
 
-    def _on_page(self, node: NodeId, topic: TopicId, history: _History, page: StoredPage) -> None:
+    def _on_page(
+        self,
+        node: NodeId,
+        topic: TopicId,
+        history: _History,
+        page: StoredPage,
+        machine: Subscriber | None,
+    ) -> None:
         source = history.sources[node]
         assert source.survey is not None
         part = part_of(page)
@@ -165,13 +179,14 @@ class CatchingUp:
         if page.next is None:
             source.prefix, source.progress = None, SourceProgress()
         else:  # asked for at once: it is made ready while we read this one
-            source.progress = source.progress.after_page(
-                len(page.publications), page.next - source.start, source.survey.end
-            )
             source.start, source.is_held = page.next, True
             self._ask(topic, history, node)
         if part.publications:
+            before = machine.count if machine is not None else 0
             self._give(topic, part)
+            held = machine.count if machine is not None else 0
+            read = PageRead(len(page.publications), len(part.publications), held - before)
+            source.progress = source.progress.after_page(read, held, source.survey.count)
 
     def _go_on(self, topic: TopicId, history: _History, machine: Subscriber) -> None:
         """Ask those who have nothing to do; end when there is nothing to be asked for."""

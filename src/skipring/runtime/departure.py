@@ -127,7 +127,8 @@ class Departures:
                 self._give(topic, DrainRequested(ids, everything))
                 drained = await self._end(topic, end)
         except TimeoutError:
-            return Departure(None, self.not_handed_over(topic), len(own))
+            left = self.not_handed_over(topic)
+            return Departure(None, left, min(len(own), left))  # own ones may be in confirmed ranges
         finally:
             self._ends.pop(topic, None)
             self._own.pop(topic, None)
@@ -142,10 +143,12 @@ class Departures:
 
         Before the machine drains, these are all that it holds.
         """
-        own, machine = len(self._own.get(topic, ())), self._topics.machine(topic)
+        machine, end = self._topics.machine(topic), self._ends.get(topic)
         if machine is None:
-            return own
-        return max(own, machine.unconfirmed if machine.is_leaving else machine.count)
+            return len(self._own.get(topic, ()))
+        if end is not None and end.done():
+            return machine.count if end.result().node is None else 0
+        return machine.unconfirmed if machine.is_leaving else machine.count
 
     def _left_alone(
         self, topic: TopicId, own: OwnPublications, *, has_members: bool | None

@@ -440,7 +440,7 @@ class Node:
         self._driver.tick()
         for topic, machine in self._topics.machines():
             self._catching_up.on_tick(topic, machine)
-            if not self._catching_up.is_reading(topic):
+            if not self._catching_up.is_awaited(topic):
                 self._driver.give(topic, CompletenessRequested())
         self.membership.on_tick()
         self.links.sweep()
