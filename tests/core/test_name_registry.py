@@ -11,6 +11,7 @@ from skipring.core.name_registry import (
     CLAIMS_MAX,
     CONFLICT_TICKS,
     CONFLICTS_MAX,
+    MISSES_MAX,
     PING_TICKS,
     Admit,
     Conflict,
@@ -48,34 +49,37 @@ def test_first_process_of_a_name_is_admitted_at_once() -> None:
 def test_holder_is_pinged_before_a_second_process_is_decided_on() -> None:
     registry = registry_held_by(OWNER)
     effects = registry.handle(NameClaimed("b", 2, CLONE))
-    assert effects == [ExpectAnswer("b", 2), PingHolder("b", 1)]
+    assert effects == [ExpectAnswer("b", 2, 1), PingHolder("b", 1, 2)]
 
 
 def test_second_process_is_refused_if_the_holder_answers() -> None:
     registry = registry_held_by(OWNER)
     registry.handle(NameClaimed("b", 2, CLONE))
     conflict = Conflict("b", OWNER, CLONE)
-    assert registry.handle(HolderAnswered("b", 1, OWNER)) == [Refuse(2, conflict, 1)]
+    assert registry.handle(HolderAnswered("b", 1, 2, is_own=False)) == [Refuse(2, conflict, 1)]
     assert registry.conflicts() == [conflict]
 
 
-def test_second_connection_of_the_holder_is_admitted_at_once() -> None:
+@pytest.mark.parametrize("claimed", [OWNER, CLONE], ids=["same-values", "other-values"])
+def test_answer_and_not_the_values_of_a_greeting_decides(claimed: ProcessId) -> None:
     registry = registry_held_by(OWNER)
-    assert registry.handle(NameClaimed("b", 2, OWNER)) == [Admit("b", 2)]
-    assert registry.conflicts() == []
+    for connection, is_own in ((2, True), (3, False)):
+        asked = registry.handle(NameClaimed("b", connection, claimed))
+        assert PingHolder("b", 1, connection) in asked
+        (effect,) = registry.handle(HolderAnswered("b", 1, connection, is_own))
+        assert isinstance(effect, Admit if is_own else Refuse)
 
 
-def test_owner_is_admitted_after_its_answer_if_a_wrong_incarnation_was_remembered() -> None:
-    registry = registry_held_by(OTHER)
-    registry.handle(NameClaimed("b", 2, OWNER))
-    assert registry.handle(HolderAnswered("b", 1, OWNER)) == [Admit("b", 2)]
-    assert registry.conflicts() == []
+def test_answer_of_a_connection_without_the_name_decides_nothing() -> None:
+    registry = registry_held_by(OWNER)
+    registry.handle(NameClaimed("b", 2, CLONE))
+    assert registry.handle(HolderAnswered("b", 2, 2, is_own=True)) == []
 
 
 def test_second_process_gets_the_name_of_one_that_does_not_answer() -> None:
     registry = registry_held_by(OWNER)
     registry.handle(NameClaimed("b", 2, CLONE))
-    assert registry.handle(PingExpired("b", 2)) == [Admit("b", 2), Displace("b", 1)]
+    assert registry.handle(PingExpired("b", 2, 1)) == [Admit("b", 2), Displace("b", 1)]
     assert registry.conflicts() == []
 
 
@@ -90,22 +94,36 @@ def test_of_several_claims_of_a_free_name_the_first_process_is_admitted() -> Non
     for connection, process in ((2, CLONE), (3, OTHER), (4, CLONE)):
         registry.handle(NameClaimed("b", connection, process))
     effects = registry.handle(ConnectionEnded("b", 1))
-    assert effects == [Admit("b", 2), Refuse(3, Conflict("b", CLONE, OTHER), 2), Admit("b", 4)]
+    asked = [ExpectAnswer("b", 3, 2), PingHolder("b", 2, 3), ExpectAnswer("b", 4, 2)]
+    assert effects == [Admit("b", 2), *asked, PingHolder("b", 2, 4)]
+    assert registry.handle(PingExpired("b", 3, 1)) == []
+    (refusal,) = registry.handle(HolderAnswered("b", 2, 3, is_own=False))
+    assert refusal == Refuse(3, Conflict("b", CLONE, OTHER), 2)
+    assert registry.handle(HolderAnswered("b", 2, 4, is_own=True)) == [Admit("b", 4)]
+
+
+def test_connection_admitted_after_a_question_is_asked_before_the_name_is_lost() -> None:
+    registry = registry_held_by(OWNER)
+    registry.handle(NameClaimed("b", 2, OWNER))
+    registry.handle(NameClaimed("b", 3, CLONE))
+    registry.handle(HolderAnswered("b", 1, 2, is_own=True))
+    effects = registry.handle(PingExpired("b", 3, 1))
+    assert effects == [ExpectAnswer("b", 3, 2), PingHolder("b", 2, 3), Displace("b", 1)]
 
 
 def test_deadline_of_an_earlier_ping_does_not_end_a_later_one() -> None:
     registry = registry_held_by(OWNER)
     registry.handle(NameClaimed("b", 2, CLONE))
-    registry.handle(HolderAnswered("b", 1, OWNER))
+    registry.handle(HolderAnswered("b", 1, 2, is_own=False))
     registry.handle(NameClaimed("b", 3, CLONE))
-    assert registry.handle(PingExpired("b", 2)) == []
+    assert registry.handle(PingExpired("b", 2, 1)) == []
 
 
 def test_claim_whose_connection_ends_is_forgotten() -> None:
     registry = registry_held_by(OWNER)
     registry.handle(NameClaimed("b", 2, CLONE))
     assert registry.handle(ConnectionEnded("b", 2)) == []
-    assert registry.handle(PingExpired("b", 2)) == []
+    assert registry.handle(PingExpired("b", 2, 1)) == []
 
 
 def test_claims_of_one_name_that_wait_are_bounded() -> None:
@@ -123,7 +141,7 @@ def test_conflicts_expire_and_are_bounded() -> None:
         name = f"n{number:05}"
         registry.handle(NameClaimed(name, 2 * number, OWNER))
         registry.handle(NameClaimed(name, 2 * number + 1, CLONE))
-        registry.handle(HolderAnswered(name, 2 * number, OWNER))
+        registry.handle(HolderAnswered(name, 2 * number, 2 * number + 1, is_own=False))
     assert len(registry.conflicts()) == CONFLICTS_MAX
     for _ in range(CONFLICT_TICKS):
         registry.handle(RegistryTick())
@@ -132,13 +150,33 @@ def test_conflicts_expire_and_are_bounded() -> None:
 
 def test_second_process_of_a_name_is_refused_after_two_audits() -> None:
     registry = NameRegistry()
-    connections = {"b": {2: CLONE, 1: CLONE}}  # one of both values is wrong
+    connections = {"b": {2: CLONE, 1: OWNER}}
     asked = registry.handle(RegistryTick(connections))
-    assert asked == [PingHolder("b", 1), PingHolder("b", 2)]
-    registry.handle(HolderAnswered("b", 1, OWNER))
-    registry.handle(HolderAnswered("b", 2, CLONE))
-    effects = registry.handle(RegistryTick({"b": {1: OWNER, 2: CLONE}}))
-    assert effects[0] == Refuse(2, Conflict("b", OWNER, CLONE), 1)
+    assert asked == [PingHolder("b", 1, 2), PingHolder("b", 2, 1)]
+    registry.handle(HolderAnswered("b", 1, 2, is_own=False))
+    registry.handle(HolderAnswered("b", 2, 1, is_own=False))
+    effects = registry.handle(RegistryTick(connections))
+    assert effects == [Refuse(2, Conflict("b", OWNER, CLONE), 1)]
+
+
+def test_connection_that_answers_no_audit_is_displaced_and_causes_no_conflict() -> None:
+    registry = NameRegistry()
+    connections = {"b": {1: OWNER, 2: OWNER}}
+    for _ in range(MISSES_MAX):
+        asked = registry.handle(RegistryTick(connections))
+        assert asked == [PingHolder("b", 1, 2), PingHolder("b", 2, 1)]
+        registry.handle(HolderAnswered("b", 1, 2, is_own=False))
+    assert registry.handle(RegistryTick(connections)) == [Displace("b", 2)]
+    assert registry.conflicts() == []
+
+
+def test_connections_of_one_process_stay_after_many_audits() -> None:
+    registry = NameRegistry()
+    for _ in range(3 * MISSES_MAX):
+        asked = registry.handle(RegistryTick({"b": {1: OWNER, 2: OWNER}}))
+        assert asked == [PingHolder("b", 1, 2), PingHolder("b", 2, 1)]
+        for connection, other in ((1, 2), (2, 1)):
+            registry.handle(HolderAnswered("b", connection, other, is_own=True))
 
 
 # -- simulated -------------------------------------------------------------------------------
@@ -189,14 +227,16 @@ class Processes:
 
     def apply(self, effect: RegistryEffect) -> None:
         match effect:
-            case PingHolder(connection=connection):
+            case PingHolder(connection=connection, claim=claim):
                 process = self.admitted.get(connection)
-                if process is None:
-                    self.give(ConnectionEnded("b", connection))
+                other = {**self.claims, **self.admitted}.get(claim)
+                if process is None or other is None:
+                    self.give(ConnectionEnded("b", connection if process is None else claim))
                 elif process in self.alive:
-                    self._events.append(HolderAnswered("b", connection, process))
-            case ExpectAnswer(claim=claim):
-                self._events.append(PingExpired("b", claim))
+                    answer = HolderAnswered("b", connection, claim, is_own=process == other)
+                    self._events.append(answer)
+            case ExpectAnswer(claim=claim, attempt=attempt):
+                self._events.append(PingExpired("b", claim, attempt))
             case Admit(connection=connection):
                 if connection in self.claims:
                     self.admitted[connection] = self.claims.pop(connection)
@@ -240,12 +280,16 @@ def corrupt(world: Processes) -> None:
 
     registry._ticks = rng.choice([0, 7, 10**9])
     registry._holders = {"b": some()} if rng.random() < 0.8 else {}
-    registry._answers = {"b": some()} if rng.random() < 0.5 else {}
+    registry._answers = {"b": dict.fromkeys(some(), rng.random() < 0.5)}
+    registry._denied = {"b": set(some())}
+    registry._misses = dict.fromkeys(some(), rng.choice([-5, 10**12]))
     registry._conflicts = {"b": (rng.choice([0, 10**12]), Conflict("b", OTHER, OWNER))}
-    for pending in registry._pending.values():
-        pending.since = rng.choice([-5, 10**12])
-        pending.first = rng.randrange(100)
-        pending.claims = some()
+    for claims in registry._pending.values():
+        for pending in claims.values():
+            pending.process = rng.choice(wrong)
+            pending.since = rng.choice([-5, 10**12])
+            pending.attempt = rng.randrange(3)
+            pending.asked = tuple(some())
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -266,7 +266,9 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         "NameRegistry": {
             "_answers": (DERIVED, ONE_HOLDER),
             "_conflicts": (DERIVED, ONE_HOLDER),
+            "_denied": (DERIVED, ONE_HOLDER),
             "_holders": (DERIVED, ONE_HOLDER),
+            "_misses": (DERIVED, ONE_HOLDER),
             "_pending": (DERIVED, ONE_HOLDER),
             "_ticks": (DERIVED, ONE_HOLDER),
         },

@@ -18,13 +18,15 @@ import uvloop
 from skipring.core.messages import Digest, PublishNew
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
+from skipring.errors import MessageError
 from skipring.runtime.addresses import AddressBook
 from skipring.runtime.credentials import Credentials
 from skipring.runtime.links import Links
 from skipring.runtime.logs import configure_logs
-from skipring.wire.codec import Envelope, encode
-from skipring.wire.framing import Frame
+from skipring.wire.codec import Envelope, decode, encode
+from skipring.wire.framing import Frame, FrameReader
 from skipring.wire.greeting import Greeting, Role, encode_greeting
+from skipring.wire.name_messages import NO_TOPIC, AskHolder, HolderReply
 from skipring.wire.runtime_messages import WireMessage
 from tests.runtime.rings import LOOPBACK, TOPIC, until
 
@@ -139,6 +141,18 @@ class Caller:
         """Something that the other side has said."""
         async with asyncio.timeout(DEADLINE_S):
             return await self._reader.read(1 << 16)
+
+    async def confirm_other_connection(self) -> None:
+        """Answer the question whether another connection is of the same process."""
+        reader = FrameReader()
+        while True:
+            for frame in reader.feed(await self.read()):
+                with suppress(MessageError):  # a greeting is no message
+                    question = decode(frame).message
+                    if isinstance(question, AskHolder):
+                        reply = HolderReply(question.request, is_own=True)
+                        self.write(encode(NO_TOPIC, reply))
+                        return
 
     async def is_hung_up_on(self) -> bool:
         """True once the other side has closed."""

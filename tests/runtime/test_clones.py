@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from skipring.runtime import name_guard
 from skipring.runtime.diagnosis import diagnose
 from skipring.runtime.inspector import Contents, inspector_of
@@ -160,6 +162,85 @@ def test_many_claims_of_one_name_do_not_displace_its_holder() -> None:
                     caller.write(encode_greeting(claim) + note(2))
                     assert await caller.is_hung_up_on()
             assert m.numbers("b") == [1]
+
+    play(scene)
+
+
+def test_process_that_repeats_the_greeting_of_the_holder_is_refused_and_reported() -> None:
+    async def scene() -> None:
+        async with hosts("m", "b") as (m, b):
+            b.knows(m)
+            b.links.send("m", note(1))
+            await until(lambda: m.numbers("b") == [1])
+            async with call(b) as caller, call(m) as intruder:
+                intruder.write(await caller.read() + note(2))
+                assert await intruder.is_hung_up_on()
+            assert m.numbers("b") == [1]
+            assert [each.name for each in m.links.conflicts()] == ["b"]
+            m.links.send("b", note(3))
+            await until(lambda: b.numbers("m") == [3])
+
+    play(scene)
+
+
+def test_process_between_two_nodes_cannot_act_as_each_of_them_to_the_other() -> None:
+    async def scene() -> None:
+        async with hosts("m", "b") as (m, b):
+            b.knows(m)
+            b.links.send("m", note(1))
+            await until(lambda: m.numbers("b") == [1])
+            async with call(m) as to_m, call(b) as to_b:
+                of_m, of_b = await to_m.read(), await to_b.read()
+                to_m.write(of_b + note(2))
+                to_b.write(of_m + note(2))
+                assert await to_m.is_hung_up_on()
+                assert await to_b.is_hung_up_on()
+            assert m.numbers("b") == [1]
+            assert b.numbers("m") == []
+
+    play(scene)
+
+
+def test_certificate_of_a_group_of_names_does_not_let_its_holder_repeat_a_greeting(
+    tmp_path: Path,
+) -> None:
+    papers = Papers(tmp_path)
+
+    async def scene() -> None:
+        m, b = (Host(name, credentials=papers.of(name)) for name in ("m", "b.x"))
+        async with running(m, b):
+            b.knows(m)
+            b.links.send("m", note(1))
+            await until(lambda: m.numbers("b.x") == [1])
+            stolen = papers.of("b").client_context()
+            async with call(b, stolen) as caller:
+                repeated = await caller.read()
+                async with call(m, stolen) as intruder:
+                    intruder.write(repeated + note(2))
+                    assert await intruder.is_hung_up_on()
+            assert m.numbers("b.x") == [1]
+            assert m.links.conflicts()
+
+    play(scene)
+
+
+def test_nodes_that_dial_each_other_at_once_do_not_wait_for_a_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(name_guard, "PING_S", 600.0)
+
+    async def scene() -> None:
+        async with hosts("m", "b") as (m, b):
+            m.knows(b)
+            b.knows(m)
+            m.links.send("b", note(1))
+            b.links.send("m", note(2))
+            await until(lambda: (m.numbers("b"), b.numbers("m")) == ([2], [1]))
+            both = m.links.connections | b.links.connections
+            assert len(both) == 4, "both have dialled"
+            await until(lambda: all(link.is_greeted for link in both))
+            assert not m.links.conflicts()
+            assert not b.links.conflicts()
 
     play(scene)
 

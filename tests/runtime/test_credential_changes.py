@@ -22,6 +22,7 @@ from skipring.runtime import links as links_module
 from skipring.runtime.certificates import issue, make_authority
 from skipring.runtime.credentials import Credentials
 from skipring.runtime.deny_list import deny, deny_list_beside
+from skipring.runtime.peer_certificate import PeerCertificate
 from tests.runtime.exchanges import (
     DEADLINE_S,
     LOOPS,
@@ -153,7 +154,6 @@ def change_name(machine: Machine) -> None:
     ("spoil", "why"),
     [
         (spoil_certificate, "no certificate in PEM form"),
-        (deny_nonsense, "line 1 is no serial number"),
         (change_name, "this process was started with the certificate of a"),
     ],
 )
@@ -172,7 +172,6 @@ def test_files_that_cannot_be_used_change_nothing_and_are_logged_once(
     assert (line["level"], line["event"]) == ("error", "credentials not read again")
     assert why in line["reason"]
     assert credentials.server_context() is before
-    deny_list_beside(a.ca).unlink(missing_ok=True)
     a.renew()
     credentials.refresh()
     assert credentials.server_context() is not before
@@ -273,6 +272,41 @@ def test_open_connection_ends_when_its_certificate_is_denied(
             await until(lambda: not one.links.connections and not two.links.connections)
 
     play(scene, loop)
+
+
+@pytest.mark.parametrize("damaged", ["certificate", "key", "ca"])
+def test_deny_list_is_read_although_another_file_cannot_be_used(
+    machines: tuple[Machine, Machine], damaged: str
+) -> None:
+    a, b = machines
+    credentials = a.credentials()
+    theirs = PeerCertificate(name="b", serial=b.serial, ends_s=1e12)
+    Path(getattr(a, damaged)).write_text("damaged")
+    a.deny(b)
+    credentials.refresh()
+    found = credentials.distrust(theirs, 0.0)
+    assert found is not None
+    assert found.reason == "certificate denied"
+
+
+def test_certificate_is_read_again_although_the_deny_list_cannot_be_used(
+    machines: tuple[Machine, Machine],
+) -> None:
+    a, b = machines
+    a.deny(b)
+    credentials = a.credentials()
+    theirs = PeerCertificate(name="b", serial=b.serial, ends_s=1e12)
+    before = credentials.client_context()
+    deny_nonsense(a)
+    a.renew()
+    with logged() as lines:
+        for _ in range(3):
+            credentials.refresh()
+    (line,) = lines()
+    assert (line["level"], line["event"]) == ("error", "credentials not read again")
+    assert "line 1 is no serial number" in line["reason"]
+    assert credentials.client_context() is not before
+    assert credentials.distrust(theirs, 0.0) is not None, "the old list stays"
 
 
 # -- expired certificates --------------------------------------------------------------------------

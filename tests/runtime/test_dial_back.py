@@ -18,9 +18,8 @@ from skipring.runtime.dial_back import (
     DialBacks,
 )
 from skipring.wire.codec import encode
-from skipring.wire.greeting import Greeting, Role, encode_greeting
 from tests.runtime.attacks import hurl
-from tests.runtime.exchanges import Host, call, greeting_of, hosts, is_dialling, note, play, running
+from tests.runtime.exchanges import answering, call, greeting_of, hosts, is_dialling, note, play
 from tests.runtime.rings import LOOPBACK, TOPIC, live_ring, until
 
 
@@ -118,17 +117,20 @@ def test_address_is_proven_by_a_dial_that_finds_the_node() -> None:
 
 def test_dial_that_finds_another_process_than_the_one_in_use_proves_nothing() -> None:
     async def scene() -> None:
-        clone = Host("b")
-        async with hosts("a", "b") as (a, b), running(clone):
+        async with hosts("a", "b") as (a, b), answering(b"") as (elsewhere, came):
+            a.book.hear({"b": elsewhere}, "m")
+            a.links.send("b", note(1))
+            await until(lambda: bool(came))  # the dial waits for a greeting
             b.knows(a)
-            b.links.send("a", note(1))
-            await until(lambda: a.numbers("b") == [1])
-            claim = Greeting(node="b", address=clone.address, role=Role.NODE, incarnation=9)
-            async with call(a) as caller:
-                caller.write(encode_greeting(claim) + note(2))
-                assert await caller.is_hung_up_on()
-            assert a.numbers("b") == [1]
-            assert a.book.find("b") == b.address
+            b.links.send("a", note(2))
+            await until(lambda: a.numbers("b") == [2])
+            came[0].write(greeting_of("b") + note(3))
+            await until(lambda: not is_dialling(a))
+            assert a.counts["name in use"] == 1
+            assert a.links.dial_backs.counts == {DialBackResult.FAILED: 1}
+            assert not a.book.is_proven("b", elsewhere)
+            assert a.numbers("b") == [2]
+            await until(lambda: b.numbers("a") == [1])
 
     play(scene)
 

@@ -308,6 +308,7 @@ def test_a_spare_link_that_is_used_stays_and_one_that_is_not_goes() -> None:
             first.write(HELLO)
             await until(lambda: a.links.is_linked("b"))
             second.write(HELLO + note(1))
+            await first.confirm_other_connection()
             await until(lambda: a.numbers("b") == [1])
             (spare,) = a.links.peer("b")._spare
             for number in (2, 3):  # it is used again and again, each time nearly too late
@@ -361,6 +362,7 @@ def test_when_the_link_in_use_is_lost_the_spare_one_is_used(loop: LoopFactory) -
             await until(lambda: a.links.is_linked("b"))
             async with call(a) as second:
                 second.write(HELLO + note(1))
+                await first.confirm_other_connection()
                 await until(lambda: a.numbers("b") == [1])
             await until(lambda: len(a.links.connections) == 1)
             a.links.send("b", note(2))

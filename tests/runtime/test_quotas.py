@@ -10,8 +10,10 @@ from random import Random
 import pytest
 
 from skipring.core import quotas
-from skipring.core.messages import GetConfiguration
+from skipring.core.messages import GetConfiguration, Subscribe
 from skipring.runtime.node import Node
+from skipring.runtime.settings import Settings
+from skipring.runtime.supervisor import SupervisorServer
 from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
 from skipring.wire.runtime_messages import Refused
@@ -79,6 +81,35 @@ def test_names_below_one_certificate_share_its_quota(tmp_path: Path) -> None:
             await until(lambda: server.numbers("a.1") == [1])
             assert server.links.account_of("a.1") == "a"
             assert server.links.account_of("unknown") == "unknown"
+
+    play(scene)
+
+
+def test_topics_stay_charged_to_a_certificate_after_its_connections_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "TOPICS_PER_NAME_MAX", 5)
+    papers = Papers(tmp_path)
+
+    async def scene() -> None:
+        settings = Settings(tick_s=0.02, credentials=papers.of("supervisor"))
+        supervisor = await SupervisorServer(settings, rng=Random(1)).start(LOOPBACK, 0)
+        try:
+            for number in range(3):
+                member = Host(f"a.{number}", credentials=papers.of("a"))
+                async with running(member):
+                    for topic in range(4):
+                        asked = encode(f"topic{number}.{topic}", Subscribe(member.name))
+                        member.links.send_to_supervisor(supervisor.address, asked)
+                    heard = 4 * (number + 1)
+                    await until(lambda heard=heard: supervisor.counts["Subscribe"] == heard)
+                await until(lambda: not supervisor.links.connections)
+                ticks = supervisor.ticker.calls
+                await until(lambda ticks=ticks: supervisor.ticker.calls > ticks + 2)
+            assert len(supervisor.members()) == 5
+            assert supervisor.links.counts["too many topics"] == 7
+        finally:
+            await supervisor.close()
 
     play(scene)
 

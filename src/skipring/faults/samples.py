@@ -177,8 +177,8 @@ SAMPLES: Final[tuple[WireMessage, ...]] = (
     SupervisorStatus(6, 99, 1, 2, 1, None, (TopicStatus("news", 16, 40),)),
     ReadArrivals(7, 3),
     ArrivalPage(7, 4, (Arrival(9, "b", 2, 1, 3, 2, "a", 7, 5),)),
-    AskHolder(),
-    HolderReply(2**40 - 1, ADDRESS),
+    AskHolder(7, 2**62 - 1, ADDRESS),
+    HolderReply(7, is_own=True),
     NameTaken(7, ADDRESS, refused=True),
     AskConsent(4),
     Overwrite(

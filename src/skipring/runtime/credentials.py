@@ -53,7 +53,6 @@ class _Loaded(Struct, frozen=True):
 
     name: NodeId
     expires: datetime
-    denied: frozenset[int]
     server: ssl.SSLContext
     client: ssl.SSLContext
 
@@ -70,6 +69,7 @@ class Credentials:
         self._deny_list = deny_list_beside(ca)
         self._stamps = self._stamp()  # of what was read, or could not be used
         self._loaded = self._load()
+        self._denied = read_deny_list(self._deny_list)
         self._check_s = 0.0  # when the files are looked at again
 
     @classmethod
@@ -104,7 +104,7 @@ class Credentials:
 
     def distrust(self, peer: PeerCertificate, now_s: float) -> Distrust | None:
         """Return why a certificate that was verified is refused now; None if it is not."""
-        if peer.serial in self._loaded.denied:
+        if peer.serial in self._denied:
             sentence = f"the certificate {serial_text(peer.serial)} of {peer.name} is denied"
             return Distrust("certificate denied", sentence)
         if now_s >= peer.ends_s:
@@ -128,16 +128,27 @@ class Credentials:
         self.reload()
 
     def reload(self) -> None:
-        """Read the files again; log why they cannot be used, and keep what was read before."""
+        """Read the files again; log why one cannot be used, and keep what was read before.
+
+        The deny list does not depend on the other files: it is read although they cannot be used.
+        """
         self._stamps = self._stamp()
+        errors = []
+        try:
+            self._denied = read_deny_list(self._deny_list)
+        except InputError as error:
+            errors.append(error)
         try:
             loaded = self._load()
             self._check_name(loaded.name)
+            self._loaded = loaded
         except InputError as error:
-            _LOG.error("credentials not read again", reason=str(error))
-            return
-        self._loaded = loaded
-        _LOG.info("credentials read again", expires=told(self.expires), denied=len(loaded.denied))
+            errors.append(error)
+        for each in errors:
+            _LOG.error("credentials not read again", reason=str(each), denied=len(self._denied))
+        if not errors:
+            expires = told(self.expires)
+            _LOG.info("credentials read again", expires=expires, denied=len(self._denied))
 
     def _check_name(self, name: NodeId) -> None:
         if name != self.name:
@@ -165,8 +176,7 @@ class Credentials:
         server.num_tickets = 0  # nobody comes back without showing a certificate
         for context in (server, client):
             _prepare(context, authorities, cert, key)
-        denied = read_deny_list(self._deny_list)
-        return _Loaded(name, min(certificate.ends, issuer.ends), denied, server, client)
+        return _Loaded(name, min(certificate.ends, issuer.ends), server, client)
 
 
 def _stamp_of(path: Path) -> tuple[int, int, int] | None:

@@ -7,6 +7,7 @@ has greeted. Until then it may wait, with others, for a few seconds and no longe
 from __future__ import annotations
 
 import asyncio
+import secrets
 import ssl
 from collections import deque
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ from skipring.runtime.work_budget import (
 )
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import CONTROL_BYTES_MAX, Frame, FrameReader
-from skipring.wire.greeting import Greeting, Role, check_greeting
+from skipring.wire.greeting import NONCE_END, Greeting, Role, check_greeting
 from skipring.wire.name_messages import NAME_TYPES, NO_TOPIC, NameMessage
 from skipring.wire.runtime_messages import (
     BUSY,
@@ -107,7 +108,7 @@ class Switchboard(Protocol):
     budget: WorkBudget
     partial_frames: PartialFrames
 
-    def greeting_frame(self, *, is_opening: bool) -> bytes:
+    def greeting_frame(self, nonce: int, *, is_opening: bool) -> bytes:
         """Return the first frame to send, as the side that opens a connection or accepts it."""
 
     @property
@@ -165,6 +166,8 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.address = "unknown"  # of the other end, for a person
+        self.local_address = "unknown"  # of this end
+        self.nonce = secrets.randbelow(NONCE_END - 1) + 1  # in our greeting
         self.account = self.address  # whose limits count: a name, or a host before the greeting
         self._is_refused = False
         self._claim: Greeting | None = None  # of a node that waits for its name
@@ -193,6 +196,9 @@ class Link(asyncio.Protocol):
         if where:
             self.address = join_address(where[0], where[1])
             self.account = where[0]
+        here = transport.get_extra_info("sockname")
+        if here:
+            self.local_address = join_address(here[0], here[1])
         if not self._board.admit(self):
             self._refuse("closed")
             return
@@ -200,8 +206,13 @@ class Link(asyncio.Protocol):
         self.certificate = PeerCertificate.read(shown) if shown else None
         if not self.check_certificate(time()):
             return
-        self.write(self._board.greeting_frame(is_opening=self.is_dialled))
+        self.write(self._board.greeting_frame(self.nonce, is_opening=self.is_dialled))
         self._deadline = loop.call_later(GREETING_S, self._refuse, "no greeting", "", SILENT)
+
+    @property
+    def certificate_name(self) -> NodeId | None:
+        """The name in the certificate of the other side; None without one."""
+        return self.certificate.name if self.certificate else None
 
     def check_certificate(self, now_s: float) -> bool:
         """Close the connection if the certificate of the other side is denied or has expired."""
@@ -394,8 +405,7 @@ class Link(asyncio.Protocol):
 
     def _on_greeting(self, greeting: Greeting) -> None:
         if not self._is_believed(greeting):
-            certificate_name = self.certificate.name if self.certificate else None
-            shown_name = f"{certificate_name} as {greeting.node}"
+            shown_name = f"{self.certificate_name} as {greeting.node}"
             failure = DialFailure(Cause.UNTRUSTED, shown_name)
             self._refuse("name not in certificate", shown_name, failure)
         elif self._owner is not None and not self._owner.is_called(greeting):
@@ -414,7 +424,7 @@ class Link(asyncio.Protocol):
             return False
         if not self._board.is_secured:
             return True
-        name = self.certificate.name if self.certificate else None
+        name = self.certificate_name
         if name is None:
             return False
         if greeting.role is Role.SUPERVISOR:
@@ -457,8 +467,7 @@ class Link(asyncio.Protocol):
             self._deadline.cancel()
         self.role = greeting.role
         self._is_client = greeting.role is Role.CLIENT
-        name = self.certificate.name if self.certificate else None
-        self.account = name or greeting.node
+        self.account = self.certificate_name or greeting.node
         if not self.is_dialled:
             why = self._board.why_no_place(self, self.account)
             if why is not None:

@@ -222,9 +222,9 @@ class Links:
 
     # -- for a link --------------------------------------------------------------------------
 
-    def greeting_frame(self, *, is_opening: bool) -> bytes:
+    def greeting_frame(self, nonce: int, *, is_opening: bool) -> bytes:
         """Return the first frame to send, as the side that opens a connection or accepts it."""
-        return encode_greeting(self._greeting, is_opening=is_opening)
+        return encode_greeting(replace(self._greeting, nonce=nonce), is_opening=is_opening)
 
     @property
     def node(self) -> NodeId:
@@ -284,19 +284,32 @@ class Links:
 
     def claim(self, link: Link, greeting: Greeting) -> None:
         """Admit a node under its name, now or later, or refuse it."""
-        process = ProcessId(greeting.incarnation, greeting.address)
-        self._names.claim(link, greeting.node, process)
+        self._names.claim(link, greeting, None if self.is_secured else link.address)
 
     def on_name_message(self, link: Link, message: NameMessage) -> None:
         """Handle a message about the name of one end of a connection."""
         match message:
             case AskHolder():
-                own = HolderReply(self._greeting.incarnation, self._greeting.address)
-                link.write(encode(NO_TOPIC, own))
+                if not self.is_closed:
+                    is_own = self._is_own(link, message)
+                    link.write(encode(NO_TOPIC, HolderReply(message.request, is_own)))
             case HolderReply():
                 self._names.on_reply(link, message)
             case NameTaken():
                 self._on_name_taken(link, message)
+
+    def _is_own(self, asker: Link, question: AskHolder) -> bool:
+        """Return True if this process has another connection, with this nonce, to the asker.
+
+        A third process that passes the nonce on has another certificate, or without certificates
+        another address.
+        """
+        return any(
+            link.nonce == question.nonce
+            and link.certificate_name == asker.certificate_name
+            and (self.is_secured or link.local_address == question.address)
+            for link in self.connections
+        )
 
     def _on_name_taken(self, link: Link, message: NameTaken) -> None:
         """Another process has our name; the peer has refused it, or us."""

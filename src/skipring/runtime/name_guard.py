@@ -7,6 +7,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final, Protocol, assert_never
 
+from msgspec import Struct
+
 from skipring.core.name_registry import (
     Admit,
     Conflict,
@@ -27,13 +29,12 @@ from skipring.core.name_registry import (
 )
 from skipring.core.peers import NodeId
 from skipring.wire.codec import encode
+from skipring.wire.greeting import Greeting
 from skipring.wire.name_messages import NO_TOPIC, AskHolder, HolderReply, NameTaken
 
 AUDIT_TICKS: Final = 8  # Guess: two admitted processes of one name are rare.
 PING_S: Final = 1.5  # Guess: a running process answers sooner, also on a busy machine.
 CLAIMING_MAX: Final = 256  # Limit: connections that wait for the answer of a holder.
-
-_ASK: Final = encode(NO_TOPIC, AskHolder())
 
 
 class NamedLink(Protocol):
@@ -63,6 +64,16 @@ def name_taken_text(name: NodeId, other: ProcessId, *, is_refused: bool) -> str:
     return f"{what}; stop one of them, or give it another name"
 
 
+class _Entry(Struct, frozen=True):
+    """Connection under a name, and the facts by which its process recognises it."""
+
+    name: NodeId
+    process: ProcessId
+    link: NamedLink
+    nonce: int
+    address: str | None
+
+
 class NameGuard:
     """Names of the peers on the connections of one process."""
 
@@ -71,29 +82,31 @@ class NameGuard:
         self._registry = NameRegistry()
         self._numbers = count(1)
         self._ticks = 0
-        self._claims: dict[ConnectionId, tuple[NodeId, ProcessId, NamedLink]] = {}  # that wait
-        self._admitted: dict[ConnectionId, tuple[NodeId, ProcessId, NamedLink]] = {}
+        self._claims: dict[ConnectionId, _Entry] = {}  # that wait
+        self._admitted: dict[ConnectionId, _Entry] = {}
         self._connections: dict[NamedLink, ConnectionId] = {}
 
-    def claim(self, link: NamedLink, name: NodeId, process: ProcessId) -> None:
-        """Admit a connection under a name, now or if its holder does not answer; or refuse it."""
+    def claim(self, link: NamedLink, greeting: Greeting, address: str | None) -> None:
+        """Admit a connection under a name, now or if its holder does not answer; or refuse it.
+
+        The address is the other end of the connection, or None if it is not compared.
+        """
         number = next(self._numbers)
+        process = ProcessId(greeting.incarnation, greeting.address)
         self._connections[link] = number
-        self._claims[number] = name, process, link
+        self._claims[number] = _Entry(greeting.node, process, link, greeting.nonce, address)
         if len(self._claims) > CLAIMING_MAX:
             self._on_ended(link)
             link.displace()
             return
-        self._handle(NameClaimed(name, number, process))
+        self._handle(NameClaimed(greeting.node, number, process))
 
     def on_reply(self, link: NamedLink, reply: HolderReply) -> None:
-        """Report to the registry which process answers at the end of a connection."""
+        """Report to the registry the answer of the process at the end of a connection."""
         number = self._connections.get(link)
         if number in self._admitted:
-            name, _, _ = self._admitted[number]
-            process = ProcessId(reply.incarnation, reply.address)
-            self._admitted[number] = name, process, link
-            self._handle(HolderAnswered(name, number, process))
+            name = self._admitted[number].name
+            self._handle(HolderAnswered(name, number, reply.request, reply.is_own))
 
     def on_lost(self, link: NamedLink) -> None:
         """Forget a connection that has ended."""
@@ -106,7 +119,7 @@ class NameGuard:
         if number is None:
             return None, None
         found = self._claims.pop(number, None) or self._admitted.pop(number, None)
-        return (found[0] if found is not None else None), number
+        return (found.name if found is not None else None), number
 
     def on_tick(self) -> None:
         """Expire old reports, and compare the registry with the connections."""
@@ -115,8 +128,8 @@ class NameGuard:
             self._handle(RegistryTick())
             return
         connections: dict[NodeId, dict[ConnectionId, ProcessId]] = {}
-        for number, (name, process, _) in self._admitted.items():
-            connections.setdefault(name, {})[number] = process
+        for number, entry in self._admitted.items():
+            connections.setdefault(entry.name, {})[number] = entry.process
         self._handle(RegistryTick(connections))
 
     def conflicts(self) -> list[Conflict]:
@@ -131,25 +144,33 @@ class NameGuard:
 
     def _apply(self, effect: RegistryEffect) -> None:
         match effect:
-            case PingHolder(name=name, connection=number):
-                if number in self._admitted:
-                    self._admitted[number][2].write(_ASK)
-                else:
-                    self._handle(ConnectionEnded(name, number))
-            case ExpectAnswer(name=name, claim=claim):
+            case PingHolder():
+                self._ping(effect)
+            case ExpectAnswer(name=name, claim=claim, attempt=attempt):
                 loop = asyncio.get_running_loop()
-                loop.call_later(PING_S, self._handle, PingExpired(name, claim))
+                loop.call_later(PING_S, self._handle, PingExpired(name, claim, attempt))
             case Admit(connection=number):
                 if number in self._claims:
                     self._admitted[number] = self._claims.pop(number)
-                    self._admitted[number][2].admit_name()
+                    self._admitted[number].link.admit_name()
             case Refuse():
                 self._refuse(effect)
             case Displace(connection=number):
                 if number in self._admitted:
-                    self._admitted[number][2].displace()
+                    self._admitted[number].link.displace()
             case _:
                 assert_never(effect)
+
+    def _ping(self, effect: PingHolder) -> None:
+        holder = self._admitted.get(effect.connection)
+        claim = self._claims.get(effect.claim) or self._admitted.get(effect.claim)
+        if holder is None:
+            self._handle(ConnectionEnded(effect.name, effect.connection))
+        elif claim is None:
+            self._handle(ConnectionEnded(effect.name, effect.claim))
+        else:
+            question = AskHolder(effect.claim, claim.nonce, claim.address)
+            holder.link.write(encode(NO_TOPIC, question))
 
     def _refuse(self, effect: Refuse) -> None:
         found = self._claims.get(effect.connection) or self._admitted.get(effect.connection)
@@ -160,7 +181,7 @@ class NameGuard:
         self._report(conflict)
         if effect.holder in self._admitted:
             taken = NameTaken(refused.incarnation, refused.address, refused=False)
-            self._admitted[effect.holder][2].write(encode(NO_TOPIC, taken))
-        self._on_ended(found[2])
+            self._admitted[effect.holder].link.write(encode(NO_TOPIC, taken))
+        self._on_ended(found.link)
         farewell = encode(NO_TOPIC, NameTaken(holder.incarnation, holder.address, refused=True))
-        found[2].refuse_name(farewell, name_taken_text(name, holder, is_refused=True))
+        found.link.refuse_name(farewell, name_taken_text(name, holder, is_refused=True))

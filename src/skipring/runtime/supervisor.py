@@ -72,6 +72,7 @@ class SupervisorServer:
         self._requests: Counter[TopicId] = Counter()  # of the protocol, in topics we have
         self._topics = SupervisorTopics(config=settings.config)
         self._quotas = Quotas()
+        self._accounts: dict[TopicId, NodeId] = {}  # that the topics are charged to
         self._stored: dict[TopicId, tuple[int, int]] = {}  # how large, and which sum (R14)
         self._rng = rng
         book = self._book = AddressBook()
@@ -129,6 +130,7 @@ class SupervisorServer:
             if why is not None:
                 self._turn_away(sender, envelope, "too many topics", why)
                 return True
+            self._accounts[envelope.topic] = account
         if isinstance(message, GetConfiguration) and message.node != sender:
             why = self._quotas.refuse_subject(account)
             if why is not None:
@@ -139,10 +141,19 @@ class SupervisorServer:
         return False
 
     def _owners(self) -> Iterator[NodeId]:
-        """Return the account that each topic is charged to."""
-        for _, machine in self._topics.machines():
-            if machine.owner is not None:
-                yield self.links.account_of(machine.owner)
+        """Return the account that each topic is charged to.
+
+        A topic keeps its account while its owner is not connected: the name of the certificate is
+        known from a connection only.
+        """
+        accounts, self._accounts = self._accounts, {}
+        for topic, machine in self._topics.machines():
+            owner = machine.owner
+            if owner is not None:
+                is_known = self.links.is_linked(owner) or topic not in accounts
+                account = self.links.account_of(owner) if is_known else accounts[topic]
+                self._accounts[topic] = account
+                yield account
 
     def _status(self, question: InspectSupervisor) -> SupervisorStatus:
         """How we fare, and some of our topics."""

@@ -59,6 +59,11 @@ class TopicRow(Struct, frozen=True, kw_only=True):
         """True if the ring is as it should be."""
         return self.members > 0 and self.wrong == 0
 
+    @property
+    def healthy(self) -> bool:
+        """True if the ring is legitimate and all members have the same publications."""
+        return self.legitimate and self.roots <= 1
+
 
 class SupervisorRow(Struct, frozen=True, kw_only=True):
     """A supervisor at a glance; zeros if it does not answer."""

@@ -286,7 +286,7 @@ class Feed:
 
 def _shown(overview: Overview) -> dict[str, object]:
     """An overview as pages read it."""
-    rows = [msgspec.to_builtins(row) | {"legitimate": row.legitimate} for row in overview.topics]
+    rows = [msgspec.to_builtins(row) | {"healthy": row.healthy} for row in overview.topics]
     return {
         "topics": rows,
         "supervisors": overview.supervisors,

@@ -25,6 +25,7 @@ VERSION: Final = 2
 # The last field of a greeting that opens a connection: a server of a protocol of lines, such as
 # HTTP, answers it at once and is recognised. Readers ignore it, as every field behind the known.
 BLANK_LINE: Final = "\r\n\r\n"
+NONCE_END: Final = 1 << 62  # nonces are below it
 
 
 class Role(StrEnum):
@@ -44,6 +45,7 @@ class Greeting(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     address: Address
     role: Role
     incarnation: Annotated[int, Meta(ge=0, lt=1 << 40)] = 0  # of a node's process (decision 46)
+    nonce: Annotated[int, Meta(ge=0, lt=NONCE_END)] = 0  # of this connection (decision 48)
 
 
 class _Opening(Struct, frozen=True, array_like=True, gc=False):

@@ -14,14 +14,22 @@ NO_TOPIC: Final = "-"  # every envelope needs a topic; these messages have none
 
 
 class AskHolder(Struct, frozen=True, array_like=True, gc=False, tag=91):
-    """Question to the other end of a connection: which process it is; answered by HolderReply."""
+    """Question to the process that holds a name: whether it has greeted with a nonce as well.
+
+    Without certificates ``address`` is the other end of that connection, as the asker sees it; else
+    None. The answer is HolderReply.
+    """
+
+    request: int
+    nonce: int
+    address: str | None
 
 
 class HolderReply(Struct, frozen=True, array_like=True, gc=False, tag=92):
-    """Identity of the sender: its incarnation and address."""
+    """Answer to AskHolder: whether the sender has an open connection with that nonce."""
 
-    incarnation: int
-    address: str
+    request: int
+    is_own: bool
 
 
 class NameTaken(Struct, frozen=True, array_like=True, gc=False, tag=93):

@@ -37,7 +37,7 @@ export class Topics {
     });
   }
 
-  #change(row, { members, publications, rate, lag, roots, differs, legitimate }) {
+  #change(row, { members, publications, rate, lag, roots, differs, healthy }) {
     const [, nodes, stored, speed, behind, content] = row.children;
     setText(nodes, count(members));
     setText(stored, count(publications));
@@ -47,8 +47,8 @@ export class Topics {
     const others = differs.length ? `${differs.join(", ")} differ from most` : null;
     setAttribute(content, "title", others);
     setAttribute(row, "data-content", roots > 1 ? "differs" : "equal");
-    setAttribute(row, "data-state", legitimate ? "right" : "wrong");
-    setAttribute(row.querySelector(".lamp"), "aria-label", legitimate ? "legitimate" : "healing");
+    setAttribute(row, "data-state", healthy ? "right" : "wrong");
+    setAttribute(row.querySelector(".lamp"), "aria-label", healthy ? "healthy" : "healing");
     this.#mark(row);
   }
 }
