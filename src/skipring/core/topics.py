@@ -23,7 +23,6 @@ from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 
-
 LEFT_MAX: Final = 1024  # Limit: topics that were left, each with its next incarnation.
 
 
