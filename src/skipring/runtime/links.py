@@ -295,7 +295,7 @@ class Links:
             case AskHolder():
                 if not self.is_closed:
                     is_own = self._is_own(link, message)
-                    link.write(encode(NO_TOPIC, HolderReply(message.request, is_own)))
+                    link.write(encode(NO_TOPIC, HolderReply(message.connection, is_own)))
             case HolderReply():
                 self._names.on_reply(link, message)
             case NameTaken():
