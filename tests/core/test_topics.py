@@ -2,10 +2,14 @@
 
 from random import Random
 
+import pytest
+
+from skipring.core import topics as topics_module
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Left
+from skipring.core.effects import Left, Store
 from skipring.core.events import (
     NodeSuspected,
+    PublishRequested,
     Received,
     SubscribeRequested,
     Tick,
@@ -21,12 +25,15 @@ from skipring.core.messages import (
     Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, Link
+from skipring.core.sequences import COUNTER_BITS, incarnation_at
 from skipring.core.topics import SubscriberTopics, SupervisorTopics
 from tests.support.machines import label, peer, sent
 
 ALONE = Received(SetConfiguration(None, label("0"), None))
 CHECK = Received(CheckLabel(peer("1", "z"), label("0"), Link.LINE))
 SUBSCRIBE = [(SUPERVISOR, Subscribe("m"))]
+TIME_US = 1_800_000_000_000_000
+INCARNATION = incarnation_at(TIME_US, 5)
 UNSUBSCRIBE = [(SUPERVISOR, Unsubscribe("m"))]
 
 
@@ -133,3 +140,33 @@ def test_a_message_that_asks_for_nothing_leaves_no_topic_behind() -> None:
     assert sent(topics.handle("news", CHECK)) == [("z", RemoveConnections(SUPERVISOR))]
     topics.handle("news", Received(Subscribe(None)))
     assert "news" not in topics
+
+
+# -- incarnations (decision 46) ------------------------------------------------------------------
+
+
+def number_in(topics: SubscriberTopics, topic: str) -> int:
+    """Join a topic, publish, and leave; return the number of the publication."""
+    topics.handle(topic, SubscribeRequested())
+    effects = topics.handle(topic, PublishRequested(payload=b"x", time=TIME_US))
+    ((stored,),) = [each.publications for each in effects if isinstance(each, Store)]
+    topics.handle(topic, UnsubscribeRequested())
+    topics.handle(topic, Received(UNRECORDED))
+    assert topic not in topics
+    return stored.seq
+
+
+def test_topics_use_the_incarnation_of_the_process_and_one_joined_again_another() -> None:
+    topics = SubscriberTopics("m", rng=Random(1), config=ProtocolConfig(), incarnation=INCARNATION)
+    found = [number_in(topics, topic) >> COUNTER_BITS for topic in ("a", "b", "a", "a", "b", "c")]
+    assert [each - INCARNATION for each in found] == [0, 0, 1, 2, 1, 0]
+
+
+def test_no_number_is_used_twice_if_the_topics_that_were_left_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics_module, "LEFT_MAX", 2)
+    topics = SubscriberTopics("m", rng=Random(1), config=ProtocolConfig(), incarnation=INCARNATION)
+    names = [f"t{number % 5}" for number in range(20)]
+    used = [(name, number_in(topics, name)) for name in names]
+    assert len(set(used)) == len(used)

@@ -150,7 +150,7 @@ class Caller:
                 with suppress(MessageError):  # a greeting is no message
                     question = decode(frame).message
                     if isinstance(question, AskHolder):
-                        reply = HolderReply(question.request, is_own=True)
+                        reply = HolderReply(question.connection, is_own=True)
                         self.write(encode(NO_TOPIC, reply))
                         return
 

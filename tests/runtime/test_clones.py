@@ -102,6 +102,28 @@ def test_doctor_reports_a_clone_until_it_has_been_gone_for_a_while() -> None:
     play(scene)
 
 
+def test_doctor_reports_a_clone_that_only_a_member_has_refused() -> None:
+    async def scene() -> None:
+        async with live_ring("a", "b", tick_s=0.02) as ring:
+            await ring.settle()
+            clone = Host("b")
+            async with (
+                running(clone),
+                inspector_of([ring.supervisor.address], TOPIC) as inspector,
+            ):
+                clone.book.hear({"a": ring.nodes["a"].address})
+                clone.links.send("a", note(1))
+                await until(lambda: clone.links.is_name_refused("a"))
+                await until(lambda: ring.nodes["b"].links.clones == (clone.address,))
+                diagnosis = diagnose(await inspector.inspect(Contents.DIFFERENCES))
+                assert diagnosis.clones == ()
+                assert not diagnosis.is_healthy
+                assert any(clone.address in each.text for each in diagnosis.violations)
+            await until(lambda: not ring.nodes["b"].links.clones)
+
+    play(scene)
+
+
 def test_member_that_is_killed_and_restarted_at_once_is_not_refused() -> None:
     async def scene() -> None:
         async with live_ring("a", "b", "c") as ring:

@@ -62,6 +62,7 @@ def test_a_neighbour_that_is_silent_for_two_intervals_is_reported() -> None:
     [
         (NodeHealth(not_ready="the backfill is not complete"), "a is not ready: the backfill is"),
         (NodeHealth(disk_error="no space left"), "a cannot store: no space left"),
+        (NodeHealth(clones=("h:1", "h:2")), "a is also the name of the process at h:1, h:2"),
     ],
 )
 def test_a_process_that_does_not_serve_its_topic_makes_it_unhealthy(

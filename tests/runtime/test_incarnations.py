@@ -36,6 +36,31 @@ def test_restarted_publisher_issues_no_number_twice(tmp_path: Path, has_disk: bo
     assert len({numbers[0] >> COUNTER_BITS for numbers in runs}) == 3
 
 
+def test_all_topics_of_a_process_use_the_incarnation_of_its_greeting() -> None:
+    async def scene() -> tuple[set[int], list[int]]:
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            Cluster(n=1) as cluster,
+            skipring.connect(cluster.url, name="ann", tick_s=0.05, drain_s=0) as node,
+        ):
+            numbers = []
+            for topic in ("first", "second", "third"):
+                news = node.subscribe(topic, start="new")
+                async with news:
+                    await news.publish(b"same")
+                    numbers.append((await anext(news)).seq)
+            return greeted(cluster, "ann"), numbers
+
+    incarnations, numbers = asyncio.run(scene())
+    assert {number >> COUNTER_BITS for number in numbers} == incarnations
+
+
+def greeted(cluster: Cluster, name: str) -> set[int]:
+    """The incarnations in the greetings of a node to the supervisor."""
+    entries = cluster.supervisor().links._names._admitted.values()
+    return {entry.process.incarnation for entry in entries if entry.name == name}
+
+
 def test_topic_that_is_joined_again_continues_with_other_numbers() -> None:
     async def scene() -> set[int]:
         async with (

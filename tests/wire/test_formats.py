@@ -36,6 +36,7 @@ from skipring.wire.runtime_messages import (
     WireMessage,
 )
 from skipring.wire.values import (
+    CLONES_MAX,
     ENTRIES_MAX,
     LOCATED_MAX,
     REASON_CHARACTERS_MAX,
@@ -186,6 +187,7 @@ def test_the_longest_status_and_the_longest_page_fit_into_a_frame() -> None:
             unlinked=tuple(names[:SHORTCUTS_MAX]),
             not_ready="x" * REASON_CHARACTERS_MAX,
             disk_error="x" * REASON_CHARACTERS_MAX,
+            clones=(hints[names[0]],) * CLONES_MAX,
         ),
     )
     encode("x" * 255, status, {name: hints[name] for name in named_nodes(status)})

@@ -148,6 +148,11 @@ class Holdings:
         return self._own.next(self._numbers(), time_us)
 
     @property
+    def incarnation(self) -> int:
+        """The incarnation in the numbers of this node's publications."""
+        return self._own.incarnation
+
+    @property
     def incarnations_ahead(self) -> int:
         """How many incarnations of this node's name are ahead of the clock, and ignored."""
         return self._own.ahead

@@ -377,6 +377,11 @@ class Subscriber:
         return self._circulation.holdings.count
 
     @property
+    def incarnation(self) -> int:
+        """The incarnation in the numbers of this node's publications."""
+        return self._circulation.holdings.incarnation
+
+    @property
     def incarnations_ahead(self) -> int:
         """How many incarnations of this node's name are ahead of the clock, and ignored."""
         return self._circulation.holdings.incarnations_ahead

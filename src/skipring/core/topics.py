@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from random import Random
+from typing import Final
 
 from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.config import ProtocolConfig
@@ -22,6 +23,8 @@ from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 
+LEFT_MAX: Final = 1024  # Limit: topics that were left, each with its next incarnation.
+
 
 class SubscriberTopics:
     """All topics of one node; each runs its own BuildSR protocol."""
@@ -36,7 +39,9 @@ class SubscriberTopics:
         incarnation: int = 0,
     ) -> None:
         self._node = node
-        self._incarnation = incarnation
+        self._incarnation = incarnation  # of a topic that is joined for the first time
+        # The next incarnation of topics that were left: joined again, they take other numbers.
+        self._left: dict[TopicId, int] = {}
         self._rng = rng
         self._config = config
         self._open_archive = open_archive
@@ -57,7 +62,16 @@ class SubscriberTopics:
         effects = machine.handle(event)
         if effects and type(effects[-1]) is Left:  # the last that a machine asks for
             self._machines.pop(topic, None)
+            if self._incarnation:
+                self._remember_left(topic, machine.incarnation + 1)
         return effects
+
+    def _remember_left(self, topic: TopicId, incarnation: int) -> None:
+        """Remember what follows the incarnation of a topic; of too many, raise that of all."""
+        self._left[topic] = max(incarnation, self._left.pop(topic, 0))
+        if len(self._left) > LEFT_MAX:
+            forgotten = self._left.pop(next(iter(self._left)))
+            self._incarnation = max(self._incarnation, forgotten)
 
     def _make(self, topic: TopicId, *, joins: bool) -> Subscriber:
         machine = Subscriber(
@@ -67,11 +81,9 @@ class SubscriberTopics:
             config=self._config,
             archive=self._open_archive(topic) if joins else None,
             wants=False,
-            incarnation=self._incarnation,
+            incarnation=max(self._incarnation, self._left.get(topic, 0)),
         )
         if joins:
-            if self._incarnation:  # a topic that is left and joined again counts anew
-                self._incarnation += 1
             machine.recover()
             self._machines[topic] = machine
         return machine

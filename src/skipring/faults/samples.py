@@ -161,6 +161,7 @@ SAMPLES: Final[tuple[WireMessage, ...]] = (
             ahead=1,
             quarantined=3,
             disk_error="no space left",
+            clones=(ADDRESS,),
         ),
     ),
     ListPublications(3, 0, 1000, payloads=True),

@@ -29,8 +29,13 @@ def live_violations(inspection: Inspection) -> Iterator[Violation]:
     for node, status in inspection.statuses.items():
         if status.member:
             yield from _process_violations(node, status.health)
-    for clone in inspection.clones:
-        yield Violation(Layer.PROCESSES, f"{clone.name} is the name of two live processes")
+    names = dict.fromkeys(clone.name for clone in inspection.clones)
+    for name in names:
+        yield Violation(Layer.PROCESSES, f"{name} is the name of two live processes")
+    for node, status in inspection.statuses.items():
+        if status.member and status.health.clones and node not in names:
+            where = ", ".join(status.health.clones)
+            yield Violation(Layer.PROCESSES, f"{node} is also the name of the process at {where}")
 
 
 def warnings(inspection: Inspection) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from skipring.core.name_registry import Conflict, ProcessId
+from skipring.core.name_registry import CONFLICT_TICKS, Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.runtime.addresses import AddressBook, join_address, supervisor_at
 from skipring.runtime.dial_back import DialBacks
@@ -41,6 +41,7 @@ from skipring.wire.name_messages import (
     NameTaken,
 )
 from skipring.wire.runtime_messages import Address, WireMessage
+from skipring.wire.values import CLONES_MAX
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.runtime.credentials import Credentials, Distrust
@@ -104,6 +105,7 @@ class Links:
         self._gathering: list[Partner] | None = None  # whom something is said, while we react
         self._rarely = Rarely(_LOG)
         self._names = NameGuard(self._on_conflict)
+        self._clones: dict[Address, int] = {}  # with our name: ticks until they are forgotten
         self.dial_backs = DialBacks()
 
     async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
@@ -158,6 +160,7 @@ class Links:
         """Close links that nobody needs, and forget whom we could not reach; once a tick."""
         now = asyncio.get_running_loop().time()
         self._names.on_tick()
+        self._clones = {each: left - 1 for each, left in self._clones.items() if left > 1}
         for peer in list(self._peers.values()):
             peer.sweep(now)
 
@@ -292,7 +295,7 @@ class Links:
             case AskHolder():
                 if not self.is_closed:
                     is_own = self._is_own(link, message)
-                    link.write(encode(NO_TOPIC, HolderReply(message.request, is_own)))
+                    link.write(encode(NO_TOPIC, HolderReply(message.connection, is_own)))
             case HolderReply():
                 self._names.on_reply(link, message)
             case NameTaken():
@@ -316,12 +319,22 @@ class Links:
         other = ProcessId(message.incarnation, message.address)
         why = name_taken_text(self.node, other, is_refused=message.refused)
         self._rarely.warn("name_conflict", reason=why, address=link.address)
+        if link.role is not Role.CLIENT:
+            self._clones.pop(other.address, None)
+            self._clones[other.address] = CONFLICT_TICKS
+            if len(self._clones) > CLONES_MAX:
+                del self._clones[next(iter(self._clones))]
         if message.refused and link.is_dialled and link.sender is not None:
             self.peer(link.sender).on_refused(link, why)
 
     def _on_conflict(self, conflict: Conflict) -> None:
         why = name_taken_text(conflict.name, conflict.holder, is_refused=True)
         self._rarely.warn("name_conflict", reason=why, address=conflict.refused.address)
+
+    @property
+    def clones(self) -> tuple[Address, ...]:
+        """Where other processes with our name listen, of which peers have told us lately."""
+        return tuple(self._clones)
 
     def conflicts(self) -> list[Conflict]:
         """Return the names that two live processes had lately, as far as this process saw."""

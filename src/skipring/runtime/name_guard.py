@@ -106,7 +106,7 @@ class NameGuard:
         number = self._connections.get(link)
         if number in self._admitted:
             name = self._admitted[number].name
-            self._handle(HolderAnswered(name, number, reply.request, reply.is_own))
+            self._handle(HolderAnswered(name, number, reply.connection, reply.is_own))
 
     def on_lost(self, link: NamedLink) -> None:
         """Forget a connection that has ended."""

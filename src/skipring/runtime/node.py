@@ -405,6 +405,7 @@ class Node:
             ahead=machine.incarnations_ahead,
             quarantined=self.put_aside,
             disk_error=shown(str(error)) if error is not None else "",
+            clones=self.links.clones,
         )
 
     def _page(

@@ -21,6 +21,7 @@ from skipring.wire.values import (
     ARRIVALS_MAX,
     ASKED_MAX,
     CHAIN_BYTES,
+    CLONES_MAX,
     CONFLICTS_MAX,
     CONTROL_CHARACTER,
     DAMAGED_MAX,
@@ -244,6 +245,9 @@ def _check_health(health: NodeHealth) -> None:
             raise MessageError(f"{number} is not from 0 to 2^63-1")
     _check_reason(health.not_ready)
     _check_reason(health.disk_error)
+    _check_count(health.clones, CLONES_MAX, "clones")
+    for address in health.clones:
+        check_address(address)
 
 
 class FieldKind(Struct, frozen=True):

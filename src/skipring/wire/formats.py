@@ -300,8 +300,8 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
     ),
     ReadArrivals: _control(request=NUMBER, since=NUMBER),
     ArrivalPage: _page(request=NUMBER, next=NUMBER, arrivals=ARRIVALS),
-    AskHolder: _control(request=NUMBER, nonce=NUMBER, address=ADDRESS.or_none()),
-    HolderReply: _control(request=NUMBER, is_own=FLAG),
+    AskHolder: _control(connection=NUMBER, nonce=NUMBER, address=ADDRESS.or_none()),
+    HolderReply: _control(connection=NUMBER, is_own=FLAG),
     NameTaken: _control(incarnation=INCARNATION, address=ADDRESS, refused=FLAG),
     AskConsent: _control(request=NUMBER),
     Overwrite: _page(

@@ -16,11 +16,12 @@ NO_TOPIC: Final = "-"  # every envelope needs a topic; these messages have none
 class AskHolder(Struct, frozen=True, array_like=True, gc=False, tag=91):
     """Question to the process that holds a name: whether it has greeted with a nonce as well.
 
+    ``connection`` is the asker's number of the connection with the nonce, which the answer repeats.
     Without certificates ``address`` is the other end of that connection, as the asker sees it; else
     None. The answer is HolderReply.
     """
 
-    request: int
+    connection: int
     nonce: int
     address: str | None
 
@@ -28,7 +29,7 @@ class AskHolder(Struct, frozen=True, array_like=True, gc=False, tag=91):
 class HolderReply(Struct, frozen=True, array_like=True, gc=False, tag=92):
     """Answer to AskHolder: whether the sender has an open connection with that nonce."""
 
-    request: int
+    connection: int
     is_own: bool
 
 

@@ -147,6 +147,7 @@ class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     ahead: int = 0  # incarnations of the node's name that are ahead of its clock
     quarantined: int = 0  # damaged publications since the process started
     disk_error: str = ""
+    clones: tuple[Address, ...] = ()  # other processes that have claimed the node's name lately
 
 
 class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):

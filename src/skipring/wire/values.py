@@ -48,6 +48,7 @@ RECORD_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + 16 * 1024
 STORE_CHARACTERS_MAX: Final = 64
 INCARNATION_MAX: Final = (1 << 40) - 1
 CONFLICTS_MAX: Final = 16  # of names that two processes have, in one page
+CLONES_MAX: Final = 4  # processes with the name of one node, in its report
 CHAIN_BYTES: Final = 8  # of a log's running digest: 2^32 logs of one store until two are alike
 JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in an entry
 # Of what is damaged on purpose: twice as many as a supervisor has connections.
