@@ -12,7 +12,7 @@ from skipring.demo import story
 from skipring.demo.analysis import Analyst
 from skipring.demo.ring import LiveRing
 from skipring.demo.story import Analysis, Chapter, Note, Outcome, Plan, Scoreboard
-from skipring.demo.watching import Show, UnhealedError, Watch
+from skipring.demo.watching import LOOK_S, Show, UnhealedError, Watch
 from skipring.errors import SkipringError
 
 AWAY_TICKS: Final = 12  # Our guess: long enough that a missing supervisor would be missed.
@@ -57,8 +57,15 @@ class Teller:
                 await self._tell(chapter, deed)
 
     async def sum_up(self) -> Scoreboard:
-        """Show all chapters and nodes at a glance."""
+        """Show all chapters and nodes at a glance.
+
+        The scrubber may find records that a node has lost only now; anti-entropy then brings them.
+        """
         sight = await self._ring.look()
+        deadline = monotonic() + self._plan.deadline_s
+        while not (sight.is_whole or self.faults) and monotonic() < deadline:
+            await asyncio.sleep(LOOK_S)
+            sight = await self._ring.look()
         board = Scoreboard(tuple(self.outcomes), sight.standings, self._ring.pids())
         await self._show(board)
         return board
