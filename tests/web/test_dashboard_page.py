@@ -132,7 +132,7 @@ def test_the_cards_say_what_is_so(browser: Browser, calm: Stage) -> None:
         expect(page.locator("#conditions li[data-state=right]")).to_have_count(4)
         expect(page.locator("#supervisor-state")).to_contain_text("Answers")
         expect(page.locator("#bound-text")).to_contain_text("0.912")
-        expect(page.locator("#counts li[data-state=right]")).to_have_count(6)
+        expect(page.locator("#counts li[data-state=right]")).to_have_count(8)
 
 
 def test_a_theme_that_was_chosen_stays(browser: Browser, calm: Stage) -> None:
