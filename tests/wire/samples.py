@@ -155,7 +155,6 @@ SAMPLES: tuple[WireMessage, ...] = (
             silent={"b": 2},
             unlinked=("c",),
             not_ready="the backfill is not complete",
-            clones=(ADDRESS,),
             ahead=1,
             quarantined=3,
             disk_error="no space left",

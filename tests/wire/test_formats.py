@@ -34,7 +34,6 @@ from skipring.wire.runtime_messages import (
     WireMessage,
 )
 from skipring.wire.values import (
-    CLONES_MAX,
     ENTRIES_MAX,
     LOCATED_MAX,
     REASON_CHARACTERS_MAX,
@@ -178,7 +177,6 @@ def test_the_longest_status_and_the_longest_page_fit_into_a_frame() -> None:
             silent=dict.fromkeys(names[:SHORTCUTS_MAX], 2**63 - 1),
             unlinked=tuple(names[:SHORTCUTS_MAX]),
             not_ready="x" * REASON_CHARACTERS_MAX,
-            clones=CLONES_MAX * (f"{'x' * 253}:65535",),
             disk_error="x" * REASON_CHARACTERS_MAX,
         ),
     )

@@ -57,9 +57,7 @@ REPAIRS: Final[Mapping[Layer, str]] = {
         "each node dials its neighbours again, and the supervisor evicts members that stay silent "
         "(section 3.3)"
     ),
-    Layer.PROCESSES: (
-        "a backfill goes on by itself; a clone must be stopped, and a disk repaired, by hand"
-    ),
+    Layer.PROCESSES: "a backfill goes on by itself; a disk must be repaired by hand",
     Layer.PUBLICATIONS: (
         "ring neighbours compare their tries and send each other what is missing (Algorithm 5)"
     ),
@@ -88,7 +86,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
     @property
     def is_linked(self) -> bool:
-        """Return True if all ring neighbours hear each other."""
+        """Return True if all ring neighbours receive messages from each other."""
         return not any(each.layer is Layer.LINKS for each in self.violations)
 
     @property
@@ -219,10 +217,7 @@ def _advice(
             "them, and the addresses that they advertise."
         )
     if Layer.PROCESSES in layers:
-        yield (
-            "Wait for a backfill. Stop a clone, or give it a data directory and a name of its own. "
-            "Make room on a full disk, or replace a broken one."
-        )
+        yield "Wait for a backfill. Make room on a full disk, or replace a broken one."
     if Layer.PUBLICATIONS in layers:
         yield (
             "What is missing is on its way or will be repaired: look again in a few intervals; "

@@ -1,7 +1,7 @@
 """Conditions of live nodes that the protocol's variables do not show.
 
-A ring can be legitimate while its members cannot talk to each other: links, backfill, clones,
-clocks and disks are judged here, by what each node reports of its process (``NodeHealth``).
+A ring can be legitimate while its members cannot reach each other. This module judges links,
+backfills, clocks and disks by what each node reports of its process (``NodeHealth``).
 """
 
 from __future__ import annotations
@@ -44,16 +44,13 @@ def _link_violations(node: NodeId, health: NodeHealth) -> Iterator[Violation]:
         if other in health.unlinked:
             yield Violation(Layer.LINKS, f"{node} has no connection to its neighbour {other}")
         elif ticks >= SILENT_TICKS:
-            text = f"{node} has not heard its neighbour {other} for {ticks} intervals"
+            text = f"{node} has received nothing from its neighbour {other} for {ticks} intervals"
             yield Violation(Layer.LINKS, text)
 
 
 def _process_violations(node: NodeId, health: NodeHealth) -> Iterator[Violation]:
     if health.not_ready:
         yield Violation(Layer.PROCESSES, f"{node} is not ready: {health.not_ready}")
-    if health.clones:
-        where = ", ".join(health.clones)
-        yield Violation(Layer.PROCESSES, f"{node} has a clone: another process at {where}")
     if health.disk_error:
         yield Violation(Layer.PROCESSES, f"{node} cannot store: {health.disk_error}")
 

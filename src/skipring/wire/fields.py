@@ -19,7 +19,6 @@ from skipring.wire.runtime_messages import Address, JournalEntry, NodeHealth
 from skipring.wire.values import (
     ARRIVALS_MAX,
     CHAIN_BYTES,
-    CLONES_MAX,
     CONTROL_CHARACTER,
     DAMAGED_MAX,
     ENTRIES_MAX,
@@ -219,9 +218,6 @@ def _check_health(health: NodeHealth) -> None:
         _check_count(nodes, SHORTCUTS_MAX, "ring neighbours")
         for node in nodes:
             check_node(node)
-    _check_count(health.clones, CLONES_MAX, "clones")
-    for address in health.clones:
-        check_address(address)
     for number in (health.time, health.ahead, health.quarantined, *health.silent.values()):
         if not 0 <= number <= NUMBER_MAX:
             raise MessageError(f"{number} is not from 0 to 2^63-1")

@@ -140,7 +140,6 @@ class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     silent: dict[NodeId, int] = {}  # ring neighbours: ticks since the last message
     unlinked: tuple[NodeId, ...] = ()  # ring neighbours without a connection
     not_ready: str = ""  # the reason; empty if the node is ready
-    clones: tuple[Address, ...] = ()  # other processes that use the node's name
     ahead: int = 0  # incarnations of the node's name that are ahead of its clock
     quarantined: int = 0  # damaged publications since the process started
     disk_error: str = ""

@@ -35,7 +35,6 @@ LABEL_CHARACTERS_MAX: Final = 4096  # in a database, where also a corrupted labe
 SHORTCUTS_MAX: Final = 128  # two for each of 64 levels; as many sums (R14) and watches (R9)
 LISTED_MAX: Final = 1024  # publications in one page
 JOURNAL_MAX: Final = 128
-CLONES_MAX: Final = 8  # addresses of processes with one name, in a status
 TOPICS_MAX: Final = 256  # of a supervisor, in one page
 ARRIVALS_MAX: Final = 512  # in one page
 SURVEY_BITS_MAX: Final = 8  # so a survey has 256 digests at most

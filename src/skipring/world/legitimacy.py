@@ -47,7 +47,7 @@ class Layer(StrEnum):
     LEAVERS = "L4"
     CHANNELS = "strict"
     LINKS = "LINK"  # of live nodes only: connections between ring neighbours
-    PROCESSES = "NODE"  # of live nodes only: readiness, clones, disks
+    PROCESSES = "NODE"  # of live nodes only: readiness, disks
     PUBLICATIONS = "PUB"
 
 
