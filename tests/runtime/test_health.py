@@ -54,7 +54,8 @@ def test_a_ring_whose_neighbours_have_no_connection_is_not_healthy() -> None:
 
 def test_a_neighbour_that_is_silent_for_two_intervals_is_reported() -> None:
     diagnosis = diagnose(seen(NodeHealth(silent={"b": 1, "c": 2})))
-    assert texts(diagnosis, Layer.LINKS) == ["a has not heard its neighbour c for 2 intervals"]
+    (text,) = texts(diagnosis, Layer.LINKS)
+    assert text == "a has received nothing from its neighbour c for 2 intervals"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_doctor_reports_a_partition_while_every_variable_is_still_legitimate() -
                             break
                         await asyncio.sleep(0.01)
                     assert texts(diagnosis, Layer.LINKS)
-                    assert diagnosis.is_legitimate  # nobody was evicted yet
+                    assert diagnosis.is_legitimate  # no member was evicted yet
                 assert (await wait_healthy(inspector, DEADLINE_S)).is_healthy
 
     asyncio.run(scene())

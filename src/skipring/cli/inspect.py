@@ -71,8 +71,8 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
 def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool) -> int:
     """Check a topic: report whether it is healthy, and if not, why and what to do.
 
-    A topic is healthy if its ring is legitimate, ring neighbours hear each other, all members have
-    all publications and are ready, and no process has a clone or a failing disk. Skewed clocks and
+    A topic is healthy if its ring is correct, ring neighbours receive messages from each other, all
+    members are in sync and ready, no process has a clone and no disk fails. Skewed clocks and
     quarantined records are warnings. Exit status: 0 healthy, 1 not healthy or no members, 4 no
     supervisor answers.
     """

@@ -140,7 +140,7 @@ class Shortcuts:
 
 
 def derived_chains(me: Peer, pred: Peer | None, succ: Peer | None) -> Chains:
-    """The chains around us, worked out anew."""
+    """Derive the chains from the ring neighbours."""
     return chains_around(
         me.label,
         pred.label if pred is not None else None,

@@ -37,7 +37,7 @@ class Watch:
         self._heard.add((topic, node))
 
     def silent_ticks(self, topic: TopicId) -> dict[NodeId, int]:
-        """Return the ring neighbours that were not heard in the last ticks, with their number."""
+        """Return the silent ring neighbours, each with its number of silent ticks."""
         return {
             node: ticks
             for (watched, node), ticks in self._silent.items()

@@ -90,7 +90,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
     @property
     def is_linked(self) -> bool:
-        """Return True if all ring neighbours hear each other."""
+        """Return True if all ring neighbours receive messages from each other."""
         return not any(each.layer is Layer.LINKS for each in self.violations)
 
     @property

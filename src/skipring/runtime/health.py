@@ -51,7 +51,7 @@ def _link_violations(node: NodeId, health: NodeHealth) -> Iterator[Violation]:
         if other in health.unlinked:
             yield Violation(Layer.LINKS, f"{node} has no connection to its neighbour {other}")
         elif ticks >= SILENT_TICKS:
-            text = f"{node} has not heard its neighbour {other} for {ticks} intervals"
+            text = f"{node} has received nothing from its neighbour {other} for {ticks} intervals"
             yield Violation(Layer.LINKS, text)
 
 
