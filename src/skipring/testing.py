@@ -411,8 +411,9 @@ class Cluster:
 
     def _is_settled(self) -> bool:
         nodes = (self._nodes[name] for name in self.nodes)
-        return not any(self._violations(self.topic)) and not any(
-            node.incompleteness(self.topic) for node in nodes
+        # Readiness first: it costs nothing, the judge reads every publication.
+        return not any(node.incompleteness(self.topic) for node in nodes) and not any(
+            self._violations(self.topic)
         )
 
     async def until(self, holds: Callable[[], bool], timeout: float = 30.0) -> None:  # noqa: ASYNC109

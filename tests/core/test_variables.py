@@ -201,7 +201,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         },
         "_Handover": {
             "ids": (FILE, "HandoverState.ids"),
-            "is_requested": (FILE, "HandoverState.requested"),
+            "request": (FILE, "HandoverState.request"),
             "is_waiting": (FILE, "HandoverState.waiting"),
             "ranges": (FILE, "HandoverState.ranges"),
             "session": (FILE, "HandoverState.session"),
@@ -274,8 +274,9 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_ticks": (DERIVED, ONE_HOLDER),
         },
         "_Pending": {
-            "claims": (DERIVED, ONE_HOLDER),
-            "first": (DERIVED, ONE_HOLDER),
+            "asked": (DERIVED, ONE_HOLDER),
+            "attempt": (DERIVED, ONE_HOLDER),
+            "process": (DERIVED, ONE_HOLDER),
             "since": (DERIVED, ONE_HOLDER),
         },
         "Quotas": {

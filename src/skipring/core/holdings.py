@@ -245,8 +245,10 @@ class Holdings:
     @property
     def misplaced(self) -> int:
         """Return how many ids the trie has at an offset where the archive has no such row."""
-        rows = ((key, self.row(offset)) for key, offset in self._trie.entries())
-        return sum(row is None or row.id != key for key, row in rows)
+        start, kept = self._kept
+        stored = {offset: key for key, offset in self.archive.entries()}
+        stored |= {start + at: each.id for at, each in enumerate(kept)}
+        return sum(stored.get(offset) != key for key, offset in self._trie.entries())
 
     def offset_of(self, key: bytes) -> int | None:
         """Where what has an id is stored, or None; whether it is in the index or waits for it."""

@@ -143,11 +143,12 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
     """Ids and hashes that do not follow from the publications they are about (T10 to T12)."""
     for prefix in seen.trie.wrong_digests():
         yield _publications(f"{node} has a wrong hash at {prefix}")
-    for publication in seen.publications:
+    publications = seen.publications
+    for publication in publications:
         if not publication.is_genuine(topic):
             name = f"{publication.publisher}'s publication {publication.seq}"
             yield _publications(f"{node} has {name} under a wrong id")
-    stored = {publication.id for publication in seen.publications}
+    stored = {publication.id for publication in publications}
     indexed = set(seen.trie.keys())
     if lost := len(indexed - stored):
         yield _publications(f"{node} has lost {lost} publications and not noticed")
