@@ -19,9 +19,9 @@ import pytest
 
 import skipring
 from skipring import blocking
+from skipring.api.subscription import READ_MANY, HealthState
 from skipring.blocking import READ_AHEAD, Connection, Subscription
 from skipring.errors import CursorError, InputError, SkipringError, StoreBusyError
-from skipring.runtime.subscription import READ_MANY, HealthState
 from skipring.testing import Cluster
 
 TICK_S = 0.05
@@ -94,7 +94,7 @@ def nothing_is_left_behind() -> Iterator[None]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who leaves does not wait for a supervisor that is not there."""
-    monkeypatch.setattr("skipring.runtime.subscription.LEAVE_S", 0.05)
+    monkeypatch.setattr("skipring.api.subscription.LEAVE_S", 0.05)
 
 
 # -- what it does ----------------------------------------------------------------------------

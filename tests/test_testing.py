@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from skipring import testing
+from skipring.api.connection import Connection, connect
 from skipring.core.events import PublishRequested
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import InputError
-from skipring.runtime.addresses import supervisor_of
-from skipring.runtime.client import Connection, connect
+from skipring.net.addresses import supervisor_of
 from skipring.testing import Cluster
 
 TICK_S = 0.05

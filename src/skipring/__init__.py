@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from skipring import blocking, errors
-    from skipring.runtime.client import Connection, connect
-    from skipring.runtime.reading import Cursor, Publication
-    from skipring.runtime.subscription import Health, HealthState, Record, Subscription
+    from skipring.api.connection import Connection, connect
+    from skipring.api.reader import Cursor, Publication
+    from skipring.api.subscription import Health, HealthState, Record, Subscription
 
 __all__ = [
     "Connection",

@@ -17,12 +17,9 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
-from skipring.core.peers import NodeId, TopicId
-from skipring.errors import SkipringError
-from skipring.runtime import client
-from skipring.runtime.reading import Cursor, Publication, Start
-from skipring.runtime.replication import REPLICAS_TIMEOUT_S
-from skipring.runtime.subscription import (
+from skipring.api import connection as client
+from skipring.api.reader import Cursor, Publication, Start
+from skipring.api.subscription import (
     LEAVE_S,
     READ_MANY,
     Health,
@@ -30,7 +27,10 @@ from skipring.runtime.subscription import (
     check_limit,
     never_opened,
 )
-from skipring.runtime.subscription import Subscription as AsyncSubscription
+from skipring.api.subscription import Subscription as AsyncSubscription
+from skipring.core.peers import NodeId, TopicId
+from skipring.errors import SkipringError
+from skipring.node.replication_wait import REPLICAS_TIMEOUT_S
 
 CLOSE_S: Final = 2 * LEAVE_S  # Our guess: after leaving, a last write to the disk is short.
 READ_AHEAD: Final = 16  # Our guess: most of what it costs to wake another thread is saved.

@@ -17,6 +17,16 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
+from skipring.admin import chaos_plans as sabotage
+from skipring.admin.diagnosis import is_about
+from skipring.admin.foreign_members import (
+    TopicView,
+    known_addresses,
+    member_statuses,
+    ring_state,
+    root_violations,
+)
+from skipring.admin.supervisor_seat import LOOPBACK, Seat
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested
@@ -25,28 +35,18 @@ from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.errors import InputError
-from skipring.runtime import sabotage
-from skipring.runtime.addresses import supervisor_of
-from skipring.runtime.chaos import damage_node, damage_supervisor
-from skipring.runtime.diagnosis import is_about
-from skipring.runtime.foreign_members import (
-    TopicView,
-    known_addresses,
-    member_statuses,
-    ring_state,
-    root_violations,
-)
-from skipring.runtime.inspection import node_status
-from skipring.runtime.limits import allow_files
-from skipring.runtime.node import Node
-from skipring.runtime.outsider import Outsider
-from skipring.runtime.seat import LOOPBACK, Seat
-from skipring.runtime.settings import Settings
-from skipring.runtime.supervisor import SupervisorServer
-from skipring.storage.publications import PublicationStore
-from skipring.storage.trace import DeliveryTrace
-from skipring.wire.damages import Damage, Done
-from skipring.wire.runtime_messages import Address, NodeStatus, Refused
+from skipring.net.addresses import supervisor_of
+from skipring.node.chaos_server import damage_node, damage_supervisor
+from skipring.node.host import Node
+from skipring.node.process import allow_files
+from skipring.node.settings import Settings
+from skipring.node.status_server import node_status
+from skipring.node.supervisor_host import SupervisorServer
+from skipring.rpc.client import Outsider
+from skipring.storage.delivery_log import DeliveryTrace
+from skipring.storage.store import PublicationStore
+from skipring.wire.chaos import Damage, Done
+from skipring.wire.rpc import Address, NodeStatus, Refused
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skipring.bench import fanout, jobs, loss
-from skipring.bench.contest import PLAYER, Cast, Outcome, hold
-from skipring.bench.fanout import LATENCY, SUSTAINED, THROUGHPUT, measure, ratios
-from skipring.bench.jobs import Job, row_of
-from skipring.bench.peers import catalogue
-from skipring.bench.peers.catalogue import OURS
-from skipring.bench.peers.run import Run
 from skipring.cli import skipring
 from skipring.errors import SkipringError
+from skipring.lab.bench import fanout, jobs, loss
+from skipring.lab.bench.contest import PLAYER, Cast, Outcome, hold
+from skipring.lab.bench.fanout import LATENCY, SUSTAINED, THROUGHPUT, measure, ratios
+from skipring.lab.bench.jobs import Job, row_of
+from skipring.lab.bench.peers import catalogue
+from skipring.lab.bench.peers.catalogue import OURS
+from skipring.lab.bench.peers.run import Run
 
 N, COUNT = 4, 50
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from skipring.bench.goals import at_least, at_most, beside, lines
+from skipring.lab.bench.goals import at_least, at_most, beside, lines
 
 
 @pytest.mark.parametrize(("found", "reached"), [(5.0, 2.0), (2.5, 1.0), (1.0, 0.4)])

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from skipring.bench import growth
-from skipring.bench.contest import Outcome
-from skipring.bench.fanout import measure
-from skipring.bench.peers.run import Run
 from skipring.errors import SkipringError
+from skipring.lab.bench import growth
+from skipring.lab.bench.contest import Outcome
+from skipring.lab.bench.fanout import measure
+from skipring.lab.bench.peers.run import Run
 
 N, COUNT = 3, 20
 

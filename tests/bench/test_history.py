@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from skipring.bench.history import measure, ratios
+from skipring.lab.bench.history import measure, ratios
 
 COUNT = 50
 
@@ -105,7 +105,7 @@ def test_a_peer_that_fails_is_named_and_the_others_are_measured(
     program.write_text("#!/bin/sh\necho no room >&2\nexit 1\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr("skipring.bench.peers.catalogue.find_spec", lambda _: object())
+    monkeypatch.setattr("skipring.lab.bench.peers.catalogue.find_spec", lambda _: object())
     bad, good, last = measure([COUNT], repeats=1, systems=["redis-streams", "skipring"])
     assert bad["failed"] == "redis-server does not start: no room"
     assert good["delivered"] == good["expected"] == COUNT

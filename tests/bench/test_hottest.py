@@ -2,9 +2,9 @@
 
 import pytest
 
-from skipring.bench import hottest
-from skipring.bench.fanout import measure
-from skipring.bench.peers.catalogue import SYSTEMS, missing
+from skipring.lab.bench import hottest
+from skipring.lab.bench.fanout import measure
+from skipring.lab.bench.peers.catalogue import SYSTEMS, missing
 
 
 @pytest.mark.heavy

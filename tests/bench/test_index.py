@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from skipring.bench import index
-from skipring.bench.goals import at_least, at_most
-from skipring.bench.index import measure
+from skipring.lab.bench import index
+from skipring.lab.bench.goals import at_least, at_most
+from skipring.lab.bench.index import measure
 
 N = 2500
 

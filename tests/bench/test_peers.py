@@ -11,16 +11,16 @@ from time import monotonic, sleep
 
 import pytest
 
-from skipring.bench import fanout, history
-from skipring.bench.board import Board, Moment, Slot, cpu_ns
-from skipring.bench.contest import hold
-from skipring.bench.memory import resident_bytes_of
-from skipring.bench.peers import catalogue, relay
-from skipring.bench.peers.catalogue import OURS, STORED, SYSTEMS, System, missing
-from skipring.bench.peers.run import Run
-from skipring.bench.servers import broker, process, skipring_process
-from skipring.bench.tally import MEASURED, PROBE, Tally, payload_of
 from skipring.errors import SkipringError
+from skipring.lab.bench import fanout, history
+from skipring.lab.bench.board import Board, Moment, Slot, cpu_ns
+from skipring.lab.bench.contest import hold
+from skipring.lab.bench.memory import resident_bytes_of
+from skipring.lab.bench.peers import catalogue, relay
+from skipring.lab.bench.peers.catalogue import OURS, STORED, SYSTEMS, System, missing
+from skipring.lab.bench.peers.run import Run
+from skipring.lab.bench.servers import broker, process, skipring_process
+from skipring.lab.bench.tally import MEASURED, PROBE, Tally, payload_of
 
 PEERS = [name for name in SYSTEMS if not name.startswith(OURS)]
 STORED_PEERS = [name for name in STORED if not name.startswith(OURS)]
@@ -77,7 +77,7 @@ def test_a_peer_gives_its_history_to_a_newcomer(name: str) -> None:
 def test_the_module_of_a_system_can_be_imported_whether_it_is_installed_or_not(
     system: System,
 ) -> None:
-    import_module(f"skipring.bench.peers.{system.module}")
+    import_module(f"skipring.lab.bench.peers.{system.module}")
 
 
 def test_a_program_that_is_not_installed_is_named_with_its_command(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from skipring.bench import publications as bench
+from skipring.lab.bench import publications as bench
 
 
 def test_the_tables_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from skipring.bench import reconcile
-from skipring.bench.goals import at_most
-from skipring.bench.reconcile import BATCHED, UNBATCHED, measure
+from skipring.lab.bench import reconcile
+from skipring.lab.bench.goals import at_most
+from skipring.lab.bench.reconcile import BATCHED, UNBATCHED, measure
 
 SIZES = (40, 3000)
 DIFFERENCES = (0, 1, 10, 100, 1000)

@@ -1,6 +1,6 @@
 """How many rounds recovery takes, beside what is wanted."""
 
-from skipring.bench import recovery
+from skipring.lab.bench import recovery
 from skipring.world.adversaries import ADVERSARIES
 
 

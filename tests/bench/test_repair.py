@@ -2,8 +2,10 @@
 
 import pytest
 
-from skipring.bench import repair as bench
-from skipring.bench.repair import (
+from skipring.core.config import ProtocolConfig
+from skipring.core.messages import CheckTrie
+from skipring.lab.bench import repair as bench
+from skipring.lab.bench.repair import (
     REPAIRS,
     OnlyPublications,
     Placing,
@@ -15,8 +17,6 @@ from skipring.bench.repair import (
     silence,
     silence_table,
 )
-from skipring.core.config import ProtocolConfig
-from skipring.core.messages import CheckTrie
 from skipring.sim.engine import World
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.legitimacy import explicit_state, has_all_publications, is_legitimate

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from skipring.bench.peers import jetstream, redis_streams
-from skipring.bench.peers.catalogue import JETSTREAM_STORED, REDIS_STREAMS_STORED
-from skipring.bench.peers.run import Newcomer, Run
-from skipring.bench.peers.shelf import FILE, GROUP, ROWS_AT_ONCE, Keeper, Shelf
-from skipring.bench.tally import payload_at
+from skipring.lab.bench.peers import jetstream, redis_streams
+from skipring.lab.bench.peers.catalogue import JETSTREAM_STORED, REDIS_STREAMS_STORED
+from skipring.lab.bench.peers.run import Newcomer, Run
+from skipring.lab.bench.peers.shelf import FILE, GROUP, ROWS_AT_ONCE, Keeper, Shelf
+from skipring.lab.bench.tally import payload_at
 
 Rows = list[tuple[int, bytes]]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from skipring.bench import recovery, sim
-from skipring.bench.goals import at_least, at_most
-from skipring.bench.memory import peak_bytes, resident_bytes
-from skipring.bench.sim import MESSAGES_PER_TICK, measure
 from skipring.core.messages import CheckLabel
+from skipring.lab.bench import recovery, sim
+from skipring.lab.bench.goals import at_least, at_most
+from skipring.lab.bench.memory import peak_bytes, resident_bytes
+from skipring.lab.bench.sim import MESSAGES_PER_TICK, measure
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.adversaries import ADVERSARIES
 
@@ -91,6 +91,6 @@ def test_memory_is_counted_in_bytes() -> None:
 def test_where_the_system_does_not_say_the_largest_so_far_is_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("skipring.bench.memory._PROCESSES", tmp_path / "absent")
+    monkeypatch.setattr("skipring.lab.bench.memory._PROCESSES", tmp_path / "absent")
     before = peak_bytes()
     assert before <= resident_bytes() <= peak_bytes()

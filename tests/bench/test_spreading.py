@@ -4,8 +4,12 @@ from random import Random
 
 import pytest
 
-from skipring.bench import spreading as bench
-from skipring.bench.spreading import (
+from skipring.core.config import ProtocolConfig, Spread
+from skipring.core.effects import Origin
+from skipring.core.messages import IHave, PublishNew, Want
+from skipring.core.topology import levels
+from skipring.lab.bench import spreading as bench
+from skipring.lab.bench.spreading import (
     PER_INTERVAL,
     SPREADING,
     WEATHERS,
@@ -18,10 +22,6 @@ from skipring.bench.spreading import (
     spread,
     spreading_table,
 )
-from skipring.core.config import ProtocolConfig, Spread
-from skipring.core.effects import Origin
-from skipring.core.messages import IHave, PublishNew, Want
-from skipring.core.topology import levels
 from skipring.sim.engine import World
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.legitimacy import explicit_state, has_all_publications, is_legitimate

@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 
-from skipring.bench.peers.catalogue import System
-from skipring.bench.turns import counted, in_turns, is_measured, skipped, spread
 from skipring.errors import SkipringError
+from skipring.lab.bench.peers.catalogue import System
+from skipring.lab.bench.turns import counted, in_turns, is_measured, skipped, spread
 
 
 def test_all_take_turns_as_often_as_wanted() -> None:

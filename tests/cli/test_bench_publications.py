@@ -40,7 +40,7 @@ def test_a_size_that_cannot_be_measured_is_refused(job: str, value: str) -> None
 
 
 def test_the_tables_about_publications_are_printed_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skipring.bench.publications.tables", lambda: iter(["| a |", "| b |"]))
+    monkeypatch.setattr("skipring.lab.bench.publications.tables", lambda: iter(["| a |", "| b |"]))
     result = bench("sim", "--publications")
     assert (result.exit_code, result.stdout) == (0, "| a |\n| b |\n")
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from skipring.cli import skipring
-from skipring.runtime.credentials import Credentials
+from skipring.security.credentials import Credentials
 
 DEADLINE_S = 60.0
 END = b"\4"

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.cli.test_live import process
 
+from skipring.admin.chaos_client import Saboteur, saboteur_of
 from skipring.cli import skipring
 from skipring.errors import InputError, UnreachableError
-from skipring.runtime.saboteur import Saboteur, saboteur_of
 from skipring.testing import Cluster
-from tests.cli.test_live import process
 
 TOPIC = "news"
 TICK = "0.05"
@@ -152,7 +152,7 @@ def test_nobody_can_be_hit_who_is_not_there(words: tuple[str, ...]) -> None:
 
 
 def test_without_a_supervisor_it_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skipring.runtime.inspector.SUPERVISOR_S", 0.2)
+    monkeypatch.setattr("skipring.admin.inspector.SUPERVISOR_S", 0.2)
     result = invoked("labels", TOPIC, "--supervisor", "127.0.0.1:1")
     assert isinstance(result.exception, UnreachableError)
 

@@ -28,6 +28,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from skipring.admin.inspector import Inspection
 from skipring.cli import skipring
 from skipring.cli.ring_changes import changes
 from skipring.cli.ring_page import Page
@@ -37,11 +38,10 @@ from skipring.core.peers import NodeId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.topology import legitimate_state
 from skipring.errors import InputError
-from skipring.runtime.inspector import Inspection
 from skipring.testing import Cluster
-from skipring.watch.picture import ASCII, UNICODE
-from skipring.wire.runtime_messages import NodeStatus
-from skipring.world.adversaries.building import database_of
+from skipring.view.text import ASCII, UNICODE
+from skipring.wire.rpc import NodeStatus
+from skipring.world.adversaries.builders import database_of
 from skipring.world.file import parse_world
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot

@@ -17,11 +17,12 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from skipring.cli import skipring
 from skipring.errors import InputError, SkipringError
-from skipring.spark import installed, session
-from skipring.spark.lab import report, running
-from skipring.spark.lab.matrix import Matrix
-from skipring.spark.lab.progress import Clock
-from skipring.spark.lab.running import Progress, Summary
+from skipring.lab.experiments import report, running
+from skipring.lab.experiments.matrix import Matrix
+from skipring.lab.experiments.progress import Clock
+from skipring.lab.experiments.running import Progress, Summary
+from skipring.spark import errors as installed
+from skipring.spark.session import builder as session
 
 DEADLINE_S = 240.0
 LOOK_S = 0.02
@@ -135,7 +136,7 @@ def test_the_time_that_is_left_follows_from_the_share_that_is_done() -> None:
 
 # Chunks of a fraction of a second, so that there are many.
 PROGRAM = """
-from skipring.spark.lab import planning
+from skipring.lab.experiments import planning
 planning.CHUNK_S = 0.1
 from skipring.cli import main
 main()

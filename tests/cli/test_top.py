@@ -35,8 +35,8 @@ from skipring.cli.top_rows import (
 from skipring.cli.top_screens import HelpScreen, NodeScreen, RingScreen
 from skipring.cli.top_table import RowTable
 from skipring.testing import Cluster
-from skipring.watch.overview import Observer, Overview, SupervisorRow, TopicRow
-from skipring.watch.picture import ASCII, UNICODE
+from skipring.view.overview import Observer, Overview, SupervisorRow, TopicRow
+from skipring.view.text import ASCII, UNICODE
 
 DEADLINE_S = 60.0
 TICK_S = 0.05

@@ -12,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skipring.core.claims import Claim, Lens, Summary
 from skipring.core.config import ProtocolConfig, Rule, Rules
 from skipring.core.events import ConfirmRequested
-from skipring.core.hashing import DIGEST_BYTES, EMPTY_ROOT, leaf_digest
 from skipring.core.messages import (
     CheckAndPublish,
     CheckTrie,
@@ -25,9 +23,10 @@ from skipring.core.messages import (
     TrieEqual,
 )
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState
+from skipring.core.summaries import DIGEST_BYTES, EMPTY_ROOT, Claim, Lens, Summary, leaf_digest
 from tests.support.machines import (
     FAST,
     ME,

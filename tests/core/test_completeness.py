@@ -14,7 +14,7 @@ from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.core.state import CompletenessState, SubscriberMemory
 from skipring.sim.engine import World
-from skipring.sim.faults import Loss
+from skipring.sim.network_faults import Loss
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.snapshot import Snapshot
 from tests.support.conversations import standing_ring

@@ -17,7 +17,7 @@ from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.core.state import DrainState, SubscriberMemory
 from skipring.sim.engine import World
-from skipring.sim.faults import Loss
+from skipring.sim.network_faults import Loss
 from skipring.sim.schedulers import RandomOrder, Synchronous, run_rounds
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.snapshot import Snapshot

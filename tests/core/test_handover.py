@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from skipring.core.archive import MemoryArchive
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Discard, Effect, HeldBy, Origin, Outbox, Send, SendSynced, Store
 from skipring.core.handover import (
@@ -16,7 +15,7 @@ from skipring.core.handover import (
     SENT_MAX,
     Handovers,
 )
-from skipring.core.holdings import Holdings
+from skipring.core.log import MemoryArchive
 from skipring.core.messages import (
     CheckHeld,
     HandoverDone,
@@ -27,6 +26,7 @@ from skipring.core.messages import (
     ids_in,
 )
 from skipring.core.publications import Publication
+from skipring.core.replica import Holdings
 from skipring.core.state import HandoversState, HandoverState
 
 TOPIC = "news"

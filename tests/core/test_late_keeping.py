@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from skipring.core.archive import Archive, MemoryArchive
-from skipring.core.claims import SHORT_BYTES, Claim
 from skipring.core.config import ProtocolConfig, Spread
 from skipring.core.effects import Deliver, Discard, Effect, Left, Origin, Send, Store
 from skipring.core.events import (
@@ -30,6 +28,7 @@ from skipring.core.events import (
     Tick,
     UnsubscribeRequested,
 )
+from skipring.core.log import Archive, MemoryArchive
 from skipring.core.messages import (
     MESSAGE_TYPES,
     UNRECORDED,
@@ -52,17 +51,18 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import NodeId
-from skipring.core.prefixes import ALL
+from skipring.core.prefix import ALL
 from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
+from skipring.core.summaries import SHORT_BYTES, Claim
 from skipring.core.topology import legitimate_state
-from skipring.runtime.settings import Settings
+from skipring.node.settings import Settings
 from skipring.sim.engine import World
-from skipring.sim.faults import DELIVERED, LOST, Verdict
+from skipring.sim.network_faults import DELIVERED, LOST, Verdict
 from skipring.sim.schedulers import RandomOrder, run_rounds
-from skipring.storage.publications import PublicationStore
-from skipring.world.adversaries.building import node_names
+from skipring.storage.store import PublicationStore
+from skipring.world.adversaries.builders import node_names
 from skipring.world.legitimacy import has_all_publications
 from skipring.world.snapshot import Parcel
 from tests.support.conversations import standing_ring

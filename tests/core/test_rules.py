@@ -27,11 +27,11 @@ from skipring.core.peers import Link
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.state import SupervisorState
 from skipring.sim.engine import World
-from skipring.sim.faults import Duplication, Fault
-from skipring.sim.incidents import Detector
+from skipring.sim.network_faults import Duplication, Fault
+from skipring.sim.process_faults import Detector
 from skipring.sim.schedulers import RandomOrder, Scheduler, Synchronous
 from skipring.world.adversaries import ADVERSARIES, legitimate_world
-from skipring.world.adversaries.building import database_of, recorded_nodes
+from skipring.world.adversaries.builders import database_of, recorded_nodes
 from skipring.world.legitimacy import Layer, is_strictly_legitimate, violations
 from skipring.world.snapshot import Snapshot
 from tests.support.machines import (

@@ -12,17 +12,16 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from skipring.core.claims import Claim
 from skipring.core.config import ProtocolConfig, Rule, Rules, Spread
-from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.messages import CheckAndPublish
 from skipring.core.peers import NodeId
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
+from skipring.core.summaries import DIGEST_BYTES, Claim
 from skipring.sim.engine import World
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.adversaries import legitimate_world
-from skipring.world.adversaries.building import made_publications, with_states
+from skipring.world.adversaries.builders import made_publications, with_states
 from skipring.world.legitimacy import has_all_publications
 from tests.core.test_rules import both_ways, switched
 from tests.support.machines import FAST, PAPER, only

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR
-from skipring.core.prefixes import ALL
+from skipring.core.prefix import ALL
 from skipring.core.state import SubscriberState, SupervisorState
 from tests.support.machines import ME, loaded_supervisor, subscriber, supervisor, unhurried
 from tests.support.strategies import subscriber_states, supervisor_states

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skipring.core.claims import Claim, Summary
 from skipring.core.config import Rule, Rules
 from skipring.core.effects import Left, Store
 from skipring.core.events import (
@@ -52,10 +51,11 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import SUPERVISOR, Link, Peer
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import SilenceState, SubscriberState
 from skipring.core.subscriber import Subscriber, asks_supervisor
+from skipring.core.summaries import Claim, Summary
 from skipring.core.topology import legitimate_state
 from tests.support.machines import (
     FAST,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipring.core.chains import chains_around
 from skipring.core.labels import Label
 from skipring.core.state import SubscriberState
 from skipring.core.topology import (
+    chains_around,
     legitimate_state,
     legitimate_states,
     level,

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipring.bench.reference import ReferenceTrie
-from skipring.core import hashing
-from skipring.core.hashing import (
+from skipring.core import summaries as hashing
+from skipring.core.prefix import ALL, Prefix
+from skipring.core.publications import ID_BITS, ID_BYTES
+from skipring.core.summaries import (
     DIGEST_BYTES,
     EMPTY,
     EMPTY_ROOT,
@@ -18,9 +19,8 @@ from skipring.core.hashing import (
     inner_digest,
     leaf_digest,
 )
-from skipring.core.prefixes import ALL, Prefix
-from skipring.core.publications import ID_BITS, ID_BYTES
 from skipring.core.trie import BUCKET_IDS, OFFSET_BYTES, PublicationTrie
+from skipring.lab.bench.reference import ReferenceTrie
 from tests.support.machines import unhurried
 
 SHAPES = ("random", "clustered", "deep")

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skipring.core import holdings as holdings_module
-from skipring.core.archive import MemoryArchive
-from skipring.core.claims import Claim
+from skipring.core import replica as holdings_module
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Send, Store
 from skipring.core.events import ConfirmRequested, Flush, HistoryRead, Tick
-from skipring.core.holdings import UNINDEXED_MAX, Holdings
+from skipring.core.log import MemoryArchive
 from skipring.core.messages import CheckTrie, PublishMany, PublishNew
-from skipring.core.prefixes import ALL
+from skipring.core.prefix import ALL
 from skipring.core.publications import ID_BYTES, Encoded, Publication
-from skipring.core.scrubbing import Scrubbing
+from skipring.core.replica import UNINDEXED_MAX, Holdings
+from skipring.core.scrub import Scrubbing
+from skipring.core.summaries import Claim
 from skipring.core.trie import PublicationTrie
 from tests.core.test_late_keeping import Host, genuine, kinds, made, store, to_all
 from tests.support.machines import TOPIC, unhurried

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from skipring.demo import analysis
-from skipring.demo.analysis import Told, started_analyst
 from skipring.errors import SkipringError
+from skipring.lab.demo import analysis
+from skipring.lab.demo.analysis import Told, started_analyst
 from tests.support.processes import is_running
 
 DEADLINE_S = 60.0

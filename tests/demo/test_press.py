@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from skipring.core.publications import Publication
-from skipring.demo.harm import BYTES_PER_FLIP, flip_bits, scrambled
-from skipring.demo.press import Press
 from skipring.errors import UnreachableError
-from skipring.runtime.addresses import AddressBook
-from skipring.storage.database import FILE
-from skipring.wire.damages import OverwriteDatabase, Spoil
-from skipring.wire.runtime_messages import Published
+from skipring.lab.demo.harm import BYTES_PER_FLIP, flip_bits, scrambled
+from skipring.lab.demo.press import Press
+from skipring.net.addresses import AddressBook
+from skipring.storage.sqlite import FILE
+from skipring.wire.chaos import OverwriteDatabase, Spoil
+from skipring.wire.rpc import Published
 from tests.demo.worlds import TOPIC, published, ring_with
 from tests.support.statuses import status_of
 

@@ -19,13 +19,13 @@ import click
 import pytest
 
 from skipring.cli import skipring
-from skipring.demo import show
-from skipring.demo.sight import Standing
-from skipring.demo.stage import PlainStage
-from skipring.demo.story import End, Plan, Scene, Scoreboard
-from skipring.demo.telling import Teller
 from skipring.errors import InputError
-from skipring.spark import installed
+from skipring.lab.demo import show
+from skipring.lab.demo.sight import Standing
+from skipring.lab.demo.stage import PlainStage
+from skipring.lab.demo.story import End, Plan, Scene, Scoreboard
+from skipring.lab.demo.telling import Teller
+from skipring.spark import errors as installed
 
 DEADLINE_S = 240.0  # for what takes less than a minute: others use the machine too
 GONE_S = 10.0  # a process that was killed may take a moment to vanish
@@ -50,7 +50,7 @@ TITLES = (
 
 # Run by Python before anything else: crashes are never noticed any more.
 NO_DETECTOR = """
-from skipring.runtime.detector import Detector
+from skipring.node.failure_detector import Detector
 Detector.to_evict = lambda detector: iter(())
 """
 # Nobody compares tries any more, so that nothing that is missing is ever brought.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from skipring.core.state import SupervisorState
-from skipring.demo.sight import sight_of, sight_without_supervisor
+from skipring.lab.demo.sight import sight_of, sight_without_supervisor
 from skipring.world.legitimacy import Layer
 from tests.demo.worlds import TOPIC, published, ring_with, seen, sight
 from tests.support.statuses import status_of

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from skipring.demo.page import Page, conclude, describe_frame, show_frame
-from skipring.demo.sight import Sight
-from skipring.demo.stage import JsonStage, LiveStage, PlainStage, can_repaint
-from skipring.demo.story import (
+from skipring.lab.demo.page import Page, conclude, describe_frame, show_frame
+from skipring.lab.demo.sight import Sight
+from skipring.lab.demo.stage import JsonStage, LiveStage, PlainStage, can_repaint
+from skipring.lab.demo.story import (
     Analysis,
     Cast,
     End,
@@ -26,7 +26,7 @@ from skipring.demo.story import (
     Scoreboard,
     next_commands,
 )
-from skipring.watch.picture import ASCII, UNICODE
+from skipring.view.text import ASCII, UNICODE
 from tests.demo.worlds import CHAPTER, frame, outcome, scrambled_sight, whole_sight
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from skipring.demo import story
-from skipring.demo.sight import Standing
-from skipring.demo.story import Analysis, Chapter, Plan, Scoreboard, next_commands, titled
+from skipring.lab.demo import story
+from skipring.lab.demo.sight import Standing
+from skipring.lab.demo.story import Analysis, Chapter, Plan, Scoreboard, next_commands, titled
 from tests.demo.worlds import outcome
 
 CHAPTERS = (

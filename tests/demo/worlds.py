@@ -6,13 +6,13 @@ from random import Random
 
 from msgspec.structs import replace
 
+from skipring.admin.inspector import Inspection
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
-from skipring.demo.sight import Sight, sight_of
-from skipring.demo.story import KILLING, Frame, Outcome, Plan, titled
-from skipring.runtime.inspector import Inspection
+from skipring.lab.demo.sight import Sight, sight_of
+from skipring.lab.demo.story import KILLING, Frame, Outcome, Plan, titled
 from skipring.world.adversaries import ADVERSARIES
-from skipring.world.adversaries.building import legitimate_world, made_publications
+from skipring.world.adversaries.builders import legitimate_world, made_publications
 from skipring.world.snapshot import Snapshot
 from tests.support.statuses import status_of
 

@@ -7,9 +7,9 @@ from random import Random
 
 from skipring.core.messages import PublishNew
 from skipring.core.publications import Publication
-from skipring.faults.frames import greeting, hurl, hurl_all, mutations, payloads_in
-from skipring.faults.requests import TOPIC
-from skipring.faults.samples import PUBLICATION
+from skipring.lab.faults.frames import greeting, hurl, hurl_all, mutations, payloads_in
+from skipring.lab.faults.requests import TOPIC
+from skipring.lab.faults.samples import PUBLICATION
 from skipring.wire.codec import encode
 from tests.runtime.exchanges import play
 from tests.runtime.rings import live_ring

@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from skipring.faults.__main__ import main
-from skipring.faults.frames import bursts
-from skipring.faults.judge import Judgement
-from skipring.faults.report import page
-from skipring.faults.row import HELD, Need, Outcome, Row, run_row
-from skipring.faults.rows.catalog import ROWS
-from skipring.faults.trial import Trial
+from skipring.lab.faults.__main__ import main
+from skipring.lab.faults.frames import bursts
+from skipring.lab.faults.judge import Judgement
+from skipring.lab.faults.report import page
+from skipring.lab.faults.row import HELD, Need, Outcome, Row, run_row
+from skipring.lab.faults.rows.catalog import ROWS
+from skipring.lab.faults.trial import Trial
 
 ALLOW_MISSING = "SKIPRING_ALLOW_MISSING"  # set: rows of the short form may lack their tools
 
@@ -101,7 +101,7 @@ def test_row_without_its_tool_is_not_run() -> None:
 def test_exit_status_of_the_command_states_whether_rows_held(
     rows: list[Row], flags: list[str], status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("skipring.faults.__main__.ROWS", rows)
+    monkeypatch.setattr("skipring.lab.faults.__main__.ROWS", rows)
     written = tmp_path / "faults.md"
     result = CliRunner().invoke(main, [*flags, "--write", str(written)])
     assert result.exit_code == status, result.output
@@ -113,7 +113,7 @@ def test_page_is_not_overwritten_by_some_of_the_rows(
     flags: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rows = [row_of(short=1), replace(row_of(), name="other")]
-    monkeypatch.setattr("skipring.faults.__main__.ROWS", rows)
+    monkeypatch.setattr("skipring.lab.faults.__main__.ROWS", rows)
     written = tmp_path / "faults.md"
     written.write_text("all rows")
     result = CliRunner().invoke(main, [*flags, "--write", str(written)])

@@ -16,6 +16,8 @@ from typing import Any, cast
 import pytest
 from rich.console import Console, RenderableType
 
+from skipring.admin.diagnosis import explain
+from skipring.admin.inspector import Inspection
 from skipring.cli import ring_view, top_app
 from skipring.cli.diagnosis_view import explanation_view
 from skipring.cli.progress import RunView
@@ -23,12 +25,10 @@ from skipring.cli.ring_page import Page
 from skipring.cli.ring_view import RingWatch
 from skipring.cli.top_app import TopApp
 from skipring.core.peers import NodeId
-from skipring.runtime.diagnosis import explain
-from skipring.runtime.inspector import Inspection
-from skipring.runtime.journal import Change, explanation
-from skipring.sim.run import Simulation
+from skipring.node.change_log import Change, explanation
+from skipring.sim.runner import Simulation
 from skipring.sim.scenario import Scenario
-from skipring.watch.overview import (
+from skipring.view.overview import (
     WINDOW_TICKS,
     Observer,
     Overview,
@@ -38,8 +38,8 @@ from skipring.watch.overview import (
     requests_max,
     roots_of,
 )
-from skipring.watch.picture import UNICODE
-from skipring.wire.runtime_messages import JournalEntry, JournalPage
+from skipring.view.text import UNICODE
+from skipring.wire.rpc import JournalEntry, JournalPage
 from skipring.world.legitimacy import violations
 from tests.support.statuses import status_of
 

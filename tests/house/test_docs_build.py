@@ -52,7 +52,7 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     others = {
         *("skipring.blocking.connect", "skipring.blocking.Subscription.read"),
         *("skipring.testing.Cluster.settle", "skipring.spark.register"),
-        *("skipring.spark.session.start", "skipring.Publication.payload"),
+        *("skipring.spark.session.builder.start", "skipring.Publication.payload"),
     }
     assert (names | raised | others) - anchors == set()
 

@@ -15,6 +15,9 @@ import pytest
 
 from skipring.cli import skipring
 from skipring.errors import SkipringError, WireError
+from skipring.node import host as node_module
+from skipring.node.settings import Settings
+from skipring.observability.metrics import METRICS, metrics_page
 from skipring.runtime import (
     chaos,
     contexts,
@@ -30,11 +33,9 @@ from skipring.runtime import (
     serving,
     telemetry,
 )
-from skipring.runtime import node as node_module
-from skipring.runtime.metrics import METRICS, metrics_page
-from skipring.runtime.settings import Settings
-from skipring.storage import publications
-from skipring.wire import greeting, values
+from skipring.storage import store as publications
+from skipring.wire import handshake as greeting
+from skipring.wire import limits as values
 from tests.house.test_docs import FENCED, PACKAGE, ROOT, commands, read
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -225,7 +226,7 @@ def test_the_image_does_not_run_as_root_and_looks_after_its_health() -> None:
 def test_the_tables_of_metrics_are_those_of_the_code() -> None:
     assert metrics_page() in read(PAGE), (
         "replace the tables by what this prints: "
-        "python -c 'from skipring.runtime.metrics import metrics_page; print(metrics_page())'"
+        "python -c 'from skipring.observability.metrics import metrics_page; print(metrics_page())'"
     )
 
 

@@ -18,11 +18,11 @@ COMMAND_LINES = (
     "faults",
 )  # they read options, or start processes with them
 ALLOWED = {
-    "spark/java.py": "options of a JVM",
-    "spark/pictures.py": "options of a browser",
+    "spark/session/java.py": "options of a JVM",
+    "report/pictures.py": "options of a browser",
     "spark/lab/document.py": "the command lines of a page of the documentation",
     "spark/lab/report.py": "the command lines that made a report",
-    "watch/svg.py": "variables of a style sheet",
+    "view/svg.py": "variables of a style sheet",
 }
 
 

@@ -12,7 +12,7 @@ import sys
 from itertools import count
 
 import skipring
-from skipring.runtime.subscription import Subscription
+from skipring.api.subscription import Subscription
 
 WRITERS = 4  # at the same time: they share commits
 

@@ -13,23 +13,23 @@ from typing import NamedTuple
 
 import pytest
 
+from skipring.api.connection import Connection, connect
+from skipring.api.reader import Cursor
+from skipring.api.reader import Publication as ReadPublication
+from skipring.api.subscription import Subscription
 from skipring.core.messages import Publications, PublishNew
 from skipring.core.publications import Publication
 from skipring.core.subscriber import Subscriber
 from skipring.errors import CursorError
-from skipring.faults.requests import ANSWER_S, END, TOPIC, stranger
-from skipring.runtime.client import Connection, connect
-from skipring.runtime.links import Links
-from skipring.runtime.node import Node
-from skipring.runtime.reading import Cursor
-from skipring.runtime.reading import Publication as ReadPublication
-from skipring.runtime.subscription import Subscription
-from skipring.storage.publications import PublicationStore
+from skipring.lab.faults.requests import ANSWER_S, END, TOPIC, stranger
+from skipring.net.transport import Links
+from skipring.node.host import Node
 from skipring.storage.recovery import Recovery
+from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
 from skipring.wire.codec import decode
 from skipring.wire.framing import FrameReader
-from skipring.wire.runtime_messages import ListPublications, PublicationPage
+from skipring.wire.rpc import ListPublications, PublicationPage
 
 TICK_S = 0.05
 DEADLINE_S = 120.0  # for what takes a second: others use the machine too

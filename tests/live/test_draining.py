@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skipring.faults.processes import LiveProcesses, numbered
+from skipring.lab.faults.processes import LiveProcesses, numbered
 
 PUBLICATIONS = 20_000
 AT_ONCE = 500

@@ -11,10 +11,10 @@ from random import Random
 import pytest
 
 from skipring.core.publications import Publication
-from skipring.faults.processes import LiveProcesses
-from skipring.faults.requests import NO_SUPERVISOR, TOPIC, publication, publish_one, stranger
-from skipring.storage.promises import losses_of
-from skipring.storage.publications import PublicationStore
+from skipring.lab.faults.processes import LiveProcesses
+from skipring.lab.faults.requests import NO_SUPERVISOR, TOPIC, publication, publish_one, stranger
+from skipring.storage.durable_mark import losses_of
+from skipring.storage.store import PublicationStore
 
 PROGRAM = Path(__file__).with_name("publisher.py")
 NAME = "n00"

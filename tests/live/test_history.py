@@ -10,18 +10,18 @@ from random import Random
 
 import pytest
 
+from skipring.api.connection import connect
 from skipring.core.antientropy import AntiEntropy
-from skipring.core.archive import MemoryArchive
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox, Send, Store
-from skipring.core.holdings import Holdings
+from skipring.core.log import MemoryArchive
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.publications import Publication
-from skipring.faults.processes import LiveProcesses
-from skipring.faults.requests import TOPIC
-from skipring.runtime.client import connect
-from skipring.storage.promises import losses_of
-from skipring.storage.publications import PublicationStore
+from skipring.core.replica import Holdings
+from skipring.lab.faults.processes import LiveProcesses
+from skipring.lab.faults.requests import TOPIC
+from skipring.storage.durable_mark import losses_of
+from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
 
 HOLDER, NEWCOMER = "holder", "newcomer"

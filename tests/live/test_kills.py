@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from skipring.faults.processes import LiveProcesses, numbered
+from skipring.lab.faults.processes import LiveProcesses, numbered
 
 NODES = 16
 THIRTY_PERCENT = 5

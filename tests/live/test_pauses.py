@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from skipring.faults.processes import SUPERVISOR, LiveProcesses, numbered
-from skipring.runtime.detector import EVICTION_TICKS, LONE_EVICTION_TICKS, SILENT_TICKS
+from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses, numbered
+from skipring.node.failure_detector import EVICTION_TICKS, LONE_EVICTION_TICKS, SILENT_TICKS
 
 NODES = 16
 INTERVALS = 5

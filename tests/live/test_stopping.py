@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skipring.faults.processes import SUPERVISOR, LiveProcesses, numbered
-from skipring.faults.requests import TOPIC
+from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses, numbered
+from skipring.lab.faults.requests import TOPIC
 
 NODES = 4
 READER = "reader"

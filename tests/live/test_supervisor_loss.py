@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skipring.faults.processes import SUPERVISOR, LiveProcesses, numbered
-from skipring.faults.requests import TOPIC, Publishing
+from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses, numbered
+from skipring.lab.faults.requests import TOPIC, Publishing
 from skipring.world.snapshot import Snapshot
 
 NODES = 16

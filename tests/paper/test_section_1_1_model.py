@@ -12,9 +12,9 @@ from skipring.core.peers import SUPERVISOR, Link
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState
 from skipring.core.topology import ring_edges, shortcut_edges
-from skipring.sim.run import Simulation
+from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
-from skipring.world.adversaries.building import with_states
+from skipring.world.adversaries.builders import with_states
 from skipring.world.legitimacy import is_legitimate
 from skipring.world.snapshot import Parcel, Snapshot
 from tests.support.conversations import at, place, simulation, standing_ring

@@ -20,7 +20,7 @@ from skipring.core.topology import (
     ring_edges,
     shortcut_edges,
 )
-from skipring.world.adversaries.building import node_names
+from skipring.world.adversaries.builders import node_names
 
 EVERY_N = range(2, 131)
 

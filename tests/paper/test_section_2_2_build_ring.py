@@ -11,7 +11,7 @@ from skipring.core.messages import CheckLabel, Introduce, Message, RemoveConnect
 from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, Link, NodeId, Peer
 from skipring.core.ring import Ring
 from skipring.world.adversaries import ADVERSARIES
-from skipring.world.adversaries.building import node_names
+from skipring.world.adversaries.builders import node_names
 from skipring.world.legitimacy import Layer, violations
 from skipring.world.snapshot import Snapshot
 from tests.support.conversations import at, simulation, standing_ring

@@ -16,7 +16,7 @@ from skipring.core.messages import SetConfiguration
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
 from skipring.core.roster import Roster, index_of
 from skipring.core.state import SupervisorState
-from skipring.world.adversaries.building import Database, database_of, node_names
+from skipring.world.adversaries.builders import Database, database_of, node_names
 from skipring.world.legitimacy import Layer, violations
 from tests.support.conversations import at, place, standing_ring
 from tests.support.machines import (

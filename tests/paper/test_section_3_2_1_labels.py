@@ -14,7 +14,7 @@ from skipring.core.state import SubscriberState
 from skipring.core.subscriber import asks_supervisor
 from skipring.core.topology import legitimate_state
 from skipring.world.adversaries import ADVERSARIES
-from skipring.world.adversaries.building import node_names
+from skipring.world.adversaries.builders import node_names
 from tests.support.conversations import at, place, simulation, standing_ring
 from tests.support.machines import (
     FAST,

@@ -5,15 +5,14 @@ from fractions import Fraction
 import pytest
 from msgspec.structs import replace
 
-from skipring.core.chains import chain, chains_around
 from skipring.core.config import Rules
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import CheckLabel, Introduce, IntroduceShortcut, Message
 from skipring.core.peers import LEFT, RIGHT, Link, NodeId, Peer
 from skipring.core.state import SubscriberState
-from skipring.core.topology import legitimate_state, levels
+from skipring.core.topology import chain, chains_around, legitimate_state, levels
 from skipring.sim.engine import World
-from skipring.world.adversaries.building import node_names, with_states
+from skipring.world.adversaries.builders import node_names, with_states
 from skipring.world.legitimacy import is_legitimate
 from skipring.world.snapshot import Snapshot
 from tests.support.conversations import at, simulation, standing_ring

@@ -10,9 +10,9 @@ from skipring.core.events import NodeSuspected
 from skipring.core.messages import CheckLabel, GetConfiguration, Subscribe
 from skipring.core.peers import NodeId
 from skipring.core.topology import legitimate_state
-from skipring.sim.run import Simulation
+from skipring.sim.runner import Simulation
 from skipring.world.adversaries import ADVERSARIES
-from skipring.world.adversaries.building import database_of, node_names
+from skipring.world.adversaries.builders import database_of, node_names
 from skipring.world.legitimacy import is_legitimate
 from tests.support.conversations import simulation, standing_ring
 from tests.support.machines import (

@@ -11,8 +11,8 @@ from skipring.core.messages import Introduce, RemoveConnections, Subscribe, Unsu
 from skipring.core.peers import NodeId
 from skipring.core.supervisor import Supervisor
 from skipring.core.topology import neighbours_of
-from skipring.sim.run import Simulation
-from skipring.world.adversaries.building import database_of, node_names
+from skipring.sim.runner import Simulation
+from skipring.world.adversaries.builders import database_of, node_names
 from skipring.world.legitimacy import is_strictly_legitimate
 from tests.support.conversations import simulation, standing_ring
 from tests.support.machines import FIXED, PAPER, deliver, give, supervisor, tick, told, without

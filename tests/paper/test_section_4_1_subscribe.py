@@ -25,7 +25,7 @@ from skipring.core.peers import SUPERVISOR, Link, NodeId
 from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState
 from skipring.core.topology import legitimate_state, neighbours_of
-from skipring.world.adversaries.building import database_of, node_names
+from skipring.world.adversaries.builders import database_of, node_names
 from tests.support.conversations import at, place, simulation, standing_ring
 from tests.support.machines import (
     FAST,

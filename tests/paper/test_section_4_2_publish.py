@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from skipring.core.config import Rule, Rules
-from skipring.core.hashing import inner_digest, leaf_digest
 from skipring.core.messages import CheckTrie, Publications
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
+from skipring.core.summaries import inner_digest, leaf_digest
 from skipring.core.trie import PublicationTrie
 from tests.support.machines import FAST, PAPER, only, without
 from tests.support.sessions import Glossary, P, Talk, limited

@@ -11,7 +11,7 @@ from skipring.core.peers import NodeId
 from skipring.core.topology import levels, ring_edges, shortcut_edges
 from skipring.sim.engine import World
 from skipring.sim.schedulers import RandomOrder, run_rounds
-from skipring.world.adversaries.building import node_names
+from skipring.world.adversaries.builders import node_names
 from skipring.world.legitimacy import has_all_publications, is_legitimate
 from tests.support.conversations import standing_ring
 

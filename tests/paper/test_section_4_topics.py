@@ -29,7 +29,7 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer, TopicId
 from skipring.core.topics import SubscriberTopics, SupervisorTopics
-from skipring.world.adversaries.building import node_names
+from skipring.world.adversaries.builders import node_names
 from skipring.world.legitimacy import violations
 from skipring.world.snapshot import Snapshot
 from tests.support.conversations import place

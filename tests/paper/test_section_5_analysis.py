@@ -25,7 +25,7 @@ from skipring.core.messages import (
 from skipring.core.peers import Link, NodeId
 from skipring.core.roster import Roster
 from skipring.sim.engine import World
-from skipring.sim.run import Simulation
+from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.legitimacy import (

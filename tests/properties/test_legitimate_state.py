@@ -6,7 +6,6 @@ from statistics import NormalDist
 
 import pytest
 
-from skipring.bench.tables import Costs, legitimate_costs
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
@@ -16,6 +15,7 @@ from skipring.core.messages import (
     IntroduceShortcut,
     SetConfiguration,
 )
+from skipring.lab.bench.tables import Costs, legitimate_costs
 
 N, ROUNDS = 256, 3000
 REQUEST_BOUND = 0.912

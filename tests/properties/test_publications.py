@@ -23,11 +23,11 @@ from skipring.core.messages import (
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.sim.engine import World
-from skipring.sim.run import Simulation
+from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.adversaries import ADVERSARIES
-from skipring.world.adversaries.building import made_publications, with_states
+from skipring.world.adversaries.builders import made_publications, with_states
 from skipring.world.legitimacy import has_all_publications
 from skipring.world.snapshot import Parcel, Snapshot, publications_in
 from tests.support.conversations import standing_ring

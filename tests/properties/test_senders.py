@@ -8,7 +8,7 @@ from skipring.core.config import Mode
 from skipring.core.effects import Effect, Send
 from skipring.core.peers import NodeId
 from skipring.sim.engine import World
-from skipring.sim.run import Simulation
+from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.wire.claimed_sender import CLAIMS, names_another
 from skipring.world.adversaries import ADVERSARIES

@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec.msgpack import encode as pack
 
-from skipring.core.claims import Claim, Summary
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import (
     CheckAndPublish,
@@ -34,12 +33,13 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import Link, Peer
-from skipring.core.prefixes import Prefix
+from skipring.core.prefix import Prefix
 from skipring.core.publications import Publication
+from skipring.core.summaries import Claim, Summary
 from skipring.wire.framing import CONTROL, DATA, frame
-from skipring.wire.greeting import VERSION
-from skipring.wire.runtime_messages import ReportSilent, WireMessage
-from skipring.wire.values import SESSION_MAX
+from skipring.wire.handshake import VERSION
+from skipring.wire.limits import SESSION_MAX
+from skipring.wire.rpc import ReportSilent, WireMessage
 from tests.runtime.exchanges import HELLO, greeting_of, note
 from tests.runtime.rings import DEADLINE_S, LOOPBACK, TOPIC
 from tests.wire.samples import SAMPLES

@@ -19,15 +19,15 @@ from skipring.core.messages import Digest, PublishNew
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.errors import MessageError
-from skipring.runtime.addresses import AddressBook
-from skipring.runtime.credentials import Credentials
-from skipring.runtime.links import Links
-from skipring.runtime.logs import configure_logs
+from skipring.net.addresses import AddressBook
+from skipring.net.transport import Links
+from skipring.observability.logs import configure_logs
+from skipring.security.credentials import Credentials
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import Frame, FrameReader
-from skipring.wire.greeting import Greeting, Role, encode_greeting
+from skipring.wire.handshake import Greeting, Role, encode_greeting
 from skipring.wire.name_messages import NO_TOPIC, AskHolder, HolderReply
-from skipring.wire.runtime_messages import WireMessage
+from skipring.wire.rpc import WireMessage
 from tests.runtime.rings import LOOPBACK, TOPIC, until
 
 DEADLINE_S = 20.0

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import trustme
 
-from skipring.runtime.certificates import issue, make_authority
-from skipring.runtime.credentials import Credentials
+from skipring.security.ca import issue, make_authority
+from skipring.security.credentials import Credentials
 from tests.runtime.exchanges import Host
 
 AGE = timedelta(days=50)  # of the cluster
@@ -21,7 +21,7 @@ class Papers:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        with patch("skipring.runtime.certificates._now", lambda: datetime.now(UTC) - AGE):
+        with patch("skipring.security.ca._now", lambda: datetime.now(UTC) - AGE):
             self._authority = make_authority(directory / "cluster", days=100)
             self._outdated = directory / "outdated"
             issue(self._authority, "b", self._outdated, days=10, hosts=[])

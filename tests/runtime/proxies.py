@@ -1,4 +1,4 @@
-"""A ring in one process whose network can be cut (``skipring.faults.proxies``)."""
+"""A ring in one process whose network can be cut (``skipring.lab.faults.proxies``)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from msgspec.structs import replace
 
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.faults.proxies import Cut, Network, Proxy
-from skipring.runtime.node import Node
-from skipring.storage.publications import PublicationStore
+from skipring.lab.faults.proxies import Cut, Network, Proxy
+from skipring.node.host import Node
+from skipring.storage.store import PublicationStore
 from tests.runtime.rings import LiveRing
 
 __all__ = ["Cut", "ProxiedRing", "proxied_ring"]

@@ -11,10 +11,10 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested
 from skipring.core.peers import NodeId, TopicId
-from skipring.runtime.node import Node
-from skipring.runtime.settings import Settings
-from skipring.runtime.supervisor import SupervisorServer
-from skipring.storage.publications import PublicationStore
+from skipring.node.host import Node
+from skipring.node.settings import Settings
+from skipring.node.supervisor_host import SupervisorServer
+from skipring.storage.store import PublicationStore
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
 

@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from skipring.runtime import name_guard
-from skipring.runtime.diagnosis import diagnose
-from skipring.runtime.inspector import Contents, inspector_of
-from skipring.runtime.node import Node
-from skipring.wire.greeting import Greeting, Role, encode_greeting
+from skipring.admin.diagnosis import diagnose
+from skipring.admin.inspector import Contents, inspector_of
+from skipring.net import name_guard
+from skipring.node.host import Node
+from skipring.wire.handshake import Greeting, Role, encode_greeting
 from tests.runtime.exchanges import Host, call, greeting_of, hosts, logged, note, play, running
 from tests.runtime.papers import Papers
 from tests.runtime.rings import LOOPBACK, TOPIC, LiveRing, live_ring, until

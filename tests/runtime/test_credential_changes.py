@@ -16,13 +16,12 @@ import pytest
 from cryptography import x509
 
 from skipring.errors import InputError
-from skipring.runtime import credentials as credentials_module
-from skipring.runtime import link as link_module
-from skipring.runtime import links as links_module
-from skipring.runtime.certificates import issue, make_authority
-from skipring.runtime.credentials import Credentials
-from skipring.runtime.deny_list import deny, deny_list_beside
-from skipring.runtime.peer_certificate import PeerCertificate
+from skipring.net import connection as link_module
+from skipring.net import transport as links_module
+from skipring.security import credentials as credentials_module
+from skipring.security.ca import issue, make_authority
+from skipring.security.credentials import Credentials, PeerCertificate
+from skipring.security.deny_list import deny, deny_list_beside
 from tests.runtime.exchanges import (
     DEADLINE_S,
     LOOPS,

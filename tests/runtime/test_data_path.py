@@ -11,8 +11,8 @@ import pytest
 
 from skipring.core.messages import PublishNew
 from skipring.core.publications import Publication
-from skipring.runtime.node import Node
-from skipring.storage.publications import PublicationStore
+from skipring.node.host import Node
+from skipring.storage.store import PublicationStore
 from skipring.wire.codec import encode
 from tests.runtime.exchanges import logged
 from tests.runtime.rings import TOPIC, LiveRing, live_ring

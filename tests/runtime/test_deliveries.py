@@ -11,27 +11,27 @@ from random import Random
 from time import time_ns
 
 import pytest
+from tests.runtime.test_offering import publications
 
 import skipring
-from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.effects import Origin
 from skipring.core.events import PublishRequested
+from skipring.core.log import Archive, MemoryArchive
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
-from skipring.runtime import offering
-from skipring.runtime.durability import Tracing
-from skipring.runtime.node import Node
-from skipring.runtime.offering import delivery_page, offer_deliveries
-from skipring.runtime.outsider import Outsider
-from skipring.storage.archive import StoredArchive
-from skipring.storage.publications import PublicationStore
-from skipring.storage.trace import DeliveryTrace
+from skipring.node import log_server as offering
+from skipring.node.group_commit import Tracing
+from skipring.node.host import Node
+from skipring.node.log_server import delivery_page, offer_deliveries
+from skipring.rpc.client import Outsider
+from skipring.storage.delivery_log import DeliveryTrace
+from skipring.storage.store import PublicationStore
+from skipring.storage.topic_log import StoredArchive
 from skipring.testing import Cluster
 from skipring.wire.codec import decode, encode
-from skipring.wire.runtime_messages import DeliveryPage, ReadDeliveries, Refused
+from skipring.wire.rpc import DeliveryPage, ReadDeliveries, Refused
 from tests.runtime.exchanges import logged, the_line
 from tests.runtime.rings import until
-from tests.runtime.test_offering import publications
 from tests.wire.samples import the_frame
 
 TOPIC = "news"

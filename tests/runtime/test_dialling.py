@@ -9,11 +9,11 @@ import pytest
 
 from skipring.core.messages import Digest
 from skipring.core.peers import SUPERVISOR
-from skipring.runtime import link as link_module
-from skipring.runtime import partner as partner_module
-from skipring.runtime import securing
-from skipring.runtime.partner import IDLE_S, SPARE_S
-from skipring.wire.greeting import Role
+from skipring.net import connection as link_module
+from skipring.net import peer as partner_module
+from skipring.net import sockets as securing
+from skipring.net.peer import IDLE_S, SPARE_S
+from skipring.wire.handshake import Role
 from tests.runtime.exchanges import (
     DEADLINE_S,
     HELLO,

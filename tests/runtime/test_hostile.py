@@ -16,17 +16,17 @@ from skipring.core.labels import Label
 from skipring.core.messages import MESSAGE_TYPES, UNRECORDED, CheckLabel, Unsubscribe
 from skipring.core.peers import SUPERVISOR, Link, Peer
 from skipring.errors import WireError
-from skipring.faults.frames import mutated
-from skipring.runtime import link as link_module
-from skipring.runtime.links import Links
-from skipring.storage.archive import StoredArchive
-from skipring.storage.publications import PublicationStore
+from skipring.lab.faults.frames import mutated
+from skipring.net import connection as link_module
+from skipring.net.transport import Links
+from skipring.storage.store import PublicationStore
+from skipring.storage.topic_log import StoredArchive
 from skipring.testing import Cluster
+from skipring.wire.chaos import Crash
 from skipring.wire.codec import decode, encode
-from skipring.wire.damages import Crash
 from skipring.wire.framing import FrameReader
-from skipring.wire.greeting import Role
-from skipring.wire.runtime_messages import (
+from skipring.wire.handshake import Role
+from skipring.wire.rpc import (
     DatabasePage,
     JournalPage,
     Members,

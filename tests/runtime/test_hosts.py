@@ -11,9 +11,9 @@ import pytest
 from skipring.core import quotas
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
-from skipring.runtime import errands
-from skipring.runtime.outsider import Outsider
-from skipring.storage.supervisor import SupervisorStore
+from skipring.node import publish_proxy as errands
+from skipring.rpc.client import Outsider
+from skipring.storage.supervisor_store import SupervisorStore
 from skipring.testing import Cluster
 from tests.runtime.rings import until
 

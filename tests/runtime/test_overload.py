@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from skipring.core.peers import NodeId
-from skipring.storage.publications import PublicationStore
+from skipring.storage.store import PublicationStore
 from tests.runtime.attacks import resident_bytes
 from tests.runtime.exchanges import LOOPS, play
 from tests.runtime.proxies import Cut, ProxiedRing

@@ -8,21 +8,21 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from skipring.core.archive import MemoryArchive
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Send, Store
 from skipring.core.events import Event, Flush, PublishRequested
+from skipring.core.log import MemoryArchive
 from skipring.core.messages import PublishMany, PublishNew
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.core.subscriber import Subscriber
 from skipring.core.topology import legitimate_state
-from skipring.runtime import driver as driver_module
-from skipring.runtime.addresses import AddressBook
-from skipring.runtime.driver import Driver
+from skipring.net.addresses import AddressBook
+from skipring.node import sender as driver_module
+from skipring.node.sender import Driver
 from skipring.wire.codec import decode, encode
 from skipring.wire.framing import DATA, Frame
-from skipring.wire.runtime_messages import Address, WireMessage
+from skipring.wire.rpc import Address, WireMessage
 from tests.support.machines import ME, TOPIC, Scripted
 from tests.wire.samples import the_frame
 

@@ -11,12 +11,12 @@ import pytest
 
 from skipring.core import quotas
 from skipring.core.messages import GetConfiguration, Subscribe
-from skipring.runtime.node import Node
-from skipring.runtime.settings import Settings
-from skipring.runtime.supervisor import SupervisorServer
+from skipring.node.host import Node
+from skipring.node.settings import Settings
+from skipring.node.supervisor_host import SupervisorServer
 from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
-from skipring.wire.runtime_messages import Refused
+from skipring.wire.rpc import Refused
 from tests.runtime.exchanges import Host, greeting_of, note, play, running
 from tests.runtime.papers import Papers
 from tests.runtime.rings import LOOPBACK, TOPIC, live_ring, until

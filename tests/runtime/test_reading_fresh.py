@@ -10,17 +10,9 @@ from random import Random
 
 import pytest
 
-from skipring.core.archive import MemoryArchive
-from skipring.core.effects import Deliver, Origin
-from skipring.core.messages import PublishMany, PublishNew
-from skipring.core.peers import TopicId
-from skipring.core.publications import Publication as StoredPublication
-from skipring.core.publications import settled
-from skipring.errors import InputError, SkipringError
-from skipring.runtime import reading
-from skipring.runtime.client import Connection, connect
-from skipring.runtime.node import Node
-from skipring.runtime.reading import (
+from skipring.api import reader as reading
+from skipring.api.connection import Connection, connect
+from skipring.api.reader import (
     FRESH_BYTES_MAX,
     FRESH_MAX,
     READ_AT_ONCE,
@@ -28,9 +20,17 @@ from skipring.runtime.reading import (
     Reader,
     Start,
 )
-from skipring.runtime.settings import Settings
-from skipring.runtime.subscription import PUBLISHED_TOGETHER, READ_MANY
-from skipring.storage.publications import PublicationStore
+from skipring.api.subscription import PUBLISHED_TOGETHER, READ_MANY
+from skipring.core.effects import Deliver, Origin
+from skipring.core.log import MemoryArchive
+from skipring.core.messages import PublishMany, PublishNew
+from skipring.core.peers import TopicId
+from skipring.core.publications import Publication as StoredPublication
+from skipring.core.publications import settled
+from skipring.errors import InputError, SkipringError
+from skipring.node.host import Node
+from skipring.node.settings import Settings
+from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
 
 TICK_S = 0.05

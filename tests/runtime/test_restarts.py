@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skipring.runtime.partner import CROSSING_S
+from skipring.net.peer import CROSSING_S
 from tests.runtime.exchanges import (
     LOOPS,
     Host,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from skipring.runtime.settings import ANSWER_S
+from skipring.node.settings import ANSWER_S
 from skipring.testing import Cluster
 from tests.runtime.rings import TOPIC, live_ring, until
 

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from skipring.core.claims import Claim
+from skipring.api.connection import connect
 from skipring.core.messages import CheckAndPublish, GetConfiguration, IHave, TrieEqual, Want
-from skipring.core.prefixes import ALL
-from skipring.runtime.client import connect
+from skipring.core.prefix import ALL
+from skipring.core.summaries import Claim
 from skipring.wire.claimed_sender import CLAIMS, names_another
 from skipring.wire.codec import encode
-from skipring.wire.runtime_messages import WireMessage
+from skipring.wire.rpc import WireMessage
 from tests.runtime.attacks import hurl
 from tests.runtime.exchanges import greeting_of, play
 from tests.runtime.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until

@@ -11,22 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import DecodeError, msgpack
 
-from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.effects import Discard, Outbox
-from skipring.core.holdings import Holdings
+from skipring.core.log import Archive, MemoryArchive
 from skipring.core.messages import PublishNew
 from skipring.core.publications import ID_BYTES, Encoded, Publication
-from skipring.core.scrubbing import Scrubbing
+from skipring.core.replica import Holdings
+from skipring.core.scrub import Scrubbing
 from skipring.errors import MessageError
-from skipring.runtime.catching_up import part_of
-from skipring.runtime.inspection import publication_page
-from skipring.runtime.offering import PAGE_BYTES, stored_page
-from skipring.storage.archive import StoredArchive
-from skipring.storage.publications import PublicationStore
-from skipring.storage.rows import decoded_page, encoded, restored
+from skipring.node.backfill import part_of
+from skipring.node.log_server import PAGE_BYTES, stored_page
+from skipring.node.status_server import publication_page
+from skipring.storage.record import decoded_page, encoded, restored
+from skipring.storage.store import PublicationStore
+from skipring.storage.topic_log import StoredArchive
 from skipring.wire.codec import decode, encode
-from skipring.wire.runtime_messages import ListPublications, ReadStored, StoredPage
-from skipring.wire.values import (
+from skipring.wire.limits import (
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
     KEY_BYTES_MAX,
@@ -35,6 +34,7 @@ from skipring.wire.values import (
     RECORD_BYTES_MAX,
     STORED_BYTES_MAX,
 )
+from skipring.wire.rpc import ListPublications, ReadStored, StoredPage
 from tests.wire.samples import the_frame
 
 TOPIC = "news"

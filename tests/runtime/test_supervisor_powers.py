@@ -11,7 +11,7 @@ from skipring.core.labels import Label
 from skipring.core.messages import PublishMany, PublishNew, SetConfiguration
 from skipring.core.peers import SUPERVISOR, Peer
 from skipring.core.state import SubscriberState
-from skipring.runtime.addresses import supervisor_at
+from skipring.net.addresses import supervisor_at
 from skipring.testing import Cluster
 from tests.support.machines import give, subscriber
 

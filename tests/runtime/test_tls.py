@@ -14,15 +14,15 @@ from msgspec.structs import replace
 
 from skipring.core.peers import SUPERVISOR
 from skipring.core.publications import Publication
-from skipring.runtime.addresses import supervisor_at
-from skipring.runtime.node import Node
-from skipring.runtime.outsider import Outsider
-from skipring.runtime.peer_certificate import PeerCertificate
-from skipring.runtime.settings import Settings
-from skipring.runtime.supervisor import SupervisorServer
-from skipring.storage.publications import PublicationStore
-from skipring.wire.greeting import Role
-from skipring.wire.runtime_messages import Locate, Members
+from skipring.net.addresses import supervisor_at
+from skipring.node.host import Node
+from skipring.node.settings import Settings
+from skipring.node.supervisor_host import SupervisorServer
+from skipring.rpc.client import Outsider
+from skipring.security.credentials import PeerCertificate
+from skipring.storage.store import PublicationStore
+from skipring.wire.handshake import Role
+from skipring.wire.rpc import Locate, Members
 from tests.runtime.exchanges import (
     DEADLINE_S,
     HELLO,

@@ -21,11 +21,11 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import SUPERVISOR, Link
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.sim.engine import World
-from skipring.sim.faults import Delay, Fault
+from skipring.sim.network_faults import Delay, Fault
 from skipring.sim.schedulers import RandomOrder
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.snapshot import Parcel, Snapshot

@@ -9,8 +9,8 @@ from msgspec.structs import asdict, fields, replace
 
 from skipring.core.config import Mode, Rule, Spread
 from skipring.errors import ScenarioError
-from skipring.sim.faults import Delay, Duplication, Loss, Partition
-from skipring.sim.incidents import (
+from skipring.sim.network_faults import Delay, Duplication, Loss, Partition
+from skipring.sim.process_faults import (
     Churn,
     CrashWave,
     Detector,
@@ -18,7 +18,7 @@ from skipring.sim.incidents import (
     SupervisorRestart,
     WrongSuspicion,
 )
-from skipring.sim.run import Simulation
+from skipring.sim.runner import Simulation
 from skipring.sim.scenario import N_MAX, PUBLICATIONS_MAX, Scenario, make_scenario, read_scenario
 from skipring.world.snapshot import publications_in
 from tests.support.runs import run

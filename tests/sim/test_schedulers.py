@@ -11,7 +11,7 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.messages import UNRECORDED, Digest, SetConfiguration
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.sim.engine import World
-from skipring.sim.faults import Delay, Duplication, Fault
+from skipring.sim.network_faults import Delay, Duplication, Fault
 from skipring.sim.schedulers import (
     SCHEDULERS,
     Delaying,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from skipring.spark import session
+from skipring.spark.session import builder as session
 
 # Measured: with few rows most of the time goes into making plans and compiling them.
 FEW_ROWS = {

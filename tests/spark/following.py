@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from skipring.spark import register, session
+from skipring.spark import register
+from skipring.spark.session import builder as session
 from tests.spark.conftest import SMALL
 
 SUPERVISOR, TOPIC, TABLE, CHECKPOINT, TRIGGER = sys.argv[1:]

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from msgspec import convert
 from pyspark.sql import DataFrame, SparkSession
 
-from skipring.spark.lab.matrix import Run
-from skipring.spark.lab.overlays import overlay_measures
-from skipring.spark.lab.schemas import ROUNDS, RUNS, spark_schema
+from skipring.lab.experiments.matrix import Run
+from skipring.lab.experiments.overlays import overlay_measures
+from skipring.lab.experiments.schemas import ROUNDS, RUNS, spark_schema
 
 Row: TypeAlias = dict[str, Any]
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from skipring.spark.deliveries import TraceStreamReader, from_json, parse_options
-from skipring.spark.pipeline.bronze import together
-from skipring.spark.pipeline.tables import PUBLICATION, TRACE, Name
+from skipring.spark.delivery_source import TraceStreamReader, from_json, parse_options
+from skipring.spark.pipeline.lake import PUBLICATION, TRACE, Name
+from skipring.spark.pipeline.microbatch import together
 from tests.spark.rings import SETTLE_S, TOPIC, Ring
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from skipring.core.publications import Publication
-from skipring.storage.publications import PublicationStore
+from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
 
 TOPIC = "orders"

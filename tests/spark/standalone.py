@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import pyspark
 
-from skipring.spark.java import find_java, make_java_home
+from skipring.spark.session.java import find_java, make_java_home
 from tests.support.processes import ENDED_WITHIN_S, MARK, QUICK_JVM
 
 STARTED_WITHIN_S = 60.0

@@ -18,14 +18,14 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-import skipring.runtime.node
+import skipring.node.host
 from skipring.core.events import PublishRequested
 from skipring.core.publications import Publication
 from skipring.errors import DataLossError, InputError, UnreachableError
-from skipring.runtime.offering import offer
+from skipring.node.log_server import offer
 from skipring.spark import register
 from skipring.spark.batch import BatchReader
-from skipring.wire.runtime_messages import ReadStored, Refused, StoredPage, Surveyed
+from skipring.wire.rpc import ReadStored, Refused, StoredPage, Surveyed
 from tests.spark.reading import batch_reader, ids_of, rows_of, stop_readers, stream_reader
 from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
 
@@ -51,7 +51,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[store] += isinstance(given[1], ReadStored)
         return offer(store, *given)
 
-    monkeypatch.setattr(skipring.runtime.node, "offer", counted)
+    monkeypatch.setattr(skipring.node.host, "offer", counted)
     return counts
 
 
@@ -241,7 +241,7 @@ def lying(
         said = offer(store, *given)
         return lie(said) if store in stores and isinstance(said, StoredPage) else said
 
-    monkeypatch.setattr(skipring.runtime.node, "offer", offered)
+    monkeypatch.setattr(skipring.node.host, "offer", offered)
 
 
 def without_the_first(page: StoredPage) -> StoredPage:

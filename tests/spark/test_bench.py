@@ -8,8 +8,8 @@ import sys
 import pytest
 from pyspark.sql import SparkSession
 
-from skipring.bench.processes import cpu_s
-from skipring.bench.spark import measure
+from skipring.lab.bench.processes import cpu_s
+from skipring.lab.bench.spark import measure
 
 BUSY = "from time import process_time\nwhile process_time() < 0.5: pass"
 

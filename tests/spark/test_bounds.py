@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from skipring.spark.lab.bounds import (
+from skipring.lab.experiments.bounds import (
     Sample,
     beta_share,
     mean_bounds,

@@ -12,12 +12,12 @@ import pytest
 
 from skipring.core.config import Mode
 from skipring.core.topology import levels
-from skipring.sim.run import Simulation
+from skipring.lab.experiments import overlays
+from skipring.lab.experiments.experiments import Outcome, perform
+from skipring.lab.experiments.matrix import KINDS, Run
+from skipring.lab.experiments.schemas import RESULTS, ROUNDS
+from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
-from skipring.spark.lab import overlays
-from skipring.spark.lab.experiments import Outcome, perform
-from skipring.spark.lab.matrix import KINDS, Run
-from skipring.spark.lab.schemas import RESULTS, ROUNDS
 
 LIMITS = {"max_rounds": 300, "closure": 3}
 OF_EACH_KIND = [

@@ -9,8 +9,8 @@ import pytest
 
 from skipring.core.config import MODE_RULES, Mode, Rule
 from skipring.errors import InputError
-from skipring.spark.lab import matrix as matrix_module
-from skipring.spark.lab.matrix import KINDS, Matrix, Run, read_matrix
+from skipring.lab.experiments import matrix as matrix_module
+from skipring.lab.experiments.matrix import KINDS, Matrix, Run, read_matrix
 from skipring.world.adversaries import ADVERSARIES
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from skipring.spark.lab import planning
-from skipring.spark.lab.matrix import Run
-from skipring.spark.lab.planning import chunks, estimated_s, partitions
+from skipring.lab.experiments import planning
+from skipring.lab.experiments.matrix import Run
+from skipring.lab.experiments.planning import chunks, estimated_s, partitions
 
 SMALL = [
     Run(kind="converge", n=16, adversary="A15", max_rounds=2000, seed=seed) for seed in range(3000)

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from skipring.errors import InputError, StorageError
-from skipring.spark.lab import report
-from skipring.spark.lab.report import make_page, write_report
-from skipring.spark.page import Page, render
-from skipring.spark.pictures import BROWSERS, find_browser, write_pictures
+from skipring.lab.experiments import report
+from skipring.lab.experiments.report import make_page, write_report
+from skipring.report.page import Page, render
+from skipring.report.pictures import BROWSERS, find_browser, write_pictures
 from tests.spark.lab_rows import healed, run, seen, whole_lab, write_lab
 
 FIGURES = [

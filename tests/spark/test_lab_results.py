@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from skipring.errors import InputError, StoreBusyError, StoreFullError
-from skipring.spark.lab import results as results_module
-from skipring.spark.lab.experiments import perform
-from skipring.spark.lab.matrix import Matrix, Run
-from skipring.spark.lab.results import Results, opened, require_format
-from skipring.spark.lab.schemas import ROUNDS, RUNS
+from skipring.lab.experiments import results as results_module
+from skipring.lab.experiments.experiments import perform
+from skipring.lab.experiments.matrix import Matrix, Run
+from skipring.lab.experiments.results import Results, opened, require_format
+from skipring.lab.experiments.schemas import ROUNDS, RUNS
 
 MATRIX = Matrix("a title", 'title = "a title"\n', ())
 

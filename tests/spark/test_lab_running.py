@@ -16,10 +16,10 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from skipring.errors import SkipringError
-from skipring.spark.lab import running
-from skipring.spark.lab.experiments import perform
-from skipring.spark.lab.matrix import Matrix, Run, read_matrix
-from skipring.spark.lab.running import Progress, run_matrix
+from skipring.lab.experiments import running
+from skipring.lab.experiments.experiments import perform
+from skipring.lab.experiments.matrix import Matrix, Run, read_matrix
+from skipring.lab.experiments.running import Progress, run_matrix
 
 DEADLINE_S = 240.0
 LOOK_S = 0.02
@@ -149,7 +149,7 @@ def test_a_task_that_spark_cannot_do_is_an_error_in_one_sentence(
 
 # Chunks of a fraction of a second, so that there are many.
 PROGRAM = """
-from skipring.spark.lab import planning
+from skipring.lab.experiments import planning
 planning.CHUNK_S = 0.1
 from skipring.cli import main
 main()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from skipring.spark.lab.bounds import Sample
-from skipring.spark.lab.schemas import ROUNDS, RUNS
-from skipring.spark.lab.statistics import (
+from skipring.lab.experiments.bounds import Sample
+from skipring.lab.experiments.schemas import ROUNDS, RUNS
+from skipring.lab.experiments.statistics import (
     beside_all_rules,
     ends,
     groups,

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from skipring.core.peers import TopicId
 from skipring.errors import InputError
-from skipring.runtime.surveying import Holder
+from skipring.rpc.log_reader import Holder
+from skipring.spark.failover import partitions_between
 from skipring.spark.offsets import (
     EXCEPTIONS_MAX,
     Place,
@@ -24,11 +25,10 @@ from skipring.spark.offsets import (
     parse_positions,
     to_json,
 )
-from skipring.spark.ranges import RangePartition, cut
-from skipring.spark.replay import partitions_between
-from skipring.spark.stores import fits
+from skipring.spark.partitions import RangePartition, cut
+from skipring.spark.snapshot import fits
 from skipring.spark.stream import shared_out
-from skipring.wire.runtime_messages import Surveyed
+from skipring.wire.rpc import Surveyed
 
 TOPIC: TopicId = "orders"
 BAD_STANDBY = '{"store": "b0", "epoch": 0, "offset": -1}'

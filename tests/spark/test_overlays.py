@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skipring.core.topology import levels, ring_edges, shortcut_edges
-from skipring.spark.lab.overlays import OVERLAYS, overlay_measures
+from skipring.lab.experiments.overlays import OVERLAYS, overlay_measures
 
 SIZES = [2, 3, 5, 16, 37, 64, 256]
 

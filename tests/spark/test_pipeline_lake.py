@@ -13,13 +13,12 @@ from pyspark.errors import PySparkException
 from rich.console import Console
 
 from skipring.errors import DataLossError, InputError, SkipringError, UnreachableError
-from skipring.spark.failures import spark_failures_told, told
-from skipring.spark.pipeline.about import About, Wish, agreed, read_about, write_about
-from skipring.spark.pipeline.batches import Figures
-from skipring.spark.pipeline.progress import as_json, as_line, as_table, shown
-from skipring.spark.pipeline.running import Progress, behind
+from skipring.spark.errors import spark_failures_told, told
+from skipring.spark.pipeline.lake import Name
+from skipring.spark.pipeline.manifest import About, Wish, agreed, read_about, write_about
+from skipring.spark.pipeline.microbatch import Figures
+from skipring.spark.pipeline.runner import Progress, as_json, as_line, as_table, behind, shown
 from skipring.spark.pipeline.silver import Format
-from skipring.spark.pipeline.tables import Name
 
 WISH = Wish(supervisors=("127.0.0.1:7400",), topics=("orders", "invoices"))
 ABOUT = About(supervisors=WISH.supervisors, topics=("invoices", "orders"))

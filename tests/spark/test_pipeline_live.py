@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from skipring.core.events import PublishRequested
-from skipring.spark.pipeline.tables import Name
+from skipring.spark.pipeline.lake import Name
 from tests.spark.conftest import FEW_ROWS
 from tests.spark.lakes import gold, ids, read, settle_on_disks
 from tests.spark.rings import TOPIC, Ring, running_ring

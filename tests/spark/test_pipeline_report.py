@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from skipring.spark.pipeline.about import About, write_about
-from skipring.spark.pipeline.batches import Steps
+from skipring.spark.pipeline.aggregates import POINTS_MAX, bucket_s
+from skipring.spark.pipeline.manifest import About, write_about
+from skipring.spark.pipeline.microbatch import Steps
 from skipring.spark.pipeline.report import look, write_report
-from skipring.spark.pipeline.running import prepare
+from skipring.spark.pipeline.runner import prepare
 from skipring.spark.pipeline.silver import Format
-from skipring.spark.pipeline.summaries import POINTS_MAX, bucket_s
 from tests.spark.lakes import delivery, publication, rows
 from tests.spark.rings import TOPIC
 

@@ -12,13 +12,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from skipring.errors import StoreBusyError
-from skipring.spark.pipeline import running
-from skipring.spark.pipeline.batches import Figures, Steps
-from skipring.spark.pipeline.bronze import publications
-from skipring.spark.pipeline.running import prepare
+from skipring.spark.pipeline import runner as running
+from skipring.spark.pipeline.lake import Name, Writer
+from skipring.spark.pipeline.microbatch import Figures, Steps, publications
+from skipring.spark.pipeline.runner import prepare
 from skipring.spark.pipeline.silver import NOT_JSON, NOT_UTF8, Format, accepted, decoded, rejected
-from skipring.spark.pipeline.tables import Name
-from skipring.spark.pipeline.writing import Writer
 from tests.spark.lakes import NOON, delivery, gold, id_of, ids, publication, read, rows
 
 pytestmark = pytest.mark.heavy

@@ -18,7 +18,9 @@ import sys, time
 from contextlib import suppress
 from pyspark import InheritableThread
 from skipring.errors import SkipringError
-from skipring.spark import register, session, shipping
+from skipring.spark import register
+from skipring.spark.session import builder as session
+from skipring.spark.session import executors as shipping
 
 MASTER, QUICK, SUPERVISOR, TOPIC, DIRECTORY, LACKING, OTHER = sys.argv[1:]
 SMALL = {

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from skipring.core.publications import Publication
 from skipring.errors import DataLossError, UnreachableError
 from skipring.spark.offsets import from_json
-from skipring.spark.ranges import RangePartition
-from skipring.storage.publications import PublicationStore
+from skipring.spark.partitions import RangePartition
+from skipring.storage.store import PublicationStore
 from tests.spark.reading import Query, ids_of, rows_of, stop_readers, stream_reader
 from tests.spark.rings import SETTLE_S, TOPIC, Ring, fill, made, running_ring
 
@@ -33,7 +33,7 @@ def ring(tmp_path: Path) -> Iterator[Ring]:
 
 @pytest.fixture(autouse=True)
 def _stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("skipring.spark.stores.AGAIN_S", 0.05)  # a store that is gone stays so
+    monkeypatch.setattr("skipring.spark.snapshot.AGAIN_S", 0.05)  # a store that is gone stays so
     yield
     stop_readers()
 

@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from skipring.core.config import Mode
-from skipring.spark.lab.bounds import Sample
-from skipring.spark.lab.schemas import ROUNDS, RUNS
-from skipring.spark.lab.statements import STATEMENTS, Statement, Unmeasured
-from skipring.spark.lab.statistics import prepared
-from skipring.spark.lab.theorems import (
+from skipring.lab.experiments.bounds import Sample
+from skipring.lab.experiments.schemas import ROUNDS, RUNS
+from skipring.lab.experiments.statements import STATEMENTS, Statement, Unmeasured
+from skipring.lab.experiments.statistics import prepared
+from skipring.lab.experiments.theorems import (
     NOT_MEASURED,
     Judged,
     _verdict,
@@ -22,7 +22,7 @@ from skipring.spark.lab.theorems import (
     judge,
     share_verdict,
 )
-from skipring.spark.tables import Tone
+from skipring.report.tables import Tone
 from tests.spark.lab_rows import frame, healed, run, seen, whole_lab
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

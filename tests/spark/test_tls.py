@@ -13,15 +13,15 @@ import pytest
 
 from skipring.core.events import PublishRequested
 from skipring.errors import InputError, UnreachableError
-from skipring.runtime.certificates import issue, make_authority
-from skipring.runtime.credentials import Credentials
-from skipring.runtime.node import Node
-from skipring.runtime.settings import Settings
-from skipring.runtime.supervisor import SupervisorServer
+from skipring.node.host import Node
+from skipring.node.settings import Settings
+from skipring.node.supervisor_host import SupervisorServer
+from skipring.security.ca import issue, make_authority
+from skipring.security.credentials import Credentials
 from skipring.spark.batch import BatchReader
 from skipring.spark.options import ReadOptions, WriteOptions
 from skipring.spark.sink import publish_rows
-from skipring.storage.publications import PublicationStore
+from skipring.storage.store import PublicationStore
 from tests.runtime.rings import until
 from tests.spark.reading import rows_of
 from tests.spark.rings import TOPIC, running_loop

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from skipring.core.publications import Publication
-from skipring.storage.publications import PublicationStore
+from skipring.storage.store import PublicationStore
 
 NEWS, CHAT = "news", "chat"
 DATABASE = "publications.sqlite3"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from skipring.core.publications import ID_BYTES
 from skipring.storage.chain import BLOCK_IDS, LogChain
-from skipring.wire.values import CHAIN_BYTES
+from skipring.wire.limits import CHAIN_BYTES
 
 # By the formula, of the ids 0 to 129.
 VERSION_1 = {

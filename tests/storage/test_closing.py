@@ -11,8 +11,8 @@ from threading import Event, Thread
 import pytest
 
 from skipring.core.publications import Publication
-from skipring.storage import publications
-from skipring.storage.publications import PublicationStore
+from skipring.storage import store as publications
+from skipring.storage.store import PublicationStore
 
 PATIENCE_S = 20.0
 TOPIC = "news"

@@ -8,14 +8,14 @@ from threading import Timer
 
 import pytest
 
-from skipring.storage.promises import losses_of
-from skipring.storage.publications import PublicationStore
+from skipring.storage.durable_mark import losses_of
+from skipring.storage.store import PublicationStore
 from tests.storage.stored import CHAT, NEWS, offsets
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from skipring.storage.publications import PublicationStore
+from skipring.storage.store import PublicationStore
 from tests.storage.stored import CHAT, NEWS, publication
 
 store = PublicationStore.open(Path(sys.argv[1]))

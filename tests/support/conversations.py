@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from skipring.core.claims import Claim
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckAndPublish,
@@ -24,12 +23,13 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import NodeId, Peer
-from skipring.core.prefixes import Prefix
+from skipring.core.prefix import Prefix
 from skipring.core.publications import Publication
+from skipring.core.summaries import Claim
 from skipring.core.topology import legitimate_states
-from skipring.sim.run import Simulation
+from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
-from skipring.world.adversaries.building import node_names, world_of
+from skipring.world.adversaries.builders import node_names, world_of
 from skipring.world.snapshot import Snapshot
 
 LABEL_CHARACTERS_MAX = 16  # of a trie node are written in full

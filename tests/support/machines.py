@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from skipring.core.archive import MemoryArchive
 from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
 from skipring.core.effects import Discard, Effect, Outbox, Send, Store
 from skipring.core.events import Event, Received, Tick
 from skipring.core.labels import Label
+from skipring.core.log import MemoryArchive
 from skipring.core.messages import (
     CheckLabel,
     GetConfiguration,
@@ -32,7 +32,7 @@ from skipring.core.ring import Ring
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
-from skipring.world.adversaries.building import database_of
+from skipring.world.adversaries.builders import database_of
 
 Sent: TypeAlias = list[tuple[NodeId, Message]]
 Edges: TypeAlias = tuple[Peer | None, Peer | None, Peer | None]

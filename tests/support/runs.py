@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from skipring.sim.run import Report, Simulation
+from skipring.sim.runner import Report, Simulation
 from skipring.sim.scenario import make_scenario
 
 

@@ -14,11 +14,9 @@ from random import Random
 from typing import TypeAlias
 
 from skipring.core.antientropy import AntiEntropy
-from skipring.core.archive import MemoryArchive
-from skipring.core.claims import Claim
 from skipring.core.config import ProtocolConfig, Rules
 from skipring.core.effects import Confirmed, Deliver, Discard, Origin, Outbox, Send, Store
-from skipring.core.holdings import Holdings
+from skipring.core.log import MemoryArchive
 from skipring.core.messages import (
     CheckAndPublish,
     CheckTrie,
@@ -28,6 +26,8 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BITS, ID_BYTES, Publication
+from skipring.core.replica import Holdings
+from skipring.core.summaries import Claim
 from tests.support.machines import FAST, TOPIC, Sent
 
 Check: TypeAlias = CheckTrie | CheckAndPublish

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skipring.core.state import SubscriberState
-from skipring.wire.runtime_messages import NodeStatus
+from skipring.wire.rpc import NodeStatus
 
 
 def status_of(

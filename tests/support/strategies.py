@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from skipring.core.claims import SHORT_BYTES, Claim, Summary
-from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
@@ -44,10 +42,11 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
-from skipring.core.prefixes import ALL, Prefix, apart
+from skipring.core.prefix import ALL, Prefix, apart
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
-from skipring.world.adversaries.memories import with_memories
+from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, Claim, Summary
+from skipring.world.adversaries.memory_states import with_memories
 from skipring.world.snapshot import Parcel, Snapshot
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from skipring.web.serving import Dashboard
+from skipring.web.server import Dashboard
 
 PATIENCE_S = 30.0
 

@@ -26,7 +26,7 @@ from skipring.core.labels import CIRCLE, Label
 from skipring.core.peers import NodeId
 from skipring.core.topology import level, levels, ring_edges, shortcut_edges
 from skipring.testing import Cluster
-from skipring.web.serving import Dashboard
+from skipring.web.server import Dashboard
 
 N = 16  # nodes of the rings that are shown
 DEADLINE_S = 60.0  # for what takes seconds: others use the machine too

@@ -10,13 +10,13 @@ import pytest
 
 from skipring.core.topology import levels, ring_edges, shortcut_edges
 from skipring.errors import SkipringError
-from skipring.runtime.settings import Settings
-from skipring.runtime.supervisor import SupervisorServer
+from skipring.node.settings import Settings
+from skipring.node.supervisor_host import SupervisorServer
 from skipring.testing import Cluster
-from skipring.watch import watcher
-from skipring.watch.scene import SHOWN_LAYERS
-from skipring.web import feed
-from skipring.web.serving import Dashboard
+from skipring.view import monitor as watcher
+from skipring.view.model import SHOWN_LAYERS
+from skipring.web import events as feed
+from skipring.web.server import Dashboard
 from tests.web.asking import PATIENCE_S, Visitor
 
 N = 8

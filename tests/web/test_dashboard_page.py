@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from skipring.core.labels import Label
-from skipring.web.access import FOREIGN
+from skipring.web.auth import FOREIGN
 from tests.web.browsing import N, Stage, colour_of, stranger, whole
 from tests.web.scenes import imagining, message_of, scene_of, tell
 

@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
@@ -18,8 +17,9 @@ from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import SUPERVISOR
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState
-from skipring.faults.samples import ADDRESS, PUBLICATION, SAMPLES
-from skipring.wire.damages import (
+from skipring.core.summaries import DIGEST_BYTES
+from skipring.lab.faults.samples import ADDRESS, PUBLICATION, SAMPLES
+from skipring.wire.chaos import (
     AskConsent,
     Crash,
     Done,
@@ -30,8 +30,25 @@ from skipring.wire.damages import (
     Spoil,
 )
 from skipring.wire.framing import Frame, FrameReader
+from skipring.wire.limits import (
+    CHAIN_BYTES,
+    LOCATED_MAX,
+    NUMBER_MAX,
+    OFFSET_MAX,
+    REASON_CHARACTERS_MAX,
+    SESSION_MAX,
+    SURVEY_BITS_MAX,
+)
+from skipring.wire.monitor_rpc import (
+    Arrival,
+    ArrivalPage,
+    InspectSupervisor,
+    ReadArrivals,
+    SupervisorStatus,
+    TopicStatus,
+)
 from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
-from skipring.wire.runtime_messages import (
+from skipring.wire.rpc import (
     ConfigurationAck,
     DatabasePage,
     DeliveryPage,
@@ -58,23 +75,6 @@ from skipring.wire.runtime_messages import (
     Survey,
     Surveyed,
     WireMessage,
-)
-from skipring.wire.values import (
-    CHAIN_BYTES,
-    LOCATED_MAX,
-    NUMBER_MAX,
-    OFFSET_MAX,
-    REASON_CHARACTERS_MAX,
-    SESSION_MAX,
-    SURVEY_BITS_MAX,
-)
-from skipring.wire.watching import (
-    Arrival,
-    ArrivalPage,
-    InspectSupervisor,
-    ReadArrivals,
-    SupervisorStatus,
-    TopicStatus,
 )
 from tests.support.strategies import (
     label_texts,

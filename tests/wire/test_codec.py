@@ -34,7 +34,8 @@ from skipring.wire.codec import (
 )
 from skipring.wire.formats import FORMATS
 from skipring.wire.framing import CONTROL, DATA, Frame, FrameKind
-from skipring.wire.runtime_messages import (
+from skipring.wire.monitor_rpc import Arrival, ArrivalPage, SupervisorStatus, TopicStatus
+from skipring.wire.rpc import (
     DatabasePage,
     DeliveryPage,
     JournalEntry,
@@ -53,7 +54,6 @@ from skipring.wire.runtime_messages import (
     Surveyed,
     WireMessage,
 )
-from skipring.wire.watching import Arrival, ArrivalPage, SupervisorStatus, TopicStatus
 from tests.support.machines import label, peer, unhurried
 from tests.support.strategies import publications
 from tests.wire.samples import (

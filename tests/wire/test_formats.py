@@ -16,11 +16,19 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import Peer
 from skipring.core.state import SilenceState
+from skipring.wire.chaos import Forge, Isolate, Overwrite, OverwriteDatabase
 from skipring.wire.codec import encode, named_nodes
-from skipring.wire.damages import Forge, Isolate, Overwrite, OverwriteDatabase
 from skipring.wire.formats import CLAIMS_BYTES_MAX, FORMATS, tag_of
 from skipring.wire.framing import CONTROL_BYTES_MAX, DATA
-from skipring.wire.runtime_messages import (
+from skipring.wire.limits import (
+    CLONES_MAX,
+    ENTRIES_MAX,
+    LOCATED_MAX,
+    REASON_CHARACTERS_MAX,
+    SHORTCUTS_MAX,
+)
+from skipring.wire.monitor_rpc import ArrivalPage, SupervisorStatus
+from skipring.wire.rpc import (
     RUNTIME_TYPES,
     WIRE_TYPES,
     DatabasePage,
@@ -35,14 +43,6 @@ from skipring.wire.runtime_messages import (
     StoredPage,
     WireMessage,
 )
-from skipring.wire.values import (
-    CLONES_MAX,
-    ENTRIES_MAX,
-    LOCATED_MAX,
-    REASON_CHARACTERS_MAX,
-    SHORTCUTS_MAX,
-)
-from skipring.wire.watching import ArrivalPage, SupervisorStatus
 from tests.wire.samples import SAMPLES
 
 of_every_type = pytest.mark.parametrize("kind", WIRE_TYPES)

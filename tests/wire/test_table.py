@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from skipring.wire.runtime_messages import WIRE_TYPES
+from skipring.wire.rpc import WIRE_TYPES
 from skipring.wire.table import table_lines
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wire.md"

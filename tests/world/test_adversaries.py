@@ -14,7 +14,6 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from skipring.core.chains import chains_around
 from skipring.core.labels import CIRCLE, HALF_CIRCLE, LABEL_BITS, Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
@@ -29,7 +28,7 @@ from skipring.core.messages import (
     Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
-from skipring.core.prefixes import ALL
+from skipring.core.prefix import ALL
 from skipring.core.roster import Roster
 from skipring.core.state import (
     SilenceState,
@@ -37,7 +36,7 @@ from skipring.core.state import (
     SubscriberState,
     SupervisorMemory,
 )
-from skipring.core.topology import legitimate_state
+from skipring.core.topology import chains_around, legitimate_state
 from skipring.world.adversaries import ADVERSARIES, legitimate_world, scatter
 from skipring.world.adversaries.arbitrary import MESSAGES
 from skipring.world.legitimacy import Layer, channel_violations, is_legitimate, violations

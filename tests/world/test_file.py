@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skipring.core.claims import Claim, Summary
 from skipring.core.config import ProtocolConfig
 from skipring.core.labels import Label
 from skipring.core.messages import (
@@ -31,7 +30,7 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import SUPERVISOR, Link, Peer
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import (
     HistoriesState,
@@ -42,9 +41,10 @@ from skipring.core.state import (
     SupervisorMemory,
     SupervisorState,
 )
+from skipring.core.summaries import Claim, Summary
 from skipring.errors import WorldFormatError
 from skipring.sim.engine import World
-from skipring.sim.run import Simulation
+from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.file import parse_world, render_world

@@ -7,7 +7,6 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from skipring.core.chains import chains_around
 from skipring.core.config import Mode, ProtocolConfig, Rules
 from skipring.core.labels import Label
 from skipring.core.messages import (
@@ -25,7 +24,7 @@ from skipring.core.messages import (
     Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
-from skipring.core.prefixes import ALL
+from skipring.core.prefix import ALL
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import (
     ArrivalState,
@@ -35,11 +34,11 @@ from skipring.core.state import (
     SubscriberMemory,
     SubscriberState,
 )
-from skipring.core.topology import legitimate_state
+from skipring.core.topology import chains_around, legitimate_state
 from skipring.sim.engine import World
 from skipring.sim.schedulers import RandomOrder
 from skipring.world.adversaries import ADVERSARIES
-from skipring.world.adversaries.building import with_database, with_states
+from skipring.world.adversaries.builders import with_database, with_states
 from skipring.world.file import parse_world
 from skipring.world.legitimacy import (
     Layer,

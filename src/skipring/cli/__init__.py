@@ -19,7 +19,7 @@ from skipring.cli.demo import demo
 from skipring.cli.dev import dev
 from skipring.cli.inspect import doctor, explain, ring
 from skipring.cli.lab import lab
-from skipring.cli.live import node, supervisor
+from skipring.cli.node import node, supervisor
 from skipring.cli.pipeline import pipeline
 from skipring.cli.pub import pub
 from skipring.cli.shrink import shrink

@@ -28,26 +28,26 @@ def _chosen(names: Iterable[str], option: click.Parameter, text: str | None) -> 
 
 
 def _systems(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
-    from skipring.bench.peers.catalogue import SYSTEMS
+    from skipring.lab.bench.peers.catalogue import SYSTEMS
 
     return _with_ours(_chosen(SYSTEMS, option, text))
 
 
 def _jobs(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
-    from skipring.bench.fanout import JOBS
+    from skipring.lab.bench.fanout import JOBS
 
     return _chosen(JOBS, option, text)
 
 
 def _stored(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
-    from skipring.bench.peers.catalogue import STORED
+    from skipring.lab.bench.peers.catalogue import STORED
 
     return _with_ours(_chosen(STORED, option, text))
 
 
 def _with_ours(systems: list[str]) -> list[str]:
     """Skipring is always measured, beside whatever others."""
-    from skipring.bench.peers.catalogue import OURS
+    from skipring.lab.bench.peers.catalogue import OURS
 
     return systems if OURS in systems else [OURS, *systems]
 
@@ -81,15 +81,15 @@ def sim(as_json: bool, tables: bool, publications: bool, **options: int) -> None
     Recovery is from what each adversary leaves in a ring of RECOVERY_N, in rounds.
     """
     if tables:
-        from skipring.bench.tables import tables as tables_of_rings
+        from skipring.lab.bench.tables import tables as tables_of_rings
 
         _print_lines(tables_of_rings())
     elif publications:
-        from skipring.bench.publications import tables as tables_of_publications
+        from skipring.lab.bench.publications import tables as tables_of_publications
 
         _print_lines(tables_of_publications())
     else:
-        from skipring.bench.sim import measure
+        from skipring.lab.bench.sim import measure
 
         _print_rows(measure(**options), as_json=as_json)
 
@@ -100,7 +100,7 @@ def sim(as_json: bool, tables: bool, publications: bool, **options: int) -> None
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
 def index(n: int, seed: int, as_json: bool) -> None:
     """Speed and memory of the index of N publications, beside a plain Patricia trie."""
-    from skipring.bench.index import measure
+    from skipring.lab.bench.index import measure
 
     _print_rows(measure(n, seed=seed), as_json=as_json)
 
@@ -113,7 +113,7 @@ def index(n: int, seed: int, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
 def reconcile(sizes: list[int], seed: int, as_json: bool) -> None:
     """Messages and bytes until two tries of N publications are equal, by what differs."""
-    from skipring.bench.reconcile import measure
+    from skipring.lab.bench.reconcile import measure
 
     _print_rows(measure(sizes, seed=seed), as_json=as_json)
 
@@ -125,10 +125,10 @@ def reconcile(sizes: list[int], seed: int, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
 def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
     """Speed of reading N publications with Spark, beside Parquet, and what the lab costs."""
-    from skipring.spark.installed import require_spark
+    from skipring.spark.errors import require_spark
 
     require_spark()
-    from skipring.bench.spark import measure
+    from skipring.lab.bench.spark import measure
 
     _print_rows(measure(rows, runs, repeats=repeats), as_json=as_json)
 
@@ -156,7 +156,7 @@ def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: AN
     the payload, the topics and N) and loss (frames are dropped and nodes killed, and still
     everybody has to end with everything).
     """
-    from skipring.bench.fanout import measure
+    from skipring.lab.bench.fanout import measure
 
     _print_rows(measure(sizes, **options), as_json=as_json)
 
@@ -181,7 +181,7 @@ def history(counts: list[int], as_json: bool, **options: Any) -> None:  # noqa: 
     Those are measured twice: NAME only counts what it gets, NAME-stored keeps it on the newcomer's
     disk, as skipring does.
     """
-    from skipring.bench.history import measure
+    from skipring.lab.bench.history import measure
 
     _print_rows(measure(counts, **options), as_json=as_json)
 
@@ -192,7 +192,7 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 
 def _print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    from skipring.bench.goals import lines
+    from skipring.lab.bench.goals import lines
 
     for row in rows:
         if as_json or not sys.stdout.isatty():

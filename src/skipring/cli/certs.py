@@ -17,7 +17,7 @@ import click
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from skipring.runtime.certificates import Issued
+    from skipring.security.ca import Issued
 
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 DEFAULT_DIRECTORY: Final = Path("certs")
@@ -64,8 +64,8 @@ def init(directory: Path, days: int, as_json: bool) -> None:
     Every process needs ca.pem. Whoever has ca.key can let processes into the cluster: keep it
     where certificates are issued, and nowhere else.
     """
-    from skipring.runtime.certificates import authority_files, make_authority
-    from skipring.runtime.credentials import read_certificates
+    from skipring.security.ca import authority_files, make_authority
+    from skipring.security.credentials import read_certificates
 
     ca, key = authority_files(make_authority(directory, days=days))
     ends = read_certificates(ca)[0].ends
@@ -100,7 +100,7 @@ def issue(
 
     Names are checked, hosts are not: --host is for other programs that look at certificates.
     """
-    from skipring.runtime.certificates import authority_files, issue_each
+    from skipring.security.ca import authority_files, issue_each
 
     ca = authority_files(authority).certificate
     issued = issue_each(authority, names, out or authority, days=days, hosts=hosts)
@@ -116,8 +116,8 @@ def issue(
 @_json
 def list_(directory: Path, as_json: bool) -> None:
     """List the certificates in DIR with their serial numbers, and which of them are denied."""
-    from skipring.runtime.certificates import certificates_in
-    from skipring.runtime.deny_list import FILE_NAME, read_deny_list, serial_text
+    from skipring.security.ca import certificates_in
+    from skipring.security.deny_list import FILE_NAME, read_deny_list, serial_text
 
     denied = read_deny_list(directory / FILE_NAME)
     for each in certificates_in(directory):
@@ -142,8 +142,8 @@ def deny(given: tuple[str, ...], authority: Path, as_json: bool) -> None:
     list to the directory of ca.pem on every machine: processes read it again by themselves, close
     the connections with these certificates, and accept no new ones.
     """
-    from skipring.runtime.certificates import deny_each
-    from skipring.runtime.deny_list import FILE_NAME, serial_text
+    from skipring.security.ca import deny_each
+    from skipring.security.deny_list import FILE_NAME, serial_text
 
     path = authority / FILE_NAME
     is_for_a_program = as_json or not sys.stdout.isatty()
@@ -158,7 +158,7 @@ def deny(given: tuple[str, ...], authority: Path, as_json: bool) -> None:
 
 
 def _row(ca: Path, issued: Issued) -> dict[str, object]:
-    from skipring.runtime.deny_list import serial_text
+    from skipring.security.deny_list import serial_text
 
     return {
         "name": issued.name,

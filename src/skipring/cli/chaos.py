@@ -12,9 +12,9 @@ from skipring.cli.live_options import access_options
 from skipring.errors import InputError
 
 if TYPE_CHECKING:
-    from skipring.runtime.access import Access
-    from skipring.runtime.sabotage import Damages
-    from skipring.wire.runtime_messages import NodeStatus
+    from skipring.admin.chaos_plans import Damages
+    from skipring.net.access import Access
+    from skipring.wire.rpc import NodeStatus
 
     Plan: TypeAlias = Callable[[dict[str, NodeStatus]], Damages]
 
@@ -54,7 +54,7 @@ def adversary(topic: str, access: Access, as_json: bool, code: str, seed: int) -
     The members take the parts of the nodes in it; what was published stays what it is, though
     members may lose it.
     """
-    from skipring.runtime.sabotage import adversarial, check_adversary
+    from skipring.admin.chaos_plans import adversarial, check_adversary
 
     check_adversary(code)
     _damage(topic, access, lambda members: adversarial(code, topic, members, seed), as_json)
@@ -66,7 +66,7 @@ def adversary(topic: str, access: Access, as_json: bool, code: str, seed: int) -
 @_seed
 def database(topic: str, access: Access, as_json: bool, wipe: bool, seed: int) -> None:
     """Put arbitrary entries into the supervisor's database, or none."""
-    from skipring.runtime.sabotage import no_database, wrong_database
+    from skipring.admin.chaos_plans import no_database, wrong_database
 
     _damage(
         topic,
@@ -81,7 +81,7 @@ def database(topic: str, access: Access, as_json: bool, wipe: bool, seed: int) -
 @_seed
 def labels(topic: str, access: Access, as_json: bool, seed: int) -> None:
     """Give every member an arbitrary label."""
-    from skipring.runtime.sabotage import wrong_labels
+    from skipring.admin.chaos_plans import wrong_labels
 
     _damage(topic, access, lambda members: wrong_labels(members, seed), as_json)
 
@@ -92,7 +92,7 @@ def labels(topic: str, access: Access, as_json: bool, seed: int) -> None:
 @_seed
 def tries(topic: str, access: Access, as_json: bool, share: float, seed: int) -> None:
     """Let every member believe in wrong hashes, and all but one lose a share of what it stored."""
-    from skipring.runtime.sabotage import spoilt_tries
+    from skipring.admin.chaos_plans import spoilt_tries
 
     _damage(topic, access, lambda members: spoilt_tries(members, share, seed), as_json)
 
@@ -124,7 +124,7 @@ def partition(
     A member of no group talks to everybody, and so does the supervisor, unless it is in one (as
     "supervisor"). Without --groups the members are parted by chance.
     """
-    from skipring.runtime import sabotage
+    from skipring.admin import chaos_plans as sabotage
 
     def plan(members: dict[str, NodeStatus]) -> Damages:
         if groups is None:
@@ -140,7 +140,7 @@ def partition(
 @_common
 def heal(topic: str, access: Access, as_json: bool) -> None:
     """End every partition."""
-    from skipring.runtime.sabotage import healed
+    from skipring.admin.chaos_plans import healed
 
     _damage(topic, access, healed, as_json, is_gentle=True)
 
@@ -159,7 +159,7 @@ def kill(
     seed: int,
 ) -> None:
     """Let processes end at once, as kill -9 does."""
-    from skipring.runtime import sabotage
+    from skipring.admin import chaos_plans as sabotage
 
     if bool(nodes) == (share is not None):
         raise InputError("say whom to kill: either names, or --share")
@@ -181,9 +181,9 @@ def _damage(
     topic: str, access: Access, plan: Plan, as_json: bool, *, is_gentle: bool = False
 ) -> None:
     """Plan the damage, do it, and say what was done to whom."""
-    from skipring.runtime.sabotage import words
-    from skipring.runtime.saboteur import sabotage
-    from skipring.runtime.serving import run
+    from skipring.admin.chaos_client import sabotage
+    from skipring.admin.chaos_plans import words
+    from skipring.node.process import run
 
     damages = run(
         sabotage(access.supervisors, topic, plan, access.credentials(), is_gentle=is_gentle)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from skipring.runtime.contexts import Context
+    from skipring.net.contexts import Context
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -35,8 +35,8 @@ def save(
     name: str, supervisor: str, tls_ca: str | None, tls_cert: str | None, tls_key: str | None
 ) -> None:
     """Save a context under NAME; an older one of that name is replaced."""
-    from skipring.runtime.access import Access
-    from skipring.runtime.contexts import Context, Contexts
+    from skipring.net.access import Access
+    from skipring.net.contexts import Context, Contexts
 
     access = Access.given(supervisor, ca=tls_ca, cert=tls_cert, key=tls_key)
     access.credentials()  # refuse now what a connection would refuse later
@@ -55,7 +55,7 @@ def save(
 @click.argument("name")
 def use(name: str) -> None:
     """Select the context NAME for all later commands."""
-    from skipring.runtime.contexts import SELECTED, Contexts
+    from skipring.net.contexts import SELECTED, Contexts
 
     contexts = Contexts.load()
     contexts.find(name)
@@ -69,7 +69,7 @@ def use(name: str) -> None:
 @_json
 def list_contexts(as_json: bool) -> None:
     """List all contexts; an asterisk marks the selected one."""
-    from skipring.runtime.contexts import Contexts
+    from skipring.net.contexts import Contexts
 
     contexts = Contexts.load()
     for name, each in sorted(contexts.contexts.items()):
@@ -88,7 +88,7 @@ def list_contexts(as_json: bool) -> None:
 def show(name: str | None, as_json: bool) -> None:
     """Show the context NAME, or else the selected one."""
     from skipring.errors import InputError
-    from skipring.runtime.contexts import Contexts
+    from skipring.net.contexts import Contexts
 
     contexts = Contexts.load()
     name = name or contexts.selected
@@ -107,7 +107,7 @@ def show(name: str | None, as_json: bool) -> None:
 @click.argument("name")
 def delete(name: str) -> None:
     """Delete the context NAME."""
-    from skipring.runtime.contexts import Contexts
+    from skipring.net.contexts import Contexts
 
     contexts = Contexts.load()
     contexts.find(name)

@@ -9,8 +9,8 @@ import click
 from skipring.cli.live_options import access_options
 
 if TYPE_CHECKING:
-    from skipring.runtime.access import Access
-    from skipring.web.serving import Dashboard
+    from skipring.net.access import Access
+    from skipring.web.server import Dashboard
 
 
 @click.command()
@@ -29,9 +29,9 @@ def dashboard(access: Access, topic: str | None, listen: str, chaos: bool) -> No
 
     Each address that is printed works once, and gives the browser that opens it access.
     """
-    from skipring.runtime.addresses import split_address
-    from skipring.runtime.serving import run
-    from skipring.web.serving import Dashboard
+    from skipring.net.addresses import split_address
+    from skipring.node.process import run
+    from skipring.web.server import Dashboard
 
     host, port = split_address(listen, "listen", is_secured=True)
 

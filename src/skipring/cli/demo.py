@@ -11,7 +11,7 @@ import click
 from skipring.cli.options import FILE
 
 if TYPE_CHECKING:
-    from skipring.demo.stage import Stage
+    from skipring.lab.demo.stage import Stage
 
 NOT_HEALED: Final = 3
 REPORT: Final = "skipring-demo.html"
@@ -74,8 +74,8 @@ def demo(
     output is no terminal, it is as with --headless. Exit status: 0, with --assert 3 if anything
     did not hold, 130 interrupted; whatever happens, no process and no data stays.
     """
-    from skipring.demo.show import check_report, perform
-    from skipring.demo.story import Plan
+    from skipring.lab.demo.show import check_report, perform
+    from skipring.lab.demo.story import Plan
 
     if not no_spark:
         check_report(report)
@@ -93,7 +93,7 @@ def demo(
 def _stage(headless: bool, pace: float, as_json: bool) -> Stage:
     from rich.console import Console
 
-    from skipring.demo.stage import JsonStage, LiveStage, PlainStage, can_repaint
+    from skipring.lab.demo.stage import JsonStage, LiveStage, PlainStage, can_repaint
 
     console = Console(highlight=False)
     if as_json:

@@ -17,7 +17,7 @@ from skipring.errors import InputError, SkipringError
 if TYPE_CHECKING:
     import asyncio
 
-    from skipring.runtime.dev_cluster import Child, DevCluster
+    from skipring.admin.dev_cluster import Child, DevCluster
 
 POLL_S: Final = 0.1
 READY_S: Final = 60.0  # Guess: a ring of three forms in a second, on a loaded machine in ten.
@@ -65,9 +65,9 @@ def dev(
     log_level: str,
 ) -> int:
     """Run a supervisor, three nodes and the dashboard on this machine until Ctrl-C."""
-    from skipring.runtime.addresses import parse_address, split_address
-    from skipring.runtime.dev_cluster import DevCluster, DevSettings
-    from skipring.runtime.serving import check_topic_name, run
+    from skipring.admin.dev_cluster import DevCluster, DevSettings
+    from skipring.net.addresses import parse_address, split_address
+    from skipring.node.process import check_topic_name, run
 
     if "," in listen:
         raise InputError("dev runs one supervisor; give one address", parameter="listen")
@@ -132,8 +132,8 @@ def _stop_status() -> asyncio.Future[int]:
 
 async def _ready(cluster: DevCluster) -> None:
     """Wait until every topic is healthy, or a bound."""
-    from skipring.runtime.diagnosis import wait_healthy
-    from skipring.runtime.inspector import inspector_of
+    from skipring.admin.diagnosis import wait_healthy
+    from skipring.admin.inspector import inspector_of
 
     for topic in cluster.settings.topics:
         async with inspector_of([cluster.supervisor], topic) as inspector:
@@ -144,7 +144,7 @@ async def _dashboard(cluster: DevCluster, stack: AsyncExitStack, wanted: bool | 
     if wanted is False:
         return None
     try:
-        from skipring.web.serving import Dashboard
+        from skipring.web.server import Dashboard
     except ImportError:
         if wanted:
             raise click.UsageError(
@@ -158,7 +158,7 @@ async def _dashboard(cluster: DevCluster, stack: AsyncExitStack, wanted: bool | 
 
 
 def _print_summary(cluster: DevCluster, url: str | None, *, is_temporary: bool) -> None:
-    from skipring.runtime.access import Access
+    from skipring.net.access import Access
 
     settings = cluster.settings
     width = max(len(each.name) for each in cluster.children.values())

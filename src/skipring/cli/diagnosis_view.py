@@ -11,10 +11,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from skipring.admin.diagnosis import LAYERS, REPAIRS, Diagnosis, Explanation
 from skipring.cli.ring_page import wide_console
-from skipring.runtime.diagnosis import LAYERS, REPAIRS, Diagnosis, Explanation
-from skipring.watch.picture import Glyphs, glyphs_for
-from skipring.wire.runtime_messages import JournalEntry
+from skipring.view.text import Glyphs, glyphs_for
+from skipring.wire.rpc import JournalEntry
 from skipring.world.legitimacy import Layer, Violation
 
 TIME_MAX: Final = 1 << 57  # the year 6536: a node may say anything

@@ -12,9 +12,9 @@ from skipring.cli.live_options import access_options, duration
 from skipring.errors import InputError
 
 if TYPE_CHECKING:
-    from skipring.runtime.access import Access
-    from skipring.runtime.diagnosis import Diagnosis, Explanation
-    from skipring.runtime.inspector import Contents, Inspection, Inspector
+    from skipring.admin.diagnosis import Diagnosis, Explanation
+    from skipring.admin.inspector import Contents, Inspection, Inspector
+    from skipring.net.access import Access
 
 NO: Final = 1
 
@@ -37,8 +37,8 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
         raise InputError("--payloads belongs into a world file; give --json as well")
     if watch and as_json:
         raise InputError("--watch paints a picture; leave out --json, or --watch")
-    from skipring.runtime.inspector import Contents
-    from skipring.runtime.serving import run
+    from skipring.admin.inspector import Contents
+    from skipring.node.process import run
 
     if watch:
         run(_watch(topic, access))
@@ -76,7 +76,7 @@ def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool)
     quarantined records are warnings. Exit status: 0 healthy, 1 not healthy or no members, 4 no
     supervisor answers.
     """
-    from skipring.runtime.serving import run
+    from skipring.node.process import run
 
     diagnosis = run(_diagnosed(topic, access, wait, members))
     if as_json:
@@ -107,13 +107,13 @@ def explain(topic: str, node: str, access: Access, as_json: bool) -> int:
 
     Exit status: 0 nothing is wrong with it, 1 something is, 2 nobody knows such a node.
     """
-    from skipring.runtime.serving import run
+    from skipring.node.process import run
 
     explanation = run(_explained(topic, node, access))
     if as_json:
         from msgspec.structs import asdict
 
-        from skipring.runtime.diagnosis import REPAIRS
+        from skipring.admin.diagnosis import REPAIRS
 
         fields = {
             "topic": topic,
@@ -135,8 +135,8 @@ def explain(topic: str, node: str, access: Access, as_json: bool) -> int:
 
 
 def _inspector(topic: str, access: Access) -> AbstractAsyncContextManager[Inspector]:
-    from skipring.runtime.inspector import inspector_of
-    from skipring.runtime.outsider import WaitReport
+    from skipring.admin.inspector import inspector_of
+    from skipring.rpc.client import WaitReport
 
     report = WaitReport(lambda reason: click.echo(f"waiting: {reason}", err=True))
     return inspector_of(access.supervisors, topic, access.credentials(), report)
@@ -148,7 +148,7 @@ async def _inspect(topic: str, access: Access, contents: Contents) -> Inspection
 
 
 async def _diagnosed(topic: str, access: Access, wait_s: float, members: int) -> Diagnosis:
-    from skipring.runtime.diagnosis import wait_healthy
+    from skipring.admin.diagnosis import wait_healthy
 
     async with _inspector(topic, access) as inspector:
         return await wait_healthy(inspector, wait_s, members)
@@ -162,8 +162,8 @@ async def _watch(topic: str, access: Access) -> None:
 
 
 async def _explained(topic: str, node: str, access: Access) -> Explanation:
-    from skipring.runtime.diagnosis import explain as explain_node
-    from skipring.runtime.inspector import Contents
+    from skipring.admin.diagnosis import explain as explain_node
+    from skipring.admin.inspector import Contents
 
     async with _inspector(topic, access) as inspector:
         inspection = await inspector.inspect(Contents.DIFFERENCES)

@@ -14,7 +14,7 @@ from skipring.cli.options import FILE
 from skipring.cli.spark_options import SparkChoice, spark_options
 
 if TYPE_CHECKING:
-    from skipring.spark.lab.running import Summary
+    from skipring.lab.experiments.running import Summary
 
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 FAILED_SHOWN: Final = 5  # of the runs that failed; the table has them all
@@ -36,7 +36,7 @@ def run(matrix: Path, out: Path, spark: SparkChoice, partitions: int | None, as_
 
     Exit status: 0 all done, 1 some failed, 2 bad input, 130 interrupted.
     """
-    from skipring.spark.installed import require_spark
+    from skipring.spark.errors import require_spark
 
     require_spark()
     try:
@@ -52,11 +52,11 @@ def run(matrix: Path, out: Path, spark: SparkChoice, partitions: int | None, as_
 def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> Summary:
     from rich.console import Console
 
+    from skipring.lab.experiments.matrix import read_matrix
+    from skipring.lab.experiments.progress import shown
+    from skipring.lab.experiments.results import require_format
+    from skipring.lab.experiments.running import run_matrix, settings_for
     from skipring.spark import session
-    from skipring.spark.lab.matrix import read_matrix
-    from skipring.spark.lab.progress import shown
-    from skipring.spark.lab.results import require_format
-    from skipring.spark.lab.running import run_matrix, settings_for
 
     matrix = read_matrix(path)
     require_format(out, new=True)  # before Spark starts, which takes seconds
@@ -97,13 +97,13 @@ def report(
     spark: SparkChoice,
 ) -> None:
     """Write a page that holds what was measured in DIRECTORY beside what the paper says."""
-    from skipring.spark.installed import require_spark
+    from skipring.spark.errors import require_spark
 
     require_spark()
+    from skipring.lab.experiments.report import write_report
+    from skipring.lab.experiments.results import require_format
     from skipring.spark import session
-    from skipring.spark.failures import spark_failures_told
-    from skipring.spark.lab.report import write_report
-    from skipring.spark.lab.results import require_format
+    from skipring.spark.errors import spark_failures_told
 
     require_format(directory)
     page = out if out is not None else directory / "report.html"

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from skipring.cli.settings_file import config_option
+from skipring.cli.config_file import config_option
 
 SECONDS: Final = click.FloatRange(0.01, 3600)
 INTERRUPTED: Final = 130  # exit status after Ctrl-C
@@ -75,7 +75,7 @@ def access_options(command: Command) -> Command:
         tls_key: Path | None,
         **others: Any,  # noqa: ANN401  (the options of any command)
     ) -> Any:  # noqa: ANN401
-        from skipring.runtime.access import Access
+        from skipring.net.access import Access
 
         access = Access.resolve(supervisors, ca=tls_ca, cert=tls_cert, key=tls_key)
         return command(access=access, **others)
@@ -94,7 +94,7 @@ def identity_options(command: Command) -> Command:
         tls_key: Path | None,
         **others: Any,  # noqa: ANN401  (the options of any command)
     ) -> Any:  # noqa: ANN401
-        from skipring.runtime.access import Access
+        from skipring.net.access import Access
 
         access = Access.files(ca=tls_ca, cert=tls_cert, key=tls_key)
         return command(access=access, **others)

@@ -17,8 +17,8 @@ from skipring.cli.options import FILE
 from skipring.cli.spark_options import SparkChoice, spark_options
 
 if TYPE_CHECKING:
-    from skipring.runtime.access import Access
-    from skipring.spark.pipeline.running import Plan, Tell
+    from skipring.net.access import Access
+    from skipring.spark.pipeline.runner import Plan, Tell
 
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 FORMATS: Final = ("auto", "json", "text", "binary")
@@ -107,11 +107,11 @@ def run(spark: SparkChoice, as_json: bool, **options: Any) -> int:  # noqa: ANN4
     Exit status: 0 all was taken or it was asked to end, 1 a failure, 2 bad input, 4 nobody could
     be reached, 130 interrupted.
     """
-    from skipring.spark.installed import require_spark
+    from skipring.spark.errors import require_spark
 
     require_spark()
     from skipring.spark import session
-    from skipring.spark.pipeline.running import make_place, rooted, run_pipeline
+    from skipring.spark.pipeline.runner import make_place, rooted, run_pipeline
 
     plan = rooted(_plan(**options))  # before Spark starts, which takes seconds
     make_place(plan.lake)
@@ -143,8 +143,8 @@ def _plan(
 ) -> Plan:
     """What the options say, checked; nothing is written yet."""
     from skipring.spark.options import ReadOptions
-    from skipring.spark.pipeline.about import Wish, agreed
-    from skipring.spark.pipeline.running import OFFSETS_MAX, Plan
+    from skipring.spark.pipeline.manifest import Wish, agreed
+    from skipring.spark.pipeline.runner import OFFSETS_MAX, Plan
     from skipring.spark.pipeline.silver import Format
 
     if available_now and trigger is not None:
@@ -178,7 +178,7 @@ def _shown(plan: Plan, *, as_json: bool) -> Iterator[Tell]:
     """Progress: JSON for a program, else for a person."""
     from rich.console import Console
 
-    from skipring.spark.pipeline import progress
+    from skipring.spark.pipeline import runner as progress
 
     if as_json:
         yield lambda it: click.echo(progress.as_json(it))
@@ -218,11 +218,11 @@ class _Ending:
 @spark_options
 def report(lake: Path, out: Path | None, spark: SparkChoice) -> None:
     """Write a page on what is in LAKE: rates, latencies, hops, repairs, rejected rows."""
-    from skipring.spark.installed import require_spark
+    from skipring.spark.errors import require_spark
 
     require_spark()
     from skipring.spark import session
-    from skipring.spark.pipeline.about import read_about
+    from skipring.spark.pipeline.manifest import read_about
     from skipring.spark.pipeline.report import write_report
 
     about = read_about(lake)

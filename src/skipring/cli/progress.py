@@ -18,9 +18,8 @@ from skipring.cli.ring_page import (
     ring_page_with_levels,
 )
 from skipring.sim.engine import World
-from skipring.sim.run import Report, Simulation
-from skipring.watch.picture import Glyphs
-from skipring.watch.portrait import portray
+from skipring.sim.runner import Report, Simulation
+from skipring.view.text import Glyphs, portray
 from skipring.world.legitimacy import LIVE_LAYERS, Layer, census
 
 REPAINT_S: Final = 0.1  # not more often than one can see

@@ -15,8 +15,8 @@ import click
 from skipring.cli.live_options import access_options, duration
 
 if TYPE_CHECKING:
-    from skipring.runtime.access import Access
-    from skipring.wire.runtime_messages import Published
+    from skipring.net.access import Access
+    from skipring.wire.rpc import Published
 
 STDIN: Final = 0
 WAIT: Final = "10s"
@@ -68,8 +68,8 @@ def pub(
     The command prints the id of each publication once a member has it on disk.
     """
     from skipring.errors import VolatileMembersError
-    from skipring.runtime.publish_input import PublishPlan, publish_all
-    from skipring.runtime.serving import run
+    from skipring.node.process import run
+    from skipring.rpc.publisher import PublishPlan, publish_all
 
     def emit(published: Published) -> None:
         is_json = as_json or not sys.stdout.isatty()
@@ -105,7 +105,7 @@ def _headers(given: tuple[str, ...]) -> dict[str, str]:
 
 def _payloads(text: str | None, from_file: Path | None, count: int | None) -> Iterable[bytes]:
     """Return what to publish: an argument, a file, or the lines of standard input."""
-    from skipring.runtime.publish_input import lines_of
+    from skipring.rpc.publisher import lines_of
 
     if text is not None and from_file is not None:
         raise click.UsageError("give TEXT or --from-file, not both")

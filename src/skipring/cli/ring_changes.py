@@ -7,10 +7,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from skipring.admin.inspector import Inspection
 from skipring.core.peers import NodeId, Peer
-from skipring.runtime.inspector import Inspection
-from skipring.watch.scene import ROOT_DIGITS
-from skipring.wire.runtime_messages import NodeStatus
+from skipring.view.model import ROOT_DIGITS
+from skipring.wire.rpc import NodeStatus
 
 NONE: Final = "-"  # what stands for nothing in a table
 GONE: Final = "does not answer"

@@ -14,18 +14,19 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from skipring.watch.canvas import Size
-from skipring.watch.picture import (
+from skipring.view.text import (
     DEAD_STYLE,
     MARGIN,
     STYLES,
     Glyphs,
+    Mark,
+    Portrait,
+    Size,
     draw_bars,
     draw_levels,
     draw_ring,
     glyphs_for,
 )
-from skipring.watch.portrait import Mark, Portrait
 from skipring.world.legitimacy import Layer
 
 RIGHT_STYLE: Final = "green"

@@ -15,6 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from skipring.admin.health import live_violations
+from skipring.admin.inspector import Contents, Inspection, Inspector
 from skipring.cli.ring_changes import GONE, NONE, OUTSIDE, Change, cells, changes
 from skipring.cli.ring_page import (
     RIGHT_STYLE,
@@ -29,13 +31,10 @@ from skipring.cli.ring_page import (
 )
 from skipring.core.peers import NodeId
 from skipring.errors import UnreachableError
-from skipring.runtime.health import live_violations
-from skipring.runtime.inspector import Contents, Inspection, Inspector
-from skipring.watch.overview import differing, roots_of
-from skipring.watch.picture import ASCII, DEAD_STYLE, STYLES, Glyphs
-from skipring.watch.portrait import Mark, Portrait, portray
-from skipring.watch.scene import SHOWN_LAYERS
-from skipring.wire.runtime_messages import NodeStatus
+from skipring.view.model import SHOWN_LAYERS
+from skipring.view.overview import differing, roots_of
+from skipring.view.text import ASCII, DEAD_STYLE, STYLES, Glyphs, Mark, Portrait, portray
+from skipring.wire.rpc import NodeStatus
 from skipring.world.legitimacy import Layer
 
 REPAINT_S: Final = 1.0  # Our guess: often enough to see a ring heal.

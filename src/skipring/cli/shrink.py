@@ -45,8 +45,8 @@ def shrink(
 
     Exit status: 0 written, 1 it does not fail, 2 bad input.
     """
-    from skipring.sim.shrinking import fails_to_converge
-    from skipring.sim.shrinking import shrink as shrink_world
+    from skipring.sim.shrink import fails_to_converge
+    from skipring.sim.shrink import shrink as shrink_world
 
     found = given(options)
     fails = fails_to_converge(read_settings(scenario, found))

@@ -22,7 +22,7 @@ from skipring.cli.options import (
 from skipring.errors import InputError
 
 if TYPE_CHECKING:
-    from skipring.sim.run import Report, Simulation
+    from skipring.sim.runner import Report, Simulation
 
 NOT_CONVERGED: Final = 3
 
@@ -79,7 +79,7 @@ def simulate(
 
 def _prepare(scenario: Path | None, load: Path | None, found: dict[str, object]) -> Simulation:
     """Put file, options and world together; what the world decides cannot be given as well."""
-    from skipring.sim.run import Simulation
+    from skipring.sim.runner import Simulation
 
     for name in ("n", "adversary"):
         if load is not None and name in found:

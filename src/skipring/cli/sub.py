@@ -18,7 +18,7 @@ from skipring.cli.live_options import access_options, duration
 
 if TYPE_CHECKING:
     from skipring.core.publications import Publication
-    from skipring.runtime.access import Access
+    from skipring.net.access import Access
 
 STDOUT: Final = 1
 WAIT: Final = "10s"
@@ -82,8 +82,8 @@ def sub(
       %t topic     %T time (ms) %h headers    %i id
       %S, %K sizes of payload and key, %% a percent sign, \\n \\t as in C
     """  # noqa: D301  (click looks for a backspace character)
-    from skipring.runtime.serving import run
-    from skipring.runtime.tail import TailPlan, Until, follow_topic
+    from skipring.node.process import run
+    from skipring.rpc.tail import TailPlan, Until, follow_topic
 
     if start in NEW and since is not None:
         raise click.UsageError("give --start new or --since, not both")

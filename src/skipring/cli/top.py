@@ -13,8 +13,8 @@ import click
 from skipring.cli.live_options import SECONDS, access_options
 
 if TYPE_CHECKING:
-    from skipring.runtime.access import Access
-    from skipring.watch.overview import Overview
+    from skipring.net.access import Access
+    from skipring.view.overview import Overview
 
 KILLED: Final = 128  # and the number of a signal are the exit status of who was stopped by it
 
@@ -34,7 +34,7 @@ def top(access: Access, refresh: float, as_json: bool) -> int | None:
 
     On a pipe, and with --json, everything is printed once. Exit status: 4 no supervisor answers.
     """
-    from skipring.runtime.serving import run
+    from skipring.node.process import run
 
     if as_json:
         click.echo(json.dumps(_fields(run(_look(access, refresh))), sort_keys=True))
@@ -57,7 +57,7 @@ async def _look(access: Access, refresh_s: float) -> Overview:
     """What there is to see; rates take two looks."""
     import asyncio
 
-    from skipring.watch.overview import Observer
+    from skipring.view.overview import Observer
 
     async with Observer(access.supervisors, access.credentials()) as observer:
         await observer.overview()
@@ -69,7 +69,7 @@ async def _watch(access: Access, refresh_s: float) -> int | None:
     import asyncio
 
     from skipring.cli.top_app import TopApp
-    from skipring.watch.overview import Observer
+    from skipring.view.overview import Observer
 
     async with Observer(access.supervisors, access.credentials()) as observer:
         first = await observer.overview()
@@ -82,7 +82,7 @@ async def _watch(access: Access, refresh_s: float) -> int | None:
 def _fields(overview: Overview) -> dict[str, object]:
     from msgspec import to_builtins
 
-    from skipring.watch.overview import REQUESTS_BOUND
+    from skipring.view.overview import REQUESTS_BOUND
 
     topics = [to_builtins(topic) | {"legitimate": topic.legitimate} for topic in overview.topics]
     fields: dict[str, object] = to_builtins(overview)

@@ -27,8 +27,8 @@ from skipring.cli.top_screens import HelpScreen, NodeScreen, RingScreen
 from skipring.cli.top_table import RowTable
 from skipring.core.peers import TopicId
 from skipring.errors import SkipringError
-from skipring.watch.overview import Observer, Overview
-from skipring.watch.picture import glyphs_for
+from skipring.view.overview import Observer, Overview
+from skipring.view.text import glyphs_for
 
 INTERRUPTED: Final = 130  # the exit status after Ctrl-C
 _LIGHT: Final = (220, 220, 220)

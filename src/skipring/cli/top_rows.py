@@ -10,11 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from skipring.admin.inspector import Inspection
 from skipring.cli.ring_page import RIGHT_STYLE, WRONG_STYLE, wide_console
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId
-from skipring.runtime.inspector import Inspection
-from skipring.watch.overview import (
+from skipring.view.model import ROOT_DIGITS
+from skipring.view.overview import (
     REQUESTS_BOUND,
     Overview,
     SupervisorRow,
@@ -22,10 +23,8 @@ from skipring.watch.overview import (
     differing,
     roots_of,
 )
-from skipring.watch.picture import DEAD_STYLE, STYLES, Glyphs, glyphs_for
-from skipring.watch.portrait import Mark, portray
-from skipring.watch.scene import ROOT_DIGITS
-from skipring.wire.runtime_messages import NodeStatus
+from skipring.view.text import DEAD_STYLE, STYLES, Glyphs, Mark, glyphs_for, portray
+from skipring.wire.rpc import NodeStatus
 
 NAMED_MAX: Final = 2  # nodes with another root that are named; Our guess: more is not read
 NONE: Final = "-"

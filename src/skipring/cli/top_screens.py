@@ -12,15 +12,15 @@ from textual.events import Resize
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Static
 
+from skipring.admin.diagnosis import explain
+from skipring.admin.inspector import Inspector
 from skipring.cli.diagnosis_view import changes_in, explanation_view
 from skipring.cli.ring_page import Page
 from skipring.cli.ring_view import PATIENCE_S, RingWatch
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError
-from skipring.runtime.diagnosis import explain
-from skipring.runtime.inspector import Inspector
-from skipring.watch.overview import Observer
-from skipring.watch.picture import Glyphs
+from skipring.view.overview import Observer
+from skipring.view.text import Glyphs
 
 HELP: Final = """\
 Arrows    choose a topic or a node

@@ -10,8 +10,8 @@ import click
 from skipring.cli.live_options import access_options
 
 if TYPE_CHECKING:
-    from skipring.runtime.access import Access
-    from skipring.watch.overview import Overview
+    from skipring.net.access import Access
+    from skipring.view.overview import Overview
 
 
 @click.command()
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each topic.")
 def topics(access: Access, as_json: bool) -> None:
     """List topics with their members and publications, the largest first."""
-    from skipring.runtime.serving import run
+    from skipring.node.process import run
 
     found = run(_overview(access))
     if as_json:
@@ -44,7 +44,7 @@ def topics(access: Access, as_json: bool) -> None:
 
 
 async def _overview(access: Access) -> Overview:
-    from skipring.watch.overview import Observer
+    from skipring.view.overview import Observer
 
     async with Observer(access.supervisors, access.credentials()) as observer:
         return await observer.overview()

@@ -13,20 +13,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Final
 
-from skipring.core.claims import Claim, Summary
+from skipring.core.backfill import Histories
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Confirmed, Origin, Outbox
 from skipring.core.events import HistoryRead
-from skipring.core.hashing import EMPTY_ROOT
-from skipring.core.histories import Histories
-from skipring.core.holdings import Holdings
 from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, TrieEqual
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.prefixes import ALL, Prefix, are_disjoint
+from skipring.core.prefix import ALL, Prefix, are_disjoint
 from skipring.core.publications import Publication
-from skipring.core.reconciliation import Answer
-from skipring.core.scrubbing import Scrubbing
+from skipring.core.reconcile import Answer
+from skipring.core.replica import Holdings
+from skipring.core.scrub import Scrubbing
 from skipring.core.state import RepairState, ScrubState
+from skipring.core.summaries import EMPTY_ROOT, Claim, Summary
 from skipring.core.trie import BUCKET_IDS, PublicationTrie
 
 # Our guess: enough to tell one's own session from another that happens to cross it, mostly; a

@@ -15,9 +15,9 @@ from typing import Final
 from skipring.core.effects import Drained, Outbox
 from skipring.core.events import DrainRequested
 from skipring.core.handover import Handovers
-from skipring.core.holdings import Holdings
 from skipring.core.messages import Draining, Held
 from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.replica import Holdings
 from skipring.core.state import DrainState
 
 # Guess: longer than any drain. It bounds how long a corrupted value keeps a node leaving.

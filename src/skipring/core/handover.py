@@ -15,10 +15,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from skipring.core.claims import Claim, Summary
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import HeldBy, Outbox, SendSynced
-from skipring.core.holdings import Holdings
 from skipring.core.messages import (
     CheckHeld,
     HandoverDone,
@@ -28,9 +26,11 @@ from skipring.core.messages import (
     ids_in,
 )
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
+from skipring.core.replica import Holdings
 from skipring.core.state import HandoversState, HandoverState
+from skipring.core.summaries import Claim, Summary
 
 RANGES_ASKED: Final = 64  # Guess: 2 KiB of claims in a question.
 IDS_ASKED: Final = 512  # Guess: 16 KiB of ids in a question.

@@ -11,11 +11,10 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from skipring.core.claims import SHORT_BYTES, Claim
-from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.labels import Label
 from skipring.core.peers import Link, NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, Claim
 
 
 class Subscribe(Struct, frozen=True, array_like=True, gc=False, tag=1):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from skipring.core.chains import Chains, chains_around
 from skipring.core.effects import Outbox
 from skipring.core.labels import Label
 from skipring.core.messages import IntroduceShortcut, RemoveConnections
 from skipring.core.peers import Link, NodeId, Peer
 from skipring.core.ring import Ring
+from skipring.core.topology import Chains, chains_around
 
 
 class Shortcuts:

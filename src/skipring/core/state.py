@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from skipring.core.chains import Chains
-from skipring.core.claims import Claim
 from skipring.core.labels import Label
 from skipring.core.messages import IHave
 from skipring.core.peers import NodeId, Peer
-from skipring.core.prefixes import Prefix
+from skipring.core.prefix import Prefix
 from skipring.core.publications import Publication
+from skipring.core.summaries import Claim
+from skipring.core.topology import Chains
 from skipring.core.trie import PublicationTrie
 
 

@@ -9,11 +9,7 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec.structs import replace
 
-from skipring.core.archive import Archive
-from skipring.core.chains import Chains
-from skipring.core.circulation import Circulation
 from skipring.core.config import ProtocolConfig
-from skipring.core.digest import TreeDigest
 from skipring.core.effects import Effect, Left, Outbox
 from skipring.core.events import (
     CompletenessRequested,
@@ -31,8 +27,8 @@ from skipring.core.events import (
     Tick,
     UnsubscribeRequested,
 )
-from skipring.core.holdings import Holdings
 from skipring.core.labels import Label
+from skipring.core.log import Archive
 from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
@@ -48,12 +44,16 @@ from skipring.core.messages import (
     Subscribe,
     Unsubscribe,
 )
+from skipring.core.neighbour_liveness import Silence
 from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, NodeId, Peer, TopicId
 from skipring.core.publications import Publication
+from skipring.core.replica import Holdings
+from skipring.core.replication import Circulation
 from skipring.core.ring import Ring
+from skipring.core.ring_digest import TreeDigest
 from skipring.core.shortcuts import Shortcuts
-from skipring.core.silence import Silence
 from skipring.core.state import SilenceState, SubscriberMemory, SubscriberState
+from skipring.core.topology import Chains
 from skipring.core.trie import PublicationTrie
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final
 
-from skipring.core.archive import Archive, MemoryArchive
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Left
 from skipring.core.events import (
@@ -18,6 +17,7 @@ from skipring.core.events import (
     SubscribeRequested,
     Tick,
 )
+from skipring.core.log import Archive, MemoryArchive
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber

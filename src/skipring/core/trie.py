@@ -18,9 +18,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from skipring.core.hashing import EMPTY, EMPTY_ROOT, digest_of, inner_digest
-from skipring.core.prefixes import ALL, Prefix
+from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import ID_BITS, ID_BYTES
+from skipring.core.summaries import EMPTY, EMPTY_ROOT, digest_of, inner_digest
 
 OFFSET_BYTES: Final = 5  # Limit of ours: 2^40 publications of a topic.
 _LAST_OFFSET: Final = b"\xff" * OFFSET_BYTES

@@ -8,7 +8,6 @@ from random import Random
 
 from msgspec.structs import replace
 
-from skipring.core.archive import MemoryArchive
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import (
     Confirmed,
@@ -18,6 +17,7 @@ from skipring.core.effects import (
     Effect,
     HeldBy,
     Left,
+    Origin,
     Send,
     SendSynced,
     Store,
@@ -35,15 +35,62 @@ from skipring.core.events import (
     Tick,
     UnsubscribeRequested,
 )
+from skipring.core.log import MemoryArchive
 from skipring.core.messages import Message
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
-from skipring.sim.deliveries import Deliveries
-from skipring.sim.faults import DELIVERED, Fault
-from skipring.world.snapshot import CARRIERS, Parcel, Snapshot
+from skipring.sim.network_faults import DELIVERED, Fault
+from skipring.world.snapshot import CARRIERS, Parcel, Snapshot, publications_in
+
+
+class Deliveries:
+    """What a world has delivered so far."""
+
+    def __init__(self) -> None:
+        self.by_origin: Counter[Origin] = Counter()
+        self.hops: Counter[int] = Counter()  # of what was spread
+        self.copies = 0  # of publications that arrived at live subscribers
+
+    @property
+    def published(self) -> int:
+        """How many publications were new to the world."""
+        return self.by_origin[Origin.OWN]
+
+    @property
+    def received(self) -> int:
+        """How often a publication was new to somebody it came to."""
+        return self.by_origin[Origin.SPREAD] + self.by_origin[Origin.REPAIR]
+
+    @property
+    def duplicates(self) -> int:
+        """How often a publication came to somebody who had it."""
+        return self.copies - self.received
+
+    @property
+    def hops_max(self) -> int:
+        """The longest way of what was spread."""
+        return max(self.hops, default=0)
+
+    @property
+    def hops_mean(self) -> float:
+        """The average way of what was spread."""
+        total = self.hops.total()
+        return sum(hops * count for hops, count in self.hops.items()) / total if total else 0.0
+
+    def note(self, delivery: Deliver) -> None:
+        """Publications were handed to an application."""
+        count = len(delivery.publications)
+        self.by_origin[delivery.origin] += count
+        if delivery.origin is Origin.SPREAD:
+            self.hops[delivery.hops] += count
+
+    def note_receipt(self, message: Message) -> None:
+        """A message with publications has arrived."""
+        self.copies += len(publications_in(message))
+
 
 _TICK = Tick()
 _FLUSH = Flush()

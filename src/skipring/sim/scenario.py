@@ -16,8 +16,8 @@ from msgspec import Meta, Struct
 from skipring.core.config import Mode, ProtocolConfig, Rule, Spread
 from skipring.core.peers import NodeId
 from skipring.errors import ScenarioError
-from skipring.sim.faults import Delay, Duplication, Fault, Loss, Partition
-from skipring.sim.incidents import (
+from skipring.sim.network_faults import Delay, Duplication, Fault, Loss, Partition
+from skipring.sim.process_faults import (
     Churn,
     CrashWave,
     Detector,

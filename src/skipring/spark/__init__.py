@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # so that this package can be imported where Spark is not ins
 
 def register(spark: SparkSession) -> None:
     """Let a session know the data sources ``skipring`` and ``skipring_deliveries``."""
-    from skipring.spark.deliveries import DeliveriesDataSource  # noqa: PLC0415  (as above)
+    from skipring.spark.delivery_source import DeliveriesDataSource  # noqa: PLC0415  (as above)
     from skipring.spark.source import SkipringDataSource  # noqa: PLC0415
 
     spark.dataSource.register(SkipringDataSource)

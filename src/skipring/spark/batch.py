@@ -10,17 +10,16 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from skipring.core.hashing import digest_of
 from skipring.core.peers import TopicId
+from skipring.core.summaries import digest_of
 from skipring.errors import DataLossError, MessageError, UnreachableError
-from skipring.runtime.surveying import Stretch
-from skipring.spark.agreement import Part, Source, agreed_parts, is_shared
+from skipring.rpc.log_reader import Stretch
+from skipring.spark.arrow import Rows
 from skipring.spark.options import EARLIEST, LATEST, ReadOptions
-from skipring.spark.ranges import RangePartition, range_partitions, read_range
-from skipring.spark.reach import Reach
-from skipring.spark.rows import Rows
-from skipring.spark.workers import settle
-from skipring.wire.values import SURVEY_BITS_MAX
+from skipring.spark.partitions import RangePartition, range_partitions, read_range
+from skipring.spark.ring_client import Reach, settle
+from skipring.spark.snapshot import Part, Source, agreed_parts, is_shared
+from skipring.wire.limits import SURVEY_BITS_MAX
 
 # Measured: on two cores four of 25,000 take a quarter more processor time than two of 50,000. Each
 # one costs a task, and has a member look through all that it has.

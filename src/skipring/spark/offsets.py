@@ -20,7 +20,7 @@ from msgspec import Struct, ValidationError, convert
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.errors import InputError
-from skipring.wire.values import CHAIN_BYTES, OFFSET_MAX, shown
+from skipring.wire.limits import CHAIN_BYTES, OFFSET_MAX, shown
 
 EPOCH_MAX: Final = (1 << 62) - 1  # as packs have it
 EXCEPTIONS_MAX: Final = 1024  # Our guess: more is no small difference between two members.

@@ -26,8 +26,8 @@ from skipring.core.peers import TopicId
 from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
 from skipring.errors import InputError, MessageError
 from skipring.spark.options import WriteOptions
-from skipring.spark.reach import Reach
-from skipring.wire.values import check_publication, check_topic
+from skipring.spark.ring_client import Reach
+from skipring.wire.limits import check_publication, check_topic
 
 QUERY: Final = "sql.streaming.queryId"  # Spark's names of what a task knows of its query
 BATCH: Final = "streaming.sql.batchId"

@@ -8,12 +8,12 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from skipring.errors import InputError
+from skipring.spark.arrow import publication_schema, spark_schema
 from skipring.spark.batch import BatchReader
 from skipring.spark.options import ReadOptions, WriteOptions, includes_headers
-from skipring.spark.schemas import publication_schema, spark_schema
+from skipring.spark.ring_client import settle
 from skipring.spark.sink import BatchWriter, StreamWriter, check_columns
 from skipring.spark.stream import StreamReader
-from skipring.spark.workers import settle
 
 
 class SkipringDataSource(DataSource):

@@ -23,15 +23,13 @@ from pyspark.sql.streaming.datasource import (
 
 from skipring.core.peers import TopicId
 from skipring.errors import DataLossError
-from skipring.runtime.surveying import Holder
+from skipring.rpc.log_reader import Holder
+from skipring.spark.failover import SKIPPED, replayed, with_standby
 from skipring.spark.offsets import Position, from_json, to_json
 from skipring.spark.options import EARLIEST, ReadOptions
-from skipring.spark.ranges import READ_ON, RangePartition, gone, partitions_of, read_range
-from skipring.spark.reach import Reach
-from skipring.spark.replay import SKIPPED, replayed
-from skipring.spark.standbys import with_standby
-from skipring.spark.stores import Stores
-from skipring.spark.workers import settle
+from skipring.spark.partitions import READ_ON, RangePartition, gone, partitions_of, read_range
+from skipring.spark.ring_client import Reach, settle
+from skipring.spark.snapshot import Stores
 
 _LOG: Final = getLogger(__name__)
 

@@ -8,7 +8,8 @@ from importlib.metadata import version
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
-from typing import Final, TypeVar
+from secrets import randbits
+from typing import Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,22 +21,83 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from skipring.core.peers import TopicId
+from skipring.admin import chaos_plans as sabotage
+from skipring.admin.chaos_client import Saboteur
+from skipring.admin.chaos_plans import Damages
+from skipring.admin.diagnosis import LAYERS, REPAIRS, explain, is_about
+from skipring.admin.inspector import Inspector
+from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
-from skipring.runtime.diagnosis import LAYERS, REPAIRS, explain, is_about
-from skipring.runtime.inspector import Inspector
-from skipring.runtime.logs import logger
-from skipring.runtime.saboteur import Saboteur
-from skipring.runtime.wall_clock import publication_time_us
-from skipring.watch.overview import Observer
-from skipring.watch.scene import content_violations
-from skipring.web.access import Gate, Guarded, refused
-from skipring.web.damage import Wish, plan_of
-from skipring.web.feed import KEEP_ALIVE_S, Event, Feed
-from skipring.wire.runtime_messages import Address
-from skipring.wire.values import check_publication, check_topic
+from skipring.observability.clock import publication_time_us
+from skipring.observability.logs import logger
+from skipring.view.model import content_violations
+from skipring.view.overview import Observer
+from skipring.web.auth import Gate, Guarded, refused
+from skipring.web.events import KEEP_ALIVE_S, Event, Feed
+from skipring.wire.limits import check_publication, check_topic
+from skipring.wire.rpc import Address, NodeStatus
 from skipring.world.adversaries import ADVERSARIES
+
+Members = dict[NodeId, NodeStatus]
+
+TICKS: Final = 60  # Our guess: a partition that nobody ends is over then.
+LOST_SHARE: Final = 0.5  # of the publications, where tries are spoilt
+SEED_BITS: Final = 32
+
+WORDS: Final[Mapping[str, str]] = {
+    "kill": "killed",
+    "adversary": "everything replaced",
+    "database": "the database was wiped",
+    "labels": "labels scrambled",
+    "tries": "tries spoilt, and half of the publications lost",
+    "partition": "parted into two halves",
+    "heal": "partitions ended",
+}
+
+
+class Wish(Struct, frozen=True):
+    """What somebody wants to be damaged."""
+
+    damage: Literal["kill", "adversary", "database", "labels", "tries", "partition", "heal"]
+    nodes: tuple[NodeId, ...] = ()
+    code: str = "A15"
+
+    @property
+    def is_gentle(self) -> bool:
+        """True if those who refuse do not keep the others from it."""
+        return self.damage == "heal"
+
+    @property
+    def words(self) -> str:
+        """What was done, in words."""
+        return WORDS[self.damage]
+
+
+def plan_of(wish: Wish, topic: TopicId, members: Members) -> Damages:
+    """Who is to suffer what; InputError if it cannot be."""
+    seed = randbits(SEED_BITS)
+    if wish.damage == "adversary":
+        sabotage.check_adversary(wish.code)
+        return sabotage.adversarial(wish.code, topic, members, seed)
+    if wish.damage == "kill":
+        if not wish.nodes:
+            raise InputError("say whom to kill")
+        sabotage.check_names(wish.nodes, members)
+        return sabotage.killed(wish.nodes)
+    return _PLANS[wish.damage](members, seed)
+
+
+_PLANS: Final[Mapping[str, Callable[[Members, int], Damages]]] = {
+    "database": lambda _, __: sabotage.no_database(),
+    "labels": sabotage.wrong_labels,
+    "tries": lambda members, seed: sabotage.spoilt_tries(members, LOST_SHARE, seed),
+    "partition": lambda members, seed: sabotage.partition(
+        sabotage.parts_of(members, 2, seed), TICKS
+    ),
+    "heal": lambda members, _: sabotage.healed(members),
+}
+
 
 STATIC: Final = Path(str(files("skipring.web"))) / "static"
 BODY_BYTES_MAX: Final = 1 << 20  # Limit of ours: the largest payload, as JSON.

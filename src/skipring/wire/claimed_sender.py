@@ -21,7 +21,7 @@ from skipring.core.messages import (
     Unsubscribe,
 )
 from skipring.core.peers import NodeId, Peer
-from skipring.wire.runtime_messages import WIRE_TYPES, WireMessage
+from skipring.wire.rpc import WIRE_TYPES, WireMessage
 
 Claim = Callable[[Any, NodeId], bool]  # True if the message may come from this peer
 

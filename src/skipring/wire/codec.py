@@ -21,8 +21,8 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.errors import MessageError
 from skipring.wire.formats import FORMATS, Format, tag_of
 from skipring.wire.framing import DATA, Frame, frame
-from skipring.wire.runtime_messages import WIRE_TYPES, Address, Publish, WireMessage
-from skipring.wire.values import SHOWN_CHARACTERS_MAX, check_address, check_topic
+from skipring.wire.limits import SHOWN_CHARACTERS_MAX, check_address, check_topic
+from skipring.wire.rpc import WIRE_TYPES, Address, Publish, WireMessage
 
 AnyMessage = TypeVar("AnyMessage")
 

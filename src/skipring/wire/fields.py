@@ -8,16 +8,15 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import HOPS_MAX
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState
+from skipring.core.summaries import DIGEST_BYTES
 from skipring.errors import MessageError
-from skipring.wire.runtime_messages import Address, JournalEntry, NodeHealth
-from skipring.wire.values import (
+from skipring.wire.limits import (
     ARRIVALS_MAX,
     ASKED_MAX,
     CHAIN_BYTES,
@@ -54,7 +53,8 @@ from skipring.wire.values import (
     check_topic,
     shown,
 )
-from skipring.wire.watching import Arrival, TopicStatus
+from skipring.wire.monitor_rpc import Arrival, TopicStatus
+from skipring.wire.rpc import Address, JournalEntry, NodeHealth
 
 Check: TypeAlias = Callable[[Any], None]
 Naming: TypeAlias = Callable[[Any], tuple[NodeId, ...]]

@@ -33,7 +33,7 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import NodeId
-from skipring.wire.damages import (
+from skipring.wire.chaos import (
     AskConsent,
     Crash,
     Done,
@@ -98,8 +98,9 @@ from skipring.wire.fields import (
     Naming,
 )
 from skipring.wire.framing import CONTROL, CONTROL_BYTES_MAX, DATA, DATA_BYTES_MAX, FrameKind
+from skipring.wire.monitor_rpc import ArrivalPage, InspectSupervisor, ReadArrivals, SupervisorStatus
 from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
-from skipring.wire.runtime_messages import (
+from skipring.wire.rpc import (
     ConfigurationAck,
     DatabasePage,
     DeliveryPage,
@@ -125,7 +126,6 @@ from skipring.wire.runtime_messages import (
     Surveyed,
     WireMessage,
 )
-from skipring.wire.watching import ArrivalPage, InspectSupervisor, ReadArrivals, SupervisorStatus
 
 # Limit of ours: to read a claim costs 1 microsecond a byte at worst, and whoever reads ignores
 # what is longer than 64 KiB (twice the core's ``claims_bytes``).

@@ -15,7 +15,7 @@ from msgspec.structs import fields as struct_fields
 
 from skipring.wire.fields import FieldKind
 from skipring.wire.formats import FORMATS, tag_of
-from skipring.wire.runtime_messages import WIRE_TYPES, WireMessage
+from skipring.wire.rpc import WIRE_TYPES, WireMessage
 
 HEADING: Final = ("tag", "message", "frame", "fields", "what it is for")
 

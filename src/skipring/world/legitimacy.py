@@ -15,7 +15,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from skipring.core.chains import Chains, chains_around
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
@@ -26,7 +25,7 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import NodeId, Peer, TopicId
 from skipring.core.roster import Roster, index_of
-from skipring.core.topology import line_and_wrap
+from skipring.core.topology import Chains, chains_around, line_and_wrap
 from skipring.world.snapshot import (
     CARRIERS,
     Parcel,

@@ -7,7 +7,6 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from skipring.core.chains import Chains
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
@@ -23,6 +22,7 @@ from skipring.core.peers import NodeId, Peer, TopicId
 from skipring.core.publications import Publication
 from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.topology import Chains
 from skipring.core.trie import PublicationTrie
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from skipring.spark.plots import COLOURS, DASHES, FONT
+from skipring.report.plots import COLOURS, DASHES, FONT
 
 HEIGHT: Final = 340
 DOTS_MAX: Final = 60  # Our guess: more dots on a line only hide it.

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
 from skipring.core.effects import Origin
-from skipring.spark.pipeline.tables import BATCH, DATE, TIME_END_US
+from skipring.spark.pipeline.lake import BATCH, DATE, TIME_END_US
 
 MICROSECONDS: Final = 1_000_000
 _PERCENTILES: Final = (0.5, 0.95, 0.99)

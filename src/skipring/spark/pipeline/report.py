@@ -12,13 +12,14 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from skipring.core.effects import Origin
-from skipring.spark.failures import spark_failures_told
-from skipring.spark.page import Page, Section, render
-from skipring.spark.pipeline import figures, gold, summaries
-from skipring.spark.pipeline.about import About
-from skipring.spark.pipeline.tables import Name, kept, table
-from skipring.spark.tables import Cell, Cells, Table, Tone, number, percent
-from skipring.storage.files import failures_told
+from skipring.report.page import Page, Section, render
+from skipring.report.tables import Cell, Cells, Table, Tone, number, percent
+from skipring.spark.errors import spark_failures_told
+from skipring.spark.pipeline import aggregates as summaries
+from skipring.spark.pipeline import figures, gold
+from skipring.spark.pipeline.lake import Name, kept, table
+from skipring.spark.pipeline.manifest import About
+from skipring.storage.data_dir import failures_told
 
 TOPICS_MAX: Final = 6  # that can be told apart in a figure
 ROWS_MAX: Final = 100  # of a table; the lake has them all

@@ -5,8 +5,7 @@ where a construction needs more nodes than there are, it shrinks, if need be to 
 state.
 """
 
-from skipring.world.adversaries.building import legitimate_world
-from skipring.world.adversaries.catalogue import ADVERSARIES, Adversary
-from skipring.world.adversaries.scattering import scatter
+from skipring.world.adversaries.builders import legitimate_world, scatter
+from skipring.world.adversaries.catalog import ADVERSARIES, Adversary
 
 __all__ = ["ADVERSARIES", "Adversary", "legitimate_world", "scatter"]

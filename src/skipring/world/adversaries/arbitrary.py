@@ -13,8 +13,6 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from skipring.core.claims import SHORT_BYTES, Claim, Summary
-from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.labels import LABEL_BITS, Label
 from skipring.core.messages import (
     MESSAGE_TYPES,
@@ -43,10 +41,11 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
-from skipring.core.prefixes import ALL, Prefix, apart
+from skipring.core.prefix import ALL, Prefix, apart
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import SilenceState, SubscriberState, SupervisorState
-from skipring.world.adversaries.building import (
+from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, Claim, Summary
+from skipring.world.adversaries.builders import (
     Database,
     legitimate_world,
     made_publications,

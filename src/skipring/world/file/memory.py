@@ -14,12 +14,10 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import fields as struct_fields
 
-from skipring.core.chains import Chains
-from skipring.core.claims import SHORT_BYTES
 from skipring.core.labels import Label
 from skipring.core.messages import HOPS_MAX, IHave
 from skipring.core.peers import NodeId
-from skipring.core.prefixes import Prefix
+from skipring.core.prefix import Prefix
 from skipring.core.publications import ID_BYTES
 from skipring.core.state import (
     AnnouncingState,
@@ -39,6 +37,8 @@ from skipring.core.state import (
     SubscriberMemory,
     SupervisorMemory,
 )
+from skipring.core.summaries import SHORT_BYTES
+from skipring.core.topology import Chains
 from skipring.core.trie import OFFSET_BYTES
 from skipring.world.file.publications import (
     PublicationReader,

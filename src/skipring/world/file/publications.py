@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from skipring.core.claims import SHORT_BYTES, Claim, Summary
-from skipring.core.hashing import DIGEST_BYTES
 from skipring.core.messages import HOPS_MAX
 from skipring.core.peers import TopicId
-from skipring.core.prefixes import Prefix
+from skipring.core.prefix import Prefix
 from skipring.core.publications import ID_BITS, ID_BYTES, Publication
+from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, Claim, Summary
 from skipring.world.file.values import (
     Parser,
     Shape,

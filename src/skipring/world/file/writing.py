@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from skipring.core.claims import Claim
 from skipring.core.labels import Label
 from skipring.core.peers import Link, Peer
 from skipring.core.publications import Publication
@@ -18,6 +17,7 @@ from skipring.core.state import (
     SupervisorMemory,
     SupervisorState,
 )
+from skipring.core.summaries import Claim
 from skipring.world.file.document import FORMAT
 from skipring.world.file.memory import memory_fields
 from skipring.world.file.messages import message_fields

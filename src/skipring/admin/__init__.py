@@ -1,0 +1,1 @@
+"""Tools for operators: inspection, diagnosis and fault injection of live clusters."""

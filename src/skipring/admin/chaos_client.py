@@ -1,0 +1,141 @@
+"""Damaging a live topic from outside: all who would be hit are asked first, then each is hit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from skipring.admin.chaos_plans import Damages, numbered
+from skipring.admin.inspector import Contents, Inspector
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
+from skipring.net.addresses import parse_supervisors
+from skipring.node.chaos_server import NO_CHAOS
+from skipring.rpc.client import ANSWER_S, Outsider, nobody_in
+from skipring.wire.chaos import AskConsent, Crash, Damage, Done
+from skipring.wire.limits import check_topic
+from skipring.wire.rpc import Address, NodeStatus, Refused
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.security.credentials import Credentials
+
+AT_ONCE: Final = 256  # Our guess: as many nodes are inspected at the same time.
+CRASH_S: Final = 0.5  # Our guess: who lives answers within; who was killed never does.
+NAMED_MAX: Final = 8  # Our guess: more names in a sentence are not read.
+
+
+@asynccontextmanager
+async def saboteur_of(
+    supervisors: Sequence[Address], topic: TopicId, credentials: Credentials | None = None
+) -> AsyncIterator[Saboteur]:
+    """Somebody who damages a topic; InputError if an address or the topic cannot be."""
+    supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
+    try:
+        check_topic(topic)
+    except MessageError as error:
+        raise InputError(str(error)) from None
+    async with Outsider(supervisors, rng=Random(), credentials=credentials) as outsider:
+        yield Saboteur(outsider, topic)
+
+
+async def sabotage(
+    supervisors: Sequence[Address],
+    topic: TopicId,
+    plan: Callable[[dict[NodeId, NodeStatus]], Damages],
+    credentials: Credentials | None = None,
+    *,
+    is_gentle: bool = False,
+) -> Damages:
+    """Plan damage for those who are in a topic, and do it; return what was done to whom."""
+    async with saboteur_of(supervisors, topic, credentials) as saboteur:
+        damages = plan(await saboteur.members())
+        inflict = saboteur.inflict_gently if is_gentle else saboteur.inflict
+        return await inflict(damages)
+
+
+class Saboteur:
+    """Damages one topic from outside."""
+
+    def __init__(self, outsider: Outsider, topic: TopicId) -> None:
+        self._outsider = outsider
+        self._topic = topic
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def members(self) -> dict[NodeId, NodeStatus]:
+        """Who is in the topic and lives; UnreachableError if there is nobody, or no supervisor."""
+        inspection = await Inspector(self._outsider, self._topic).inspect(Contents.NOTHING)
+        members = {node: each for node, each in inspection.statuses.items() if each.member}
+        if not members:
+            raise UnreachableError(nobody_in(self._topic))
+        return members
+
+    async def inflict(self, damages: Damages) -> Damages:
+        """Carry out a plan; if one of the processes that it concerns refuses, damage none."""
+        answers = await self._consents(damages)
+        refused = sorted(node for node, answer in answers.items() if isinstance(answer, Refused))
+        if refused:
+            one = len(refused) == 1
+            raise SkipringError(
+                f"{_named(refused)} {'was' if one else 'were'} {NO_CHAOS}, so nothing was "
+                f"damaged; start {'it' if one else 'them'} again with chaos enabled"
+            )
+        silent = sorted(node for node, answer in answers.items() if answer is None)
+        if silent:
+            raise UnreachableError(
+                f"{_named(silent)} did not answer, so nothing was damaged; try again"
+            )
+        await self._hit_all(damages)
+        return damages
+
+    async def inflict_gently(self, damages: Damages) -> Damages:
+        """Carry out a plan with those who let themselves be damaged; return what was done."""
+        answers = await self._consents(damages)
+        done = {n: each for n, each in damages.items() if isinstance(answers[n], Done)}
+        await self._hit_all(done)
+        return done
+
+    async def _consents(self, nodes: Iterable[NodeId]) -> dict[NodeId, Done | Refused | None]:
+        asked = sorted(nodes)
+        answers = await asyncio.gather(*(self._ask(node, AskConsent(0)) for node in asked))
+        return dict(zip(asked, answers, strict=True))
+
+    async def _hit_all(self, damages: Damages) -> None:
+        failures = await asyncio.gather(*(self._hit(node, damages[node]) for node in damages))
+        told = [failure for failure in failures if failure is not None]
+        if told:
+            raise SkipringError(
+                f"not all of it was done: {'; '.join(told[:NAMED_MAX])}; what was done heals"
+            )
+
+    async def _hit(self, node: NodeId, damages: Sequence[Damage]) -> str | None:
+        """Do to a node what is planned for it; what went wrong, if anything did."""
+        for damage in damages:
+            answer = await self._ask(node, damage)
+            if isinstance(damage, Crash):
+                answer = await self._ask(node, AskConsent(0), CRASH_S)
+                return None if answer is None else f"{node} lives on"
+            if not isinstance(answer, Done):
+                reason = answer.reason if isinstance(answer, Refused) else "no answer"
+                return f"{node}: {reason}"
+        return None
+
+    async def _ask(
+        self, node: NodeId, damage: Damage, timeout_s: float | None = None
+    ) -> Done | Refused | None:
+        if timeout_s is None:
+            timeout_s = CRASH_S if isinstance(damage, Crash) else ANSWER_S
+        async with self._slots:
+            return await self._outsider.ask(
+                self._topic, node, partial(numbered, damage), Done, timeout_s
+            )
+
+
+def _named(nodes: Sequence[NodeId]) -> str:
+    """Some nodes for a sentence; the supervisor is one of its kind."""
+    shown = [f"the {node}" if node == SUPERVISOR else node for node in nodes[:NAMED_MAX]]
+    more = len(nodes) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

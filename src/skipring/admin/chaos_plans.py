@@ -1,0 +1,276 @@
+"""Plans of damage: what is to be done to whom, so that a live topic is as wrong as can be.
+
+The catalogue of starting states is put to use here: the nodes of an adversary's world get the names
+of live ones, and each is sent its state. Who has crashed there is a ghost here: a name that nobody
+has. A plan only says what to do; whoever carries it out may be in the same process or far away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import Any, Final, TypeAlias, TypeVar
+
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
+
+from skipring.core.messages import Message
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.core.state import SubscriberState, SupervisorState
+from skipring.errors import InputError, MessageError
+from skipring.wire.chaos import Crash, Damage, Forge, Isolate, Overwrite, OverwriteDatabase, Spoil
+from skipring.wire.codec import encode
+from skipring.wire.limits import FORGED_BYTES_MAX
+from skipring.wire.rpc import NodeStatus
+from skipring.world.adversaries import ADVERSARIES, Adversary
+from skipring.world.adversaries.arbitrary import Arbitrary
+from skipring.world.snapshot import CARRIERS, Snapshot
+
+SHARE: Final = 0.5  # of publications that are lost, where nothing else is said
+IDS_PER_DIGEST: Final = 8  # a trie has a digest for about so many publications
+
+Damages: TypeAlias = dict[NodeId, list[Damage]]  # in this order; the supervisor under its name
+Statuses: TypeAlias = Mapping[NodeId, NodeStatus]
+Renamed = TypeVar("Renamed", bound=Damage | Message)
+
+
+# -- what a person has written -----------------------------------------------------------------
+
+
+def check_adversary(code: str) -> None:
+    """Refuse a code that is not in the catalogue."""
+    if code not in ADVERSARIES:
+        raise InputError(f"there is no adversary {code}; there are {', '.join(ADVERSARIES)}")
+
+
+def check_names(names: Iterable[NodeId], members: Iterable[NodeId]) -> None:
+    """Refuse names that nobody in the topic has; the supervisor has one too."""
+    known = {*members, SUPERVISOR}
+    for name in names:
+        if name not in known:
+            raise InputError(f"no node called {name} lives in the topic; look with skipring ring")
+
+
+# -- plans -----------------------------------------------------------------------------------
+
+
+def adversarial(code: str, topic: TopicId, members: Statuses, seed: int) -> Damages:
+    """Put a topic into a starting state of the catalogue.
+
+    What a world holds of publications is not taken over, since nothing is to be invented: instead
+    those that there are get lost and confused. What its nodes want is not either.
+    """
+    check_adversary(code)
+    world = _world(ADVERSARIES[code], len(members), Random(f"{code}/{seed}"))
+    names = _names(world, members)
+    damages: Damages = {SUPERVISOR: [_renamed(_overwritten_database(world.supervisor), names)]}
+    for node, state in world.subscribers.items():
+        damages[names[node]] = [_renamed(_overwritten(state), names)]
+    if any(state.publications for state in world.subscribers.values()):
+        is_hashed = any(state.hashes for state in world.subscribers.values())
+        _add(damages, spoilt_tries(members, SHARE, seed, is_hashed=is_hashed))
+    _add(damages, _forged(topic, world, names))
+    return damages
+
+
+def wrong_database(members: Iterable[NodeId], seed: int) -> Damages:
+    """Put arbitrary entries into the supervisor's database, and an arbitrary queue."""
+    drawn = Arbitrary(Random(seed), sorted(members)).supervisor()
+    return {SUPERVISOR: [_overwritten_database(drawn)]}
+
+
+def no_database() -> Damages:
+    """Let the supervisor forget everybody."""
+    return {SUPERVISOR: [_overwritten_database(SupervisorState())]}
+
+
+def wrong_labels(members: Statuses, seed: int) -> Damages:
+    """Give everybody an arbitrary label; all else stays as it is."""
+    draw = Arbitrary(Random(seed), sorted(members))
+    return {
+        node: [
+            Overwrite(
+                request=0,
+                label=draw.label(),
+                left=status.left,
+                right=status.right,
+                ring=status.ring,
+                shortcuts=status.shortcuts,
+                silence=status.silence,
+                digests=status.digests,
+            )
+        ]
+        for node, status in sorted(members.items())
+    }
+
+
+def spoilt_tries(members: Statuses, share: float, seed: int, *, is_hashed: bool = True) -> Damages:
+    """Let everybody believe in wrong hashes, and lose a share of what is stored.
+
+    Nothing gets lost for good: always the same node, the first, keeps all that it has, and only
+    those forget anything who have the same as it.
+    """
+    keeper = min(members)
+    return {
+        node: [
+            Spoil(
+                request=0,
+                hashes=1 + int(share * status.count / IDS_PER_DIGEST) if is_hashed else 0,
+                publications=int(share * status.count)
+                if node != keeper and status.root == members[keeper].root
+                else 0,
+                seed=seed,
+            )
+        ]
+        for node, status in sorted(members.items())
+    }
+
+
+def partition(groups: Iterable[Iterable[NodeId]], ticks: int) -> Damages:
+    """Cut each node off from all nodes of other groups.
+
+    A node in no group is cut off from nobody; neither is the supervisor, unless it is in one.
+    """
+    sides = [frozenset(group) for group in groups]
+    everybody = frozenset[NodeId]().union(*sides)
+    if sum(map(len, sides)) != len(everybody):
+        raise InputError("a node is in two groups; it can only be on one side of a partition")
+    return {
+        node: [Isolate(0, tuple(sorted(everybody - side)), ticks)]
+        for side in sides
+        for node in sorted(side)
+        if node != SUPERVISOR
+    }
+
+
+def healed(members: Iterable[NodeId]) -> Damages:
+    """End every partition."""
+    return {node: [Isolate(0, (), 0)] for node in sorted(members)}
+
+
+def killed(nodes: Iterable[NodeId]) -> Damages:
+    """Let processes end at once."""
+    return {node: [Crash(0)] for node in sorted(nodes)}
+
+
+def parts_of(members: Iterable[NodeId], parts: int, seed: int) -> list[list[NodeId]]:
+    """So many groups of about the same size, by chance."""
+    nodes = sorted(members)
+    Random(seed).shuffle(nodes)
+    return [sorted(nodes[start::parts]) for start in range(parts)]
+
+
+def share_of(members: Iterable[NodeId], share: float, seed: int) -> list[NodeId]:
+    """A share of the nodes, by chance; one at least."""
+    nodes = sorted(members)
+    return sorted(Random(seed).sample(nodes, max(1, round(share * len(nodes)))))
+
+
+def words(damage: Damage) -> str:
+    """What a damage is, for a person."""
+    match damage:
+        case Overwrite(label=label):
+            return f"variables overwritten, label {label.bits if label is not None else 'none'}"
+        case OverwriteDatabase(database=database):
+            return f"database overwritten with {len(database)} entries"
+        case Spoil(hashes=hashes, publications=lost):
+            return f"up to {hashes} digests wrong, {lost} publications lost"
+        case Forge(frames=frames):
+            return f"{len(frames)} bytes of forged messages"
+        case Isolate(nodes=nodes, ticks=ticks):
+            return f"cut off from {', '.join(nodes)} for {ticks} ticks" if nodes else "healed"
+        case _:
+            return "killed"
+
+
+# -- an adversary's world ----------------------------------------------------------------------
+
+
+def _world(adversary: Adversary, count: int, rng: Random) -> Snapshot:
+    """A world with so many live subscribers: where some have crashed, one of more nodes."""
+    state = rng.getstate()
+    for n in range(count, 2 * count + 2):
+        rng.setstate(state)
+        world = adversary.build(n, rng)
+        if len(world.subscribers) == count:
+            return world
+    raise AssertionError(f"{adversary.code} has no world with {count} live nodes")
+
+
+def _names(world: Snapshot, members: Iterable[NodeId]) -> dict[NodeId, NodeId]:
+    """Which live node, or ghost, plays the part of each node of a world."""
+    live = sorted(members)
+    names = dict(zip(sorted(world.subscribers), live, strict=True))
+    ghosts = (name for number in range(10**9) if (name := f"ghost-{number}") not in names.values())
+    return names | dict(zip(sorted(world.crashed), ghosts, strict=False))
+
+
+def _overwritten(state: SubscriberState) -> Overwrite:
+    return Overwrite(
+        request=0,
+        label=state.label,
+        left=state.left,
+        right=state.right,
+        ring=state.ring,
+        shortcuts=tuple(state.shortcuts.items()),
+        silence=state.silence,
+        digests=state.digests,
+    )
+
+
+def _overwritten_database(state: SupervisorState) -> OverwriteDatabase:
+    return OverwriteDatabase(0, state.database, state.next, state.queue)
+
+
+def _renamed(message: Renamed, names: Mapping[NodeId, NodeId]) -> Renamed:
+    """The same message about other nodes."""
+    plain = to_builtins(message, builtin_types=(bytes,))
+    return convert(_replaced(plain, names), type(message))
+
+
+def _replaced(plain: Any, names: Mapping[NodeId, NodeId]) -> Any:  # noqa: ANN401
+    """A value of lists, maps and texts in which names are replaced; no other text is a name."""
+    match plain:
+        case str():
+            return names.get(plain, plain)
+        case dict():
+            return {names.get(key, key): _replaced(value, names) for key, value in plain.items()}
+        case list() | tuple():
+            return [_replaced(each, names) for each in plain]
+        case _:
+            return plain
+
+
+def _forged(topic: TopicId, world: Snapshot, names: Mapping[NodeId, NodeId]) -> Damages:
+    """What is in the channels of a world, but for publications."""
+    frames: dict[NodeId, list[bytes]] = {}
+    for parcel in world.channels:
+        if type(parcel.message) in CARRIERS:
+            continue
+        try:
+            frame = encode(topic, _renamed(parcel.message, names))
+        except MessageError:
+            continue  # nobody could have received it
+        frames.setdefault(names.get(parcel.to, parcel.to), []).append(frame)
+    return {to: [Forge(0, data) for data in _joined(each)] for to, each in frames.items()}
+
+
+def _joined(frames: Sequence[bytes]) -> Iterable[bytes]:
+    """Frames one behind the other, in pieces that are not too long."""
+    piece = b""
+    for frame in frames:
+        if len(piece) + len(frame) > FORGED_BYTES_MAX:
+            yield piece
+            piece = b""
+        piece += frame
+    yield piece
+
+
+def _add(damages: Damages, more: Damages) -> None:
+    for node, each in more.items():
+        damages.setdefault(node, []).extend(each)
+
+
+def numbered(damage: Damage, request: int) -> Damage:
+    """The damage as a request of this number."""
+    return replace(damage, request=request)

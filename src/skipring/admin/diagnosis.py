@@ -1,0 +1,249 @@
+"""What is wrong with a live topic, in words: for the whole of it, or for one node.
+
+The judge is the one of the simulator (``world/legitimacy.py``); here stands what a person can do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.admin.health import live_violations, warnings
+from skipring.admin.inspector import Contents, Inspection, Inspector
+from skipring.core.name_registry import Conflict, ProcessId
+from skipring.core.peers import NodeId
+from skipring.errors import InputError, UnreachableError
+from skipring.wire.rpc import JournalEntry, JournalPage
+from skipring.world.legitimacy import LIVE_LAYERS, Layer, Violation, publication_violations
+
+POLL_S: Final = 0.2  # Guess: an inspection of a small ring takes some milliseconds.
+NAMED_MAX: Final = 5  # Our guess: so many nodes are named in a sentence, then it is "and 7 more".
+
+SILENT: Final = "it does not answer"
+
+LAYERS: Final[Mapping[Layer, str]] = {
+    Layer.DATABASE: "the supervisor's database",
+    Layer.LABELS: "labels",
+    Layer.RING: "ring neighbours",
+    Layer.SHORTCUTS: "shortcuts",
+    Layer.LEAVERS: "those who leave",
+    Layer.LINKS: "links between ring neighbours",
+    Layer.PROCESSES: "processes",
+    Layer.PUBLICATIONS: "publications",
+}
+
+# What mends each layer, once those before it are in order.
+REPAIRS: Final[Mapping[Layer, str]] = {
+    Layer.DATABASE: (
+        "the supervisor mends its database before it does anything else (section 3.1), evicts whom "
+        "neighbours report silent (section 3.3), and records whoever subscribes again (S2)"
+    ),
+    Layer.LABELS: (
+        "the supervisor tells every member its place in turn (Algorithm 3), and at once if a "
+        "neighbour asks about it (R9, R10)"
+    ),
+    Layer.RING: (
+        "each interval neighbours say who they are (Algorithm 1), and the supervisor's "
+        "configuration overwrites what is wrong (B13)"
+    ),
+    Layer.SHORTCUTS: (
+        "each interval neighbours of a level introduce each other, one level after the other "
+        "from the ring up (section 3.2.2)"
+    ),
+    Layer.LEAVERS: "it asks for permission to leave each interval, until it has it (S2)",
+    Layer.LINKS: (
+        "each node dials its neighbours again, and the supervisor evicts members that stay silent "
+        "(section 3.3)"
+    ),
+    Layer.PROCESSES: (
+        "a backfill goes on by itself; a clone must be stopped, and a disk repaired, by hand"
+    ),
+    Layer.PUBLICATIONS: (
+        "ring neighbours compare their tries and send each other what is missing (Algorithm 5)"
+    ),
+}
+
+
+BEYOND_THE_RING: Final = LIVE_LAYERS | {Layer.PUBLICATIONS}
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """Is a topic in order, and if not, why and what to do."""
+
+    members: int
+    publications: int  # as many as anybody has
+    silent: tuple[NodeId, ...]  # referred to, but they do not answer
+    violations: tuple[Violation, ...]
+    advice: tuple[str, ...]
+    warnings: tuple[str, ...] = ()  # of a topic that may be healthy
+    clones: tuple[Conflict, ...] = ()  # names that two live processes have
+
+    @property
+    def is_legitimate(self) -> bool:
+        """Return True if all layers of the ring are as the protocol wants them."""
+        return self.members > 0 and not any(
+            each.layer not in BEYOND_THE_RING for each in self.violations
+        )
+
+    @property
+    def is_linked(self) -> bool:
+        """Return True if all ring neighbours receive messages from each other."""
+        return not any(each.layer is Layer.LINKS for each in self.violations)
+
+    @property
+    def has_all_publications(self) -> bool:
+        """True if all members have the same publications."""
+        return not any(each.layer is Layer.PUBLICATIONS for each in self.violations)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Return True if the ring is legitimate, linked and in sync, and its processes work."""
+        return self.members > 0 and not self.violations
+
+
+def diagnose(inspection: Inspection) -> Diagnosis:
+    """Judge what was seen of a topic."""
+    snapshot = inspection.snapshot
+    found = (*live_violations(inspection), *publication_violations(snapshot))
+    members = [node for node, status in inspection.statuses.items() if status.member]
+    return Diagnosis(
+        members=len(members),
+        publications=max((status.count for status in inspection.statuses.values()), default=0),
+        silent=snapshot.crashed,
+        violations=found,
+        advice=tuple(_advice(inspection, members, found)),
+        warnings=tuple(warnings(inspection)),
+        clones=inspection.clones,
+    )
+
+
+async def wait_healthy(inspector: Inspector, timeout_s: float, members_min: int = 1) -> Diagnosis:
+    """Diagnose a topic until it is healthy or the time is over; return the last diagnosis.
+
+    UnreachableError if no supervisor has answered by then.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout_s
+    while True:
+        try:
+            diagnosis = diagnose(await inspector.inspect(Contents.DIFFERENCES))
+        except UnreachableError:
+            if clock() >= deadline:
+                raise
+        else:
+            is_enough = diagnosis.is_healthy and diagnosis.members >= members_min
+            if is_enough or clock() >= deadline:
+                return diagnosis
+        await asyncio.sleep(min(POLL_S, max(deadline - clock(), 0)))
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """How one node stands, what brought it there, and what is wrong with it."""
+
+    node: NodeId
+    standing: str
+    violations: tuple[Violation, ...]
+    tick: int | None  # the present one; None if the node has not answered
+    journal: tuple[JournalEntry, ...]
+
+    @property
+    def is_well(self) -> bool:
+        """True if the node answers, and nothing is wrong with it."""
+        return self.standing != SILENT and not self.violations
+
+
+def explain(inspection: Inspection, node: NodeId, journal: JournalPage | None) -> Explanation:
+    """Judge one node; InputError if nobody knows it."""
+    snapshot = inspection.snapshot
+    known = snapshot.subscribers.keys() | set(snapshot.crashed)
+    if node not in known:
+        there = f"there are {_listed(sorted(known))}" if known else "nobody is in it"
+        raise InputError(f"no node called {node[:64]!r} is known in {snapshot.topic!r}; {there}")
+    found = (*live_violations(inspection), *publication_violations(snapshot))
+    return Explanation(
+        node=node,
+        standing=_standing(inspection, node),
+        violations=tuple(each for each in found if is_about(each, node)),
+        tick=journal.tick if journal is not None else None,
+        journal=journal.entries if journal is not None else (),
+    )
+
+
+def _standing(inspection: Inspection, node: NodeId) -> str:
+    status = inspection.statuses.get(node)
+    if status is None:
+        return SILENT if node in inspection.snapshot.crashed else "it is not in the topic"
+    if not status.member:
+        return "it is leaving"
+    return f"a member under label {status.label}" if status.label else "a member without a label"
+
+
+def is_about(violation: Violation, node: NodeId) -> bool:
+    """True if it is the node's own variables, or its entry in the database, that are wrong."""
+    subject, _, _ = violation.text.removeprefix("database: ").partition(" ")
+    fields = (f"{node}.left", f"{node}.right", f"{node}.ring")
+    return subject == node or (violation.layer is Layer.RING and subject in fields)
+
+
+# -- advice ----------------------------------------------------------------------------------
+
+
+def _advice(
+    inspection: Inspection, members: Sequence[NodeId], found: Sequence[Violation]
+) -> Iterator[str]:
+    """What to do about what is wrong, the most urgent first."""
+    snapshot = inspection.snapshot
+    for clone in inspection.clones:
+        yield (
+            f"Two live processes have the name {clone.name}: {_process(clone.holder)} holds it, "
+            f"{_process(clone.refused)} was refused. Is it a copy of the data directory? Stop one "
+            "of them, or give it another name and a data directory of its own."
+        )
+    if not members:
+        yield f"Nobody subscribes to {snapshot.topic!r}: is the name right, and is a node running?"
+    recorded = {node for _, node in snapshot.supervisor.database if node is not None}
+    silent = [node for node in snapshot.crashed if node in recorded]
+    if silent:
+        yield (
+            f"{_listed(silent)}: no answer. If stopped for good, there is nothing to do: the "
+            "supervisor drops whoever is silent for 9 to 18 intervals. Else look at the log there, "
+            "and start it again with the same data directory."
+        )
+    unrecorded = [node for node in members if node not in recorded]
+    if unrecorded:
+        yield (
+            f"{_listed(unrecorded)}: a member that the supervisor does not know. It subscribes "
+            "again by itself; if not, compare its list of supervisors with yours: all processes "
+            "must have the same."
+        )
+    layers = {each.layer for each in found}
+    if layers & {Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Layer.LEAVERS}:
+        yield "The ring heals by itself, mostly within 30 intervals: look again then."
+    if Layer.LINKS in layers:
+        yield (
+            "Neighbours that cannot reach each other: check the network and firewalls between "
+            "them, and the addresses that they advertise."
+        )
+    if Layer.PROCESSES in layers:
+        yield (
+            "Wait for a backfill. Stop a clone, or give it a data directory and a name of its own. "
+            "Make room on a full disk, or replace a broken one."
+        )
+    if Layer.PUBLICATIONS in layers:
+        yield (
+            "What is missing is on its way or will be repaired: look again in a few intervals; "
+            "if the same node still lacks as many, look at its log and at the room on its disk."
+        )
+
+
+def _process(process: ProcessId) -> str:
+    return f"the one at {process.address} (incarnation {process.incarnation:x})"
+
+
+def _listed(nodes: Sequence[NodeId]) -> str:
+    more = len(nodes) - NAMED_MAX
+    names = ", ".join(nodes[:NAMED_MAX])
+    return f"{names} and {more} more" if more > 0 else names

@@ -1,0 +1,400 @@
+"""Looking at a live topic: its database, then every node that anybody refers to.
+
+So also a ring is found that the supervisor does not know of, if a single reference leads there.
+What comes back is a snapshot, the same value that a simulated world gives, without what is in
+flight. Nodes are asked one after the other while the ring goes on: what changes meanwhile may be
+seen by halves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum
+from random import Random
+from time import time_ns
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from skipring.core.name_registry import Conflict
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.core.prefix import ALL, Prefix
+from skipring.core.publications import Publication
+from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.trie import PublicationTrie
+from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
+from skipring.net.addresses import parse_supervisors
+from skipring.rpc.client import Outsider
+from skipring.wire.limits import check_topic
+from skipring.wire.rpc import (
+    Address,
+    DatabasePage,
+    InspectDatabase,
+    InspectNode,
+    JournalPage,
+    ListPublications,
+    NodeStatus,
+    PublicationPage,
+    ReadJournal,
+    Refused,
+)
+from skipring.world.snapshot import Snapshot
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.security.credentials import Credentials
+
+# Our guesses: a process on a busy machine answers within, and a person waits no longer.
+SUPERVISOR_S: Final = 3.0
+NODE_S: Final = 2.5
+ATTEMPTS: Final = 2  # an answer may be lost
+READINGS: Final = 5  # of a database that changes while it is read; then it is taken as it is
+AT_ONCE: Final = 256  # nodes that are asked at the same time
+LISTINGS_AT_ONCE: Final = 8
+# Limits of ours: what is looked at fits into memory, whatever the others say.
+NODES_MAX: Final = 100_000
+LISTED_BYTES_MAX: Final = 1 << 30
+
+
+class Contents(Enum):
+    """What is wanted of the publications."""
+
+    NOTHING = "how many there are, and the root"
+    DIFFERENCES = "ids, if the roots differ"
+    IDS = "ids; once for all nodes that have the same root"
+    PAYLOADS = "everything, from each node"
+
+
+class Inspection(Struct, frozen=True, kw_only=True):
+    """What was seen of a topic."""
+
+    snapshot: Snapshot
+    statuses: dict[NodeId, NodeStatus]  # of those who are in the topic
+    clock_offsets_us: dict[NodeId, int] = {}  # of members, from the clock of this process
+    clones: tuple[Conflict, ...] = ()  # names of members that two live processes have
+
+    @property
+    def is_known(self) -> bool:
+        """True if anybody has to do with the topic."""
+        supervisor = self.snapshot.supervisor
+        return bool(self.statuses or supervisor.database or supervisor.queue)
+
+
+@asynccontextmanager
+async def inspector_of(
+    supervisors: Sequence[Address],
+    topic: TopicId,
+    credentials: Credentials | None = None,
+    report: Callable[[str], None] | None = None,
+) -> AsyncIterator[Inspector]:
+    """Open an inspector of a topic; InputError if an address or the topic cannot be used.
+
+    ``report`` receives the reason while a supervisor does not answer.
+    """
+    supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
+    try:
+        check_topic(topic)
+    except MessageError as error:
+        raise InputError(str(error)) from None
+    client = Outsider(supervisors, rng=Random(), credentials=credentials, report=report)
+    async with client as outsider:
+        yield Inspector(outsider, topic)
+
+
+class _Stored(Struct, frozen=True, gc=False):
+    """What a node has stored, and hashes that do not follow from it."""
+
+    publications: tuple[Publication, ...] = ()
+    hashes: dict[Prefix, bytes] = {}
+
+
+class Inspector:
+    """Looks at one topic from outside."""
+
+    def __init__(self, outsider: Outsider, topic: TopicId) -> None:
+        self.patience_s = NODE_S  # how long a node may take for an answer
+        self.supervisor_patience_s = SUPERVISOR_S
+        self.is_refused = False  # True once the supervisor has said that it does not serve it
+        self._outsider = outsider
+        self._topic = topic
+        self._seen: dict[NodeId, NodeStatus | Refused | None] = {}  # None: has not answered
+        self._unaddressed: set[NodeId] = set()  # of whom nobody has said where they listen
+        self._listed_bytes = 0
+        self._clock_offsets_us: dict[NodeId, int] = {}
+        self._clones: dict[NodeId, Conflict] = {}
+
+    async def inspect(self, contents: Contents, before: Inspection | None = None) -> Inspection:
+        """Look at the supervisor, then at every node; UnreachableError without a supervisor.
+
+        Those who were there before are asked too: the supervisor may have lost its database.
+        """
+        nodes = before.statuses if before is not None else ()
+        return await self._inspect(await self._database(), nodes, contents)
+
+    async def inspect_again(self, before: Inspection, contents: Contents) -> Inspection:
+        """Look at those who were there before, while no supervisor answers."""
+        return await self._inspect(before.snapshot.supervisor, before.statuses, contents)
+
+    async def _inspect(
+        self, supervisor: SupervisorState, nodes: Iterable[NodeId], contents: Contents
+    ) -> Inspection:
+        self._seen, self._unaddressed, self._listed_bytes = {}, set(), 0
+        self._clock_offsets_us = {}
+        await self._visit_all(supervisor, nodes)
+        statuses = {n: s for n, s in sorted(self._seen.items()) if isinstance(s, NodeStatus)}
+        stored = await self._stored(statuses, contents)
+        statuses = {node: status for node, status in statuses.items() if node in stored}
+        subscribers = {node: _state(status, stored[node]) for node, status in statuses.items()} | {
+            # One that lives and is not in the topic wants nothing of it.
+            node: SubscriberState(member=False)
+            for node, answer in self._seen.items()
+            if isinstance(answer, Refused)
+        }
+        return Inspection(
+            snapshot=Snapshot(
+                topic=self._topic,
+                supervisor=supervisor,
+                subscribers=dict(sorted(subscribers.items())),
+                crashed=tuple(sorted(self._seen.keys() - subscribers.keys())),
+            ),
+            statuses=statuses,
+            clock_offsets_us={
+                node: self._clock_offsets_us[node]
+                for node, status in statuses.items()
+                if status.member and node in self._clock_offsets_us
+            },
+            clones=tuple(self._clones[name] for name in sorted(self._clones)),
+        )
+
+    async def journal(self, node: NodeId) -> JournalPage | None:
+        """What changed a node lately; None if it does not answer or is not in the topic."""
+        answer = await self._outsider.ask(
+            self._topic, node, ReadJournal, JournalPage, self.patience_s
+        )
+        return answer if isinstance(answer, JournalPage) else None
+
+    # -- the supervisor ------------------------------------------------------------------------
+
+    async def _database(self) -> SupervisorState:
+        for last in (READINGS - 1) * [False] + [True]:
+            pages = await self._pages(is_last=last)
+            if pages is not None:
+                break
+        assert pages is not None, "the last reading is taken as it is"
+        self._clones = {each.name: each for page in pages for each in page.conflicts}
+        return SupervisorState(
+            database=tuple(entry for page in pages for entry in page.entries),
+            next=pages[-1].cursor,
+            queue=tuple(node for page in pages for node in page.queue),
+        )
+
+    async def _pages(self, *, is_last: bool) -> list[DatabasePage] | None:
+        """All pages of the database; None if it has changed before they were read."""
+        pages = [await self._page(0)]
+        while (start := pages[-1].next) is not None:
+            page = await self._page(start)
+            before = pages[-1]
+            has_changed = (page.total, page.digest) != (before.total, before.digest)
+            if has_changed and not is_last:
+                return None
+            if start > NODES_MAX or (page.next is not None and page.next <= start):
+                raise SkipringError(
+                    f"the supervisor's database has more than {NODES_MAX} entries, or no end; "
+                    "is it a supervisor of another version?"
+                )
+            pages.append(page)
+        return pages
+
+    async def _page(self, start: int) -> DatabasePage:
+        for _ in range(ATTEMPTS):
+            page = await self._outsider.ask(
+                self._topic,
+                SUPERVISOR,
+                lambda request: InspectDatabase(request, start),
+                DatabasePage,
+                self.supervisor_patience_s,
+            )
+            if isinstance(page, DatabasePage):
+                return page
+            if isinstance(page, Refused):
+                self.is_refused = True
+                raise UnreachableError(
+                    f"the supervisor at {self._supervisor} does not serve {self._topic!r}; "
+                    "allow the topic where it is started, or choose another topic"
+                )
+        raise UnreachableError(self._outsider.no_supervisor_of(self._topic))
+
+    @property
+    def _supervisor(self) -> Address:
+        return self._outsider.supervisor_of(self._topic)
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    async def _visit_all(self, supervisor: SupervisorState, nodes: Iterable[NodeId]) -> None:
+        """Ask those who are recorded, wait or are known, whom these refer to, and so on."""
+        waiting = {node for _, node in supervisor.database if node is not None}
+        waiting.update(supervisor.queue, nodes)
+        slots = asyncio.Semaphore(AT_ONCE)
+        while waiting:
+            async with asyncio.TaskGroup() as group:
+                for node in sorted(waiting):
+                    self._start_visit(node, group, slots)
+            # Where a node listens may have been said only after it was its turn.
+            waiting = {node for node in self._unaddressed if self._outsider.book.find(node)}
+            self._unaddressed -= waiting
+            for node in waiting:
+                del self._seen[node]
+        if len(self._seen) >= NODES_MAX:
+            raise SkipringError(f"more than {NODES_MAX} nodes are referred to in {self._topic!r}")
+
+    def _start_visit(
+        self, node: NodeId, group: asyncio.TaskGroup, slots: asyncio.Semaphore
+    ) -> None:
+        if node != SUPERVISOR and node not in self._seen and len(self._seen) < NODES_MAX:
+            self._seen[node] = None
+            group.create_task(self._visit(node, group, slots))
+
+    async def _visit(
+        self, node: NodeId, group: asyncio.TaskGroup, slots: asyncio.Semaphore
+    ) -> None:
+        if self._outsider.book.find(node) is None:
+            self._unaddressed.add(node)
+            return
+        async with slots:
+            answer = self._seen[node] = await self._status(node)
+        if isinstance(answer, NodeStatus):
+            self._clock_offsets_us[node] = answer.health.time - time_ns() // 1000
+            for other in _referred_to_by(answer):
+                self._start_visit(other, group, slots)
+
+    async def _status(self, node: NodeId) -> NodeStatus | Refused | None:
+        for _ in range(ATTEMPTS):
+            answer = await self._outsider.ask(
+                self._topic, node, InspectNode, NodeStatus, self.patience_s
+            )
+            if answer is not None:
+                return answer
+        return None
+
+    # -- publications --------------------------------------------------------------------------
+
+    async def _stored(
+        self, statuses: dict[NodeId, NodeStatus], contents: Contents
+    ) -> dict[NodeId, _Stored]:
+        """What is wanted of what the nodes have stored, without those who answer no more."""
+        roots = {status.root for status in statuses.values() if status.member}
+        is_enough = contents is Contents.NOTHING or (
+            contents is Contents.DIFFERENCES and len(roots) <= 1
+        )
+        if is_enough:
+            return dict.fromkeys(statuses, _Stored())
+        groups = _groups(statuses, is_apart=contents is Contents.PAYLOADS)
+        slots = asyncio.Semaphore(LISTINGS_AT_ONCE)
+        listings = await asyncio.gather(
+            *(self._listing(group, statuses, contents, slots) for group in groups)
+        )
+        if self._listed_bytes > LISTED_BYTES_MAX:
+            raise SkipringError(
+                f"the publications of {self._topic!r} are too many to be collected: together they "
+                f"have more than {LISTED_BYTES_MAX >> 30} GiB"
+            )
+        return {
+            node: listing
+            for group, listing in zip(groups, listings, strict=True)
+            if listing is not None
+            for node in group
+        }
+
+    async def _listing(
+        self,
+        group: list[NodeId],
+        statuses: dict[NodeId, NodeStatus],
+        contents: Contents,
+        slots: asyncio.Semaphore,
+    ) -> _Stored | None:
+        """What the first of some nodes lists that still answers; None if none does."""
+        async with slots:
+            for node in group:
+                listed = await self._pages_of(node, statuses[node].end, contents)
+                if listed is not None:
+                    return _Stored(listed, _wrong_hashes(statuses[node].root, listed))
+        return None
+
+    async def _pages_of(
+        self, node: NodeId, end: int, contents: Contents
+    ) -> tuple[Publication, ...] | None:
+        """All that a node has stored below an offset; None if it answers no more."""
+        listed: list[Publication] = []
+        start: int | None = 0
+        while start is not None and start < end:
+            page = await self._publication_page(node, start, end, contents)
+            if page is None or self._listed_bytes > LISTED_BYTES_MAX:
+                return None
+            if page.next is not None and page.next <= start:
+                return None  # it would never end
+            listed += page.publications
+            self._listed_bytes += sum(each.size_bytes for each in page.publications)
+            start = page.next
+        return tuple(listed)
+
+    async def _publication_page(
+        self, node: NodeId, start: int, end: int, contents: Contents
+    ) -> PublicationPage | None:
+        payloads = contents is Contents.PAYLOADS
+        for _ in range(ATTEMPTS):
+            page = await self._outsider.ask(
+                self._topic,
+                node,
+                lambda request: ListPublications(request, start, end, payloads),
+                PublicationPage,
+                self.patience_s,
+            )
+            if page is not None:
+                return page if isinstance(page, PublicationPage) else None
+        return None
+
+
+def _referred_to_by(status: NodeStatus) -> Iterator[NodeId]:
+    """Every node that a status names."""
+    for peer in (status.left, status.right, status.ring):
+        if peer is not None:
+            yield peer.node
+    for _, holder in status.shortcuts:
+        if holder is not None:
+            yield holder
+    yield from status.silence
+    yield from status.digests
+
+
+def _groups(statuses: dict[NodeId, NodeStatus], *, is_apart: bool) -> list[list[NodeId]]:
+    """Nodes that have the same ids, as far as their roots say; or each for itself."""
+    if is_apart:
+        return [[node] for node in statuses]
+    groups: dict[tuple[bytes, int], list[NodeId]] = {}
+    for node, status in statuses.items():
+        groups.setdefault((status.root, status.count), []).append(node)
+    return list(groups.values())
+
+
+def _state(status: NodeStatus, stored: _Stored) -> SubscriberState:
+    """The variables of a subscriber as a value."""
+    return SubscriberState(
+        member=status.member,
+        label=status.label,
+        left=status.left,
+        right=status.right,
+        ring=status.ring,
+        shortcuts=dict(status.shortcuts),
+        silence=status.silence,
+        digests=status.digests,
+        publications=stored.publications,
+        hashes=stored.hashes,
+    )
+
+
+def _wrong_hashes(root: bytes, publications: tuple[Publication, ...]) -> dict[Prefix, bytes]:
+    """The root that a node says it has, unless it follows from what it has stored."""
+    trie = PublicationTrie()
+    trie.add_many((publication.id, place) for place, publication in enumerate(publications))
+    return {} if trie.root == root else {ALL: root}

@@ -1,0 +1,1 @@
+"""Asynchronous client library: connections, subscriptions, readers."""

@@ -1,0 +1,387 @@
+"""Reading a topic: where a reader begins, how far it is, and what it is handed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from datetime import UTC, datetime, timedelta
+from typing import Final, Self
+
+from msgspec import Struct
+
+from skipring.core.effects import Deliver, Origin
+from skipring.core.log import Archive
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import Publication as StoredPublication
+from skipring.errors import CursorError, InputError
+from skipring.storage.store import PublicationStore
+from skipring.storage.topic_log import StoredArchive
+from skipring.wire.limits import CHAIN_BYTES, shown
+
+READ_AT_ONCE: Final = 64  # Our guess: then a reader lets the others of its loop go on.
+# Our guesses: what is not read yet stays at hand; what is older than that lies in the archive.
+# Measured: with a quarter of it some of a history was read, and hashed, a second time: a
+# fourteenth of what a newcomer's loop had to do.
+FRESH_MAX: Final = 16384
+FRESH_BYTES_MAX: Final = 1 << 22
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND: Final = timedelta(microseconds=1)
+
+_CURSOR: Final = re.compile(
+    r"c2\.(?P<store>[0-9a-f]{1,64})\.(?P<epoch>[0-9]{1,19})\.(?P<offset>[0-9]{1,19})"
+    rf"\.(?P<chain>[0-9a-f]{{{2 * CHAIN_BYTES}}})\.(?P<topic>.+)"
+)
+_CURSOR_OF_ANY_VERSION: Final = re.compile(r"c[0-9]+\.")
+_INSTEAD: Final = 'use start="all" and skip by id what you have'
+
+
+class Publication(Struct, frozen=True, gc=False):
+    """What somebody has published, as a reader gets it."""
+
+    publisher: NodeId
+    seq: int
+    time: int  # microseconds since the epoch at the publisher
+    key: bytes | None
+    headers: dict[str, str]
+    payload: bytes
+    replayed: bool  # it was stored here before we subscribed
+    hops: int | None  # over how many nodes it has come; None if it was stored, or came by repair
+    offset: int  # its place in the order in which this node has stored the topic
+    _topic: TopicId
+    _id: bytes  # empty for what is so new that nobody has needed its id yet
+
+    @property
+    def id(self) -> bytes:
+        """256 bits that tell this publication from all others, and follow from what is in it."""
+        if self._id:
+            return self._id
+        return StoredPublication(
+            publisher=self.publisher,
+            seq=self.seq,
+            payload=self.payload,
+            time=self.time,
+            key=self.key,
+            headers=self.headers,
+        ).id_in(self._topic)
+
+
+# -- where to begin --------------------------------------------------------------------------
+
+
+class Cursor(Struct, frozen=True):
+    """A place in a topic as one data directory keeps it: what is before it was handed out.
+
+    The chain value depends on all publications before it and on their order (decision 0043).
+
+    >>> cursor = Cursor("5eed", "orders", 0, 42, bytes(8))
+    >>> Cursor.parse(str(cursor)) == cursor
+    True
+    """
+
+    store: str
+    topic: TopicId
+    epoch: int
+    offset: int
+    chain: bytes
+
+    def __str__(self) -> str:
+        return f"c2.{self.store}.{self.epoch}.{self.offset}.{self.chain.hex()}.{self.topic}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The cursor that a text stands for; CursorError if it stands for none."""
+        match = _CURSOR.fullmatch(text)
+        if match is None and text.startswith("c1."):
+            raise CursorError(
+                "the cursor was made by an earlier version, and does not show which publications "
+                f"were before it; {_INSTEAD}"
+            )
+        if match is None:
+            raise CursorError(
+                f"not a cursor: {shown(text)}; take the text of subscription.cursor() as it is"
+            )
+        numbers = int(match["epoch"]), int(match["offset"])
+        return cls(match["store"], match["topic"], *numbers, bytes.fromhex(match["chain"]))
+
+    def check(self, store: PublicationStore | None, topic: TopicId) -> None:
+        """CursorError if it does not point into what a store keeps of a topic."""
+        if store is None:
+            raise CursorError(
+                "a cursor points into a data directory, and this node keeps its publications in "
+                f"memory; connect with the data_dir it came from, or {_INSTEAD}"
+            )
+        if self.topic != topic:
+            raise CursorError(
+                f"the cursor is one of topic {shown(self.topic)}, not of {shown(topic)}; "
+                f"take the one that was kept for this topic, or {_INSTEAD}"
+            )
+        if self.store != store.id:
+            raise CursorError(
+                "the cursor came from another data directory, where publications lie in another "
+                f"order; connect with that data_dir, or {_INSTEAD}"
+            )
+        if not self._fits(store.archive(topic)):
+            raise CursorError(
+                "the data directory was restored from a copy, or has lost publications, since the "
+                f"cursor was made; they may come back in another order; {_INSTEAD}"
+            )
+
+    def _fits(self, archive: StoredArchive) -> bool:
+        """Return True if what lies before the cursor is what lay there when it was made."""
+        if self.offset == 0:  # nothing lies before it, in any epoch
+            return True
+        is_there = self.epoch == archive.epoch and self.offset <= archive.durable_end
+        return is_there and archive.chain_at(self.offset) == self.chain
+
+
+# A text is "all", "new", one of their synonyms, or a cursor's.
+Start = str | datetime | Cursor
+SYNONYMS: Final = {"earliest": "all", "latest": "new"}  # as other logs call them
+
+
+def checked_start(start: object) -> Start:
+    """What was given as a start, a cursor's text as the cursor; InputError if it is none.
+
+    A synonym is replaced by the word it stands for.
+    """
+    if isinstance(start, str):
+        start = SYNONYMS.get(start, start)
+    if isinstance(start, str) and _CURSOR_OF_ANY_VERSION.match(start):
+        return Cursor.parse(start)
+    if isinstance(start, datetime) and start.utcoffset() is None:
+        raise InputError(
+            f"start={start.isoformat()} has no time zone, so it could be any of many moments; "
+            "give it one, such as datetime.now(UTC)"
+        )
+    if start in ("all", "new") or isinstance(start, datetime | Cursor):
+        return start
+    raise InputError(
+        'start is "all" or "new" (synonyms: "earliest", "latest"), a datetime with a time zone '
+        f"or a cursor, not {shown(str(start))}"
+    )
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+class _Fresh(Struct, frozen=True, gc=False):
+    """Publications that came together."""
+
+    start: int  # the offset of the first
+    end: int
+    publications: tuple[StoredPublication, ...]
+    hops: int | None
+    size_bytes: int
+
+
+class Reader:
+    """A place in an archive, which moves on as publications are handed out.
+
+    Of what has just come it keeps the publications, which are not in the archive yet, or would have
+    to be read there. Of what was skipped when it came only the offsets are known.
+    """
+
+    def __init__(self, topic: TopicId, archive: Archive, start: Start, now: int) -> None:
+        self._topic = topic
+        self._archive = archive
+        self._end = archive.end  # behind the last publication that has come
+        self._first = archive.end  # where what comes while we are subscribed begins
+        self._since = 0  # what has an earlier time is not wanted
+        self._history_before = 0  # nor is what has an earlier time and comes by repair
+        match start:
+            case Cursor(offset=offset):
+                self._next = offset  # the offset to be read next
+            case datetime():
+                self._next, self._since = 0, (start - EPOCH) // MICROSECOND
+            case "new":
+                self._next, self._history_before = self._first, now
+            case _:
+                self._next = 0
+        self._skipped: deque[range] = deque()  # offsets ahead that are not wanted
+        self._skipped_count = 0
+        self._steps = 0  # without letting others of the loop go on
+        self._fresh: deque[_Fresh] = deque()  # in the order of their offsets, without a gap
+        self._fresh_count = 0
+        self._fresh_bytes = 0
+        self._arrived = asyncio.Event()
+        self._is_open = True
+
+    @property
+    def offset(self) -> int:
+        """The offset behind the last publication that was handed out, or skipped after it."""
+        return self._next
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last publication that has come."""
+        return self._end
+
+    @property
+    def lag(self) -> int:
+        """How many publications are ahead."""
+        return self._end - self._next - self._skipped_count
+
+    @property
+    def is_open(self) -> bool:
+        """True until nothing more is handed out."""
+        return self._is_open
+
+    def close(self) -> None:
+        """Hand out nothing more; whoever waits is told."""
+        self._is_open = False
+        self._arrived.set()
+
+    async def next(self, timeout_s: float | None = None) -> Publication | None:
+        """Wait for the next publication; None if none comes in time, or the reader is closed.
+
+        One who stops waiting loses nothing: there is no pause between taking and returning.
+        """
+        now = asyncio.get_running_loop().time()
+        deadline = None if timeout_s is None else now + timeout_s
+        while await self.arrival(deadline):
+            for publication in self.take(1):
+                return publication
+        return None
+
+    async def arrival(self, deadline: float | None = None) -> bool:
+        """Wait until something is ahead; False if nothing comes in time, or we are closed."""
+        if self._steps >= READ_AT_ONCE:
+            self._steps = 0
+            await asyncio.sleep(0)
+        if self._next < self._end or not self._is_open:
+            return self._is_open
+        if deadline is None:  # as most wait
+            await self._more()
+            return self._is_open
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._more()
+        except TimeoutError:
+            return False
+        return self._is_open
+
+    async def _more(self) -> None:
+        while self._next >= self._end and self._is_open:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def take(self, limit: int, end: int | None = None) -> list[Publication]:
+        """At most so many publications that are there, before an offset; none if few are wanted."""
+        found: list[Publication] = []
+        end = self._end if end is None else end
+        for _ in range(READ_AT_ONCE):
+            if len(found) >= limit or self._next >= end or not self._is_open:
+                break
+            found += self._step(min(end, self._next + limit - len(found)))
+        return found
+
+    def _step(self, end: int) -> list[Publication]:
+        """Go on, at most to an offset: what is there, unless it is not wanted or cannot be read."""
+        offset = self._next
+        self._steps += 1
+        if self._skipped and self._skipped[0].start == offset:
+            self._next = self._skipped[0].stop
+            self._skipped_count -= len(self._skipped.popleft())
+            return []
+        fresh = self._fresh_at(offset)
+        if fresh is not None:
+            return self._read_fresh(fresh, end)
+        self._next += 1
+        stored = self._archive.read(offset)
+        if stored is None or stored.time < self._since:  # None: it is spoilt, and will come again
+            return []
+        return self._as_read((stored,), offset, None, replayed=offset < self._first)
+
+    def _fresh_at(self, offset: int) -> _Fresh | None:
+        """What came together with the publication at an offset, if it is at hand."""
+        fresh = self._fresh
+        while fresh and fresh[0].end <= offset:
+            self._drop_oldest()
+        return fresh[0] if fresh and fresh[0].start <= offset else None
+
+    def _read_fresh(self, fresh: _Fresh, end: int) -> list[Publication]:
+        """What is at hand from where we are, up to what is to be skipped."""
+        if self._skipped:
+            end = min(end, self._skipped[0].start)
+        offset, hops = self._next, fresh.hops
+        some = fresh.publications[offset - fresh.start : end - fresh.start]
+        self._next += len(some)
+        return self._as_read(some, offset, hops, replayed=False)
+
+    def _as_read(
+        self,
+        some: tuple[StoredPublication, ...],
+        start: int,
+        hops: int | None,
+        *,
+        replayed: bool,
+    ) -> list[Publication]:
+        """Publications from an offset on, as the application gets them.
+
+        By position: this is done for every one that comes, and names would cost as much again.
+        """
+        topic = self._topic
+        return [
+            Publication(
+                p.publisher,
+                p.seq,
+                p.time,
+                p.key,
+                p.headers,
+                p.payload or b"",
+                replayed,
+                hops,
+                offset,
+                topic,
+                p.id,
+            )
+            for offset, p in enumerate(some, start)
+        ]
+
+    # -- what comes --------------------------------------------------------------------------
+
+    def on_deliver(self, delivery: Deliver) -> None:
+        """Publications have come."""
+        is_repaired = delivery.origin is Origin.REPAIR
+        publications, start = delivery.publications, delivery.offset
+        self._end = end = start + len(publications)
+        hops = None if is_repaired else delivery.hops
+        size_bytes = delivery.size_bytes or sum(each.size_bytes for each in publications)
+        self._keep(_Fresh(start, end, publications, hops, size_bytes))
+        wanted_since = max(self._since, self._history_before if is_repaired else 0)
+        if wanted_since:
+            for offset, publication in enumerate(publications, start):
+                if publication.time < wanted_since:
+                    self._skip(offset)
+        if self._next < end:
+            self._arrived.set()
+
+    def _keep(self, fresh: _Fresh) -> None:
+        """Have it at hand; what was longer at hand goes, once it is in the archive."""
+        self._fresh.append(fresh)
+        self._fresh_count += len(fresh.publications)
+        self._fresh_bytes += fresh.size_bytes
+        while (
+            self._fresh_count > FRESH_MAX or self._fresh_bytes > FRESH_BYTES_MAX
+        ) and self._fresh[0].end <= self._archive.end:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        gone = self._fresh.popleft()
+        self._fresh_count -= len(gone.publications)
+        self._fresh_bytes -= gone.size_bytes
+
+    def end_history(self) -> None:
+        """We have had what the neighbours had: whatever comes from now on is new."""
+        self._history_before = 0
+
+    def _skip(self, offset: int) -> None:
+        if self._next == offset:
+            self._next += 1
+            return
+        self._skipped_count += 1
+        if self._skipped and self._skipped[-1].stop == offset:
+            self._skipped[-1] = range(self._skipped[-1].start, offset + 1)
+        else:
+            self._skipped.append(range(offset, offset + 1))

@@ -1,0 +1,511 @@
+"""One topic of a connection: reading, publishing, and how it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from random import Random
+from types import TracebackType
+from typing import Final, Protocol, Self, cast
+
+from msgspec import Struct
+
+from skipring.api.reader import (
+    READ_AT_ONCE,
+    Cursor,
+    Publication,
+    Reader,
+    Start,
+    checked_start,
+)
+from skipring.api.sync import Confirmations
+from skipring.core.effects import Confirmed, Deliver, Origin
+from skipring.core.events import PublishRequested
+from skipring.core.log import Archive, MemoryArchive
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import Publication as StoredPublication
+from skipring.errors import CursorError, InputError, MessageError, SkipringError
+from skipring.net.addresses import supervisor_at
+from skipring.node.drain import Departure
+from skipring.node.host import Node
+from skipring.node.replication_wait import REPLICAS_TIMEOUT_S
+from skipring.node.timer import Ticker
+from skipring.observability.clock import publication_time_us, time_us
+from skipring.storage.store import PublicationStore
+from skipring.storage.topic_log import StoredArchive
+from skipring.wire.limits import PAYLOAD_BYTES_MAX, check_publication, shown
+from skipring.wire.rpc import Address
+
+LEAVE_S: Final = 5.0  # Our guess: whoever stops does not want to wait much longer.
+# Our guess: after so much a publisher lets links write; their queues hold 64 times as much.
+PUBLISHED_AT_ONCE_BYTES: Final = 1 << 18
+PUBLICATION_BYTES_MIN: Final = 1 << 12  # Our guess: what the smallest publication counts as.
+PUBLISHED_TOGETHER: Final = 256  # Our guess: so many share a commit and a message.
+READ_MANY: Final = 1024  # Our guess: enough to share the cost of a call.
+
+
+class HealthState(StrEnum):
+    """How a subscription is."""
+
+    JOINING = "joining"  # the supervisor has not given us a place yet
+    SYNCING = "syncing"  # a ring neighbour has not confirmed yet that it has what we have
+    STABLE = "stable"
+    DEGRADED = "degraded"  # something that was in order is not any more
+
+
+class Health(Struct, frozen=True):
+    """How a subscription is, why, and how many publications its reader is behind."""
+
+    state: HealthState
+    reasons: tuple[str, ...] = ()
+    lag: int = 0
+
+
+class Record(Struct, frozen=True):
+    """Input of ``publish_many``: a payload with its key and headers.
+
+    >>> Record(b"a book", key=b"42", headers={"src": "web"}).key
+    b'42'
+    """
+
+    payload: bytes
+    key: bytes | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class Host(Protocol):
+    """What a subscription needs of its connection."""
+
+    @property
+    def node(self) -> Node:
+        """The node below."""
+
+    @property
+    def tick_s(self) -> float:
+        """How long a tick is."""
+
+    @property
+    def store(self) -> PublicationStore | None:
+        """Where publications are kept on disk; None if they are in memory."""
+
+    @property
+    def is_failing_to_store(self) -> bool:
+        """True if a commit has failed and there still is something to be written."""
+
+    def supervisor_of(self, topic: TopicId) -> Address:
+        """Where the supervisor of a topic is."""
+
+    def open(self, subscription: Subscription) -> Archive:
+        """Begin to take part in a topic; return where its publications lie."""
+
+    def on_left(self, subscription: Subscription) -> None:
+        """Hand nothing more to a subscription."""
+
+    @property
+    def drain_s(self) -> float:
+        """How long a subscription that ends waits until others have what it holds."""
+
+    def on_drained(self, departure: Departure, *, is_alone: bool) -> None:
+        """Note what no other member has confirmed of a topic that is left."""
+
+
+class Subscription:
+    """One topic: an iterator over its publications, and the way to publish in it.
+
+    It keeps no publications: a reader has a place in the archive, and reads on from there at its
+    own speed. One reader at a time gets everything; several share it among them.
+
+    >>> import asyncio, skipring
+    >>> from skipring.testing import Cluster
+    >>> async def scene() -> list[bytes]:
+    ...     async with (
+    ...         Cluster(n=2, topic="orders") as cluster,
+    ...         skipring.connect(cluster.url, tick_s=0.05) as node,
+    ...         node.subscribe("orders") as orders,
+    ...     ):
+    ...         await orders.publish(b"one", key=b"42", headers={"src": "web"})
+    ...         await orders.synced(timeout=30)
+    ...         return [orders.health().state.value, (await anext(orders)).payload]
+    >>> asyncio.run(scene())
+    ['stable', b'one']
+    """
+
+    def __init__(self, host: Host, topic: TopicId, start: Start) -> None:
+        self.topic = topic
+        self._host = host
+        self._start = checked_start(start)
+        self._archive: Archive = MemoryArchive()
+        self._store_id: str | None = None
+        self._last_cursors: list[Cursor] = []  # once the topic is left: its store may be closed
+        self.reader = Reader(topic, self._archive, "all", now=0)
+        self._unread: Callable[[], int | None] = lambda: None  # read, and not handed out
+        self._published_bytes = 0  # without letting others of the loop go on
+        self._is_open = False
+        self._has_been_opened = False
+        self._confirmations = Confirmations(self._neighbours, self._confirm, host.tick_s)
+        self._ticker = Ticker(self._on_tick, host.tick_s, Random())
+
+    async def __aenter__(self) -> Self:
+        store = self._host.store
+        self.check_start()  # publications may have been lost since ``subscribe``
+        now = time_us()
+        self._archive = self._host.open(self)
+        self._store_id = None if store is None else store.id
+        self.reader = Reader(self.topic, self._archive, self._start, now)
+        self._is_open = self._has_been_opened = True
+        self._ticker.start()
+        return self
+
+    def check_start(self) -> None:
+        """Raise CursorError if the start is a cursor that does not point into the store."""
+        if isinstance(self._start, Cursor):
+            self._start.check(self._host.store, self.topic)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.leave()
+
+    async def leave(self) -> bool:
+        """Leave the topic; True if the supervisor has let us go within five seconds.
+
+        Before that, at most ``drain_s`` of the connection, hand over what is held here: until one
+        remaining member has confirmed everything.
+        """
+        if not self._is_open:
+            return True
+        self._is_open = False
+        self._ticker.stop()
+        self.reader.close()
+        try:
+            await self._drain()
+            return await self._host.node.unsubscribe(self.topic, LEAVE_S)
+        finally:
+            if self._store_id is not None:  # the second one counts once it is on the disk
+                last = self._cursor_at(min(self._handed_out(), self._archive.end))
+                self._last_cursors = [self.cursor(), last]
+            self._host.on_left(self)
+
+    async def _drain(self) -> None:
+        """Hand over what is held here to a remaining member (decision 0049)."""
+        node = self._host.node
+        departure = await node.drain(self.topic, self._host.drain_s, waits_alone=True)
+        machine = node.machine(self.topic)
+        is_alone = machine is not None and machine.label is not None and not machine.neighbours()
+        self._host.on_drained(departure, is_alone=is_alone)
+
+    # -- publishing --------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        payload: bytes,
+        key: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        replicas: int = 0,
+        timeout: float = REPLICAS_TIMEOUT_S,  # noqa: ASYNC109  (of replicas only)
+    ) -> bytes:
+        """Publish; return the id once it is stored here. Nobody else needs to be reachable.
+
+        With ``replicas`` return once so many other members have stored it durably.
+        ReplicationError states how many have, if that takes longer than ``timeout`` or this node
+        has fewer neighbours. InputError, and nothing is published, if something is too large or of
+        the wrong kind.
+        """
+        self._check_open()
+        check_replicas(replicas)
+        (made,) = await self._publish([self._request(payload, key, headers)])
+        if replicas:
+            await self._host.node.replications.reached(self.topic, made, replicas, timeout)
+        return made
+
+    async def publish_many(self, records: Iterable[bytes | Record]) -> list[bytes]:
+        """Publish payloads or records, in order; return their ids once they are stored here.
+
+        They share commits and messages: for many small ones this costs a fraction of ``publish``.
+        InputError with the index of the first invalid one, and nothing is published.
+        """
+        self._check_open()
+        if not isinstance(records, Iterable):
+            raise InputError(
+                "publish_many takes an iterable of payloads or records, "
+                f"not {type(records).__name__}"
+            )
+        made: list[bytes] = []
+        now = publication_time_us()
+        requests = [
+            PublishRequested(payload=record, time=now)
+            if type(record) is bytes and len(record) <= PAYLOAD_BYTES_MAX
+            else self._record_request(index, record)
+            for index, record in enumerate(records)
+        ]
+        for start in range(0, len(requests), PUBLISHED_TOGETHER):
+            made += await self._publish(requests[start : start + PUBLISHED_TOGETHER])
+        return made
+
+    def _record_request(self, index: int, record: bytes | Record) -> PublishRequested:
+        try:
+            if isinstance(record, Record):
+                return self._request(record.payload, record.key, record.headers)
+            return self._request(record)
+        except InputError as error:
+            raise InputError(f"records[{index}]: {error}") from None
+
+    def _request(
+        self, payload: bytes, key: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> PublishRequested:
+        """What to publish, checked: the node itself believes us."""
+        request = PublishRequested(
+            payload=_as_bytes(payload, "a payload"),
+            time=publication_time_us(),
+            key=None if key is None else _as_bytes(key, "a key"),
+            headers=_as_headers(headers or {}),
+        )
+        checked = StoredPublication(
+            publisher=self._host.node.name,
+            seq=0,
+            payload=request.payload,
+            time=request.time,
+            key=request.key,
+            headers=request.headers,
+        )
+        try:
+            check_publication(checked)
+        except MessageError as error:
+            raise InputError(str(error)) from None
+        return request
+
+    async def _publish(self, requests: Sequence[PublishRequested]) -> list[bytes]:
+        made = await self._host.node.publish(self.topic, *requests)
+        self._published_bytes += sum([PUBLICATION_BYTES_MIN + len(r.payload) for r in requests])
+        if self._published_bytes >= PUBLISHED_AT_ONCE_BYTES:
+            self._published_bytes = 0
+            await asyncio.sleep(0)  # without a disk nothing else makes a busy publisher pause
+        return made
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[Publication]:
+        return self
+
+    async def __anext__(self) -> Publication:
+        """The next publication, in the order in which they were stored here."""
+        self._check_opened()
+        publication = await self.reader.next()
+        if publication is None:
+            raise StopAsyncIteration
+        return publication
+
+    async def read(self, timeout: float | None = None) -> Publication | None:  # noqa: ASYNC109  (None, no error)
+        """The next publication; None if none comes in time, or the topic was left."""
+        self._check_opened()
+        return await self.reader.next(timeout)
+
+    async def read_many(
+        self,
+        limit: int = READ_MANY,
+        timeout: float | None = None,  # noqa: ASYNC109  (an empty list, no error)
+    ) -> list[Publication]:
+        """Wait for a publication, then return all that are here, up to a limit.
+
+        An empty list if none comes in time, or the topic was left.
+        """
+        check_limit(limit)
+        self._check_opened()
+        reader = self.reader
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        while await reader.arrival(deadline):
+            if found := reader.take(limit):
+                return found
+        return []
+
+    async def read_available(self, limit: int | None = None) -> list[Publication]:
+        """The publications that are here now and were not read yet, at most ``limit`` of them."""
+        self._check_opened()
+        reader, end = self.reader, self.reader.end  # what comes meanwhile is for the next time
+        found: list[Publication] = []
+        while reader.is_open and reader.offset < end and len(found) != limit:
+            found += reader.take(READ_AT_ONCE if limit is None else limit - len(found), end)
+            await asyncio.sleep(0)
+        return found
+
+    @property
+    def lag(self) -> int:
+        """How many publications are stored here that were not read yet.
+
+        With a datetime as start, those that were stored before count until they are looked at.
+        """
+        return self.reader.lag
+
+    def cursor(self) -> Cursor:
+        """The place behind the last publication that was handed out, to start there again.
+
+        It is never beyond what is on the disk: after a crash a reader may get the last few again,
+        and misses none. CursorError if the node keeps its publications in memory.
+        """
+        if self._store_id is None or not isinstance(self._archive, StoredArchive):
+            raise CursorError(
+                "a cursor points into a data directory, and there is none; "
+                "use it inside the block, on a connection with a data_dir"
+            )
+        durable_end = self._archive.durable_end
+        for cursor in reversed(self._last_cursors):
+            if cursor.offset <= durable_end:
+                return cursor
+        return self._cursor_at(min(self._handed_out(), durable_end))
+
+    def read_ahead(self, unread: Callable[[], int | None]) -> None:
+        """Let the caller keep publications that it has read; cursors stay before the first of them.
+
+        ``unread`` returns the offset of that one, or None.
+        """
+        self._unread = unread
+
+    def _handed_out(self) -> int:
+        """The offset behind the last publication that the application has."""
+        unread = self._unread()
+        return self.reader.offset if unread is None else unread
+
+    def _cursor_at(self, offset: int) -> Cursor:
+        assert self._store_id is not None
+        assert isinstance(self._archive, StoredArchive)
+        chain = self._archive.chain_at(offset)
+        return Cursor(self._store_id, self.topic, self._archive.epoch, offset, chain)
+
+    def on_deliver(self, delivery: Deliver) -> None:
+        """A publication has been stored here."""
+        if delivery.origin is Origin.REPAIR:
+            self._confirmations.on_repair()
+        self.reader.on_deliver(delivery)
+
+    # -- how it is ---------------------------------------------------------------------------
+
+    async def synced(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109  (it says what is missing)
+        """Wait until every ring neighbour has confirmed that it has exactly what we have.
+
+        TimeoutError if that takes longer, which says who is missing.
+        """
+        self._check_open()
+        missing = await self._confirmations.all_equal(timeout)
+        if missing is not None:
+            if self._neighbours() is None:
+                missing = "; ".join(self._joining_reasons())
+            raise TimeoutError(f"{shown(self.topic)} is not synced after {timeout:g} s: {missing}")
+
+    def health(self) -> Health:
+        """How the subscription is at this moment, and why."""
+        neighbours = self._neighbours()
+        if neighbours is None:
+            return self._health(HealthState.JOINING, self._joining_reasons())
+        links = self._host.node.links
+        reasons = [
+            f"the connection to {node}, a ring neighbour, is lost"
+            for node in neighbours
+            if node in self._confirmations and not links.is_linked(node)
+        ]
+        if self._host.is_failing_to_store:
+            reasons.append("what came last could not be written to the disk")
+        if reasons:
+            return self._health(HealthState.DEGRADED, reasons)
+        reasons = [
+            f"{node}, a ring neighbour, has not confirmed yet that it has what we have"
+            for node in neighbours
+            if node not in self._confirmations
+        ]
+        return self._health(HealthState.SYNCING if reasons else HealthState.STABLE, reasons)
+
+    def _health(self, state: HealthState, reasons: Iterable[str]) -> Health:
+        return Health(state, tuple(reasons), self.lag)
+
+    def _joining_reasons(self) -> Iterable[str]:
+        if not self._is_open:
+            return ["not subscribed"]
+        address, node = self._host.supervisor_of(self.topic), self._host.node
+        if self.topic in node.refusals:
+            return [f"the supervisor at {address} says: {shown(node.refusals[self.topic])}"]
+        supervisor = supervisor_at(address)
+        if (why := node.links.why_unreachable(supervisor)) is not None:
+            return [why]
+        if not node.links.is_linked(supervisor):
+            return [f"there is no connection to the supervisor at {address}"]
+        return [f"the supervisor at {address} has not answered yet"]
+
+    def on_confirmed(self, confirmed: Confirmed) -> None:
+        """A ring neighbour has all that we have."""
+        self._confirmations.on_confirmed(confirmed)
+        self._note_sync()
+
+    def _on_tick(self) -> None:
+        self._confirmations.on_tick()
+        self._note_sync()
+
+    def _note_sync(self) -> None:
+        if self._confirmations.are_complete:
+            self.reader.end_history()
+
+    def _confirm(self) -> None:
+        self._check_open()  # whoever still waits when the topic is left is told so
+        self._host.node.confirm(self.topic)
+
+    def _neighbours(self) -> list[NodeId] | None:
+        """The distinct ring neighbours; None while we have no place in the ring."""
+        machine = self._host.node.machine(self.topic) if self._is_open else None
+        if machine is None or machine.label is None:
+            return None
+        return machine.ring_neighbours()
+
+    @property
+    def has_been_opened(self) -> bool:
+        """True once the block was entered, also after it was left."""
+        return self._has_been_opened
+
+    def _check_opened(self) -> None:
+        if not self._has_been_opened:
+            raise SkipringError(never_opened(self.topic, "async "))
+
+    def _check_open(self) -> None:
+        self._check_opened()
+        if not self._is_open:
+            raise SkipringError(
+                f"not subscribed to {shown(self.topic)} any more: its block was left; "
+                "subscribe again"
+            )
+
+
+def never_opened(topic: TopicId, prefix: str = "") -> str:
+    """Return the error text for a subscription that is used before its block was entered."""
+    return (
+        f"not subscribed to {shown(topic)} yet; open the subscription first: "
+        f"`{prefix}with node.subscribe({shown(topic)}) as subscription: "
+        f"{prefix}for publication in subscription: ...`"
+    )
+
+
+def check_limit(limit: int) -> None:
+    """Raise InputError if ``read_many`` could return nothing within a limit."""
+    if limit < 1:
+        raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
+
+
+def check_replicas(replicas: object) -> None:
+    """Raise InputError for what is no number of members."""
+    if type(replicas) is not int or replicas < 0:
+        raise InputError(f"replicas is a number of members, 0 or more, not {replicas!r}")
+
+
+def _as_bytes(value: object, what: str) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InputError(f"{what} is bytes, not {type(value).__name__}")
+    return bytes(value)
+
+
+def _as_headers(headers: object) -> dict[str, str]:
+    if isinstance(headers, Mapping):
+        given = dict(headers)
+        if all(isinstance(text, str) for item in given.items() for text in item):
+            return cast("dict[str, str]", given)
+    raise InputError("headers are a mapping from text to text")

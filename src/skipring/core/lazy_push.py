@@ -1,0 +1,181 @@
+"""Lazy edges: what has come is announced there, and who lacks it asks.
+
+New publications go over the tree (``spreading``). All other edges carry the beginnings of their
+ids, somewhat later: mostly what is announced has come by then, and nothing more is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Outbox
+from skipring.core.messages import IHave, Want
+from skipring.core.peers import NodeId
+from skipring.core.publications import Publication
+from skipring.core.replica import Holdings
+from skipring.core.state import AnnouncingState, MissingState, NewsState
+from skipring.core.summaries import SHORT_BYTES
+
+RECENT_MAX: Final = 4096  # Our guess: half a megabyte; of more than that little is announced.
+
+
+class News(Struct, frozen=True, gc=False):
+    """What has come since the last Flush: over how many hops, and who has it as far as we know."""
+
+    hops: int
+    nodes: frozenset[NodeId | None]
+
+    def ordered_nodes(self) -> tuple[NodeId | None, ...]:
+        """The nodes in an order that does not depend on their hashes."""
+        return tuple(sorted(self.nodes, key=lambda node: node or ""))
+
+
+class _Missing(Struct, frozen=True, gc=False):
+    """What we only heard of: from whom, over how many hops, and how many Flushes it may take."""
+
+    node: NodeId
+    hops: int
+    flushes: int
+
+
+class Announcing:
+    """What one subscriber says and hears over its lazy edges."""
+
+    __slots__ = (
+        "_config",
+        "_heard",
+        "_heard_of",
+        "_holdings",
+        "_missing",
+        "_news",
+        "_node",
+        "_recent",
+        "_told",
+    )
+
+    def __init__(self, node: NodeId, holdings: Holdings, config: ProtocolConfig) -> None:
+        self._node = node
+        self._holdings = holdings
+        self._config = config
+        # Since the last Flush; ids by their beginnings.
+        self._news: dict[bytes, News] = {}  # what came
+        self._missing: dict[bytes, _Missing] = {}  # what we only heard of
+        self._heard: list[IHave] = []  # while it was not known what had arrived
+        self._heard_of = 0  # how many ids these are
+        self._recent: set[bytes] = set()  # what was kept
+        self._told: set[bytes] = set()  # the same, of the Flush before
+
+    @property
+    def has_something(self) -> bool:
+        """True if something waits to be said, or to be looked at."""
+        return bool(self._news or self._missing or self._heard)
+
+    # -- what we have ------------------------------------------------------------------------
+
+    def note(self, publications: Iterable[Publication], news: News) -> None:
+        """Publications have come: announce them with the next Flush."""
+        for each in publications:
+            if len(self._news) >= self._config.announced_max:
+                return
+            self._news[each.id[:SHORT_BYTES]] = news
+
+    def note_kept(self, kept: tuple[Publication, ...]) -> None:
+        """Neighbours will announce it too: unless it is much, let nobody have to look it up."""
+        if len(self._recent) + len(kept) <= RECENT_MAX:
+            self._recent.update([each.id[:SHORT_BYTES] for each in kept])
+
+    def forget_kept(self) -> None:
+        """Only what can be looked up counts: it was read anew, or has been here for a while."""
+        self._recent, self._told = set(), set()
+
+    # -- what others have --------------------------------------------------------------------
+
+    def on_ihave(self, message: IHave, *, is_all_kept: bool) -> None:
+        """Remember what we lack until the next Flush: it may come by the tree meanwhile."""
+        if is_all_kept:
+            self._note_missing(message)
+        # What has arrived and is not kept yet cannot be looked for: at the Flush it can.
+        elif message.hops and self._heard_of < self._config.announced_max:
+            self._heard.append(message)
+            self._heard_of += len(message.hops)
+
+    def _note_missing(self, message: IHave) -> None:
+        """Remember what we lack of what somebody has."""
+        # Nearly always it has come, and lately: then nobody has to look at one after the other.
+        unknown = message.shorts().difference(self._recent, self._told)
+        missing, flushes = self._missing, self._config.want_flushes
+        for short, hops in message.short_ids() if unknown else ():
+            if len(missing) >= self._config.announced_max:
+                return
+            if short in unknown and short not in missing and self._is_missing(short):
+                missing[short] = _Missing(message.sender, hops, flushes)
+
+    def _is_missing(self, short: bytes) -> bool:
+        return short not in self._recent and self._holdings.trie.find(short) is None
+
+    # -- the Flush ---------------------------------------------------------------------------
+
+    def on_flush(self, neighbours: Iterable[NodeId], out: Outbox) -> None:
+        """Say what has come, and ask for what has not come by itself; all that came is kept."""
+        heard, self._heard, self._heard_of = self._heard, [], 0
+        is_far_behind = self._holdings.is_far_behind  # then it would take long to look
+        for message in heard if not is_far_behind else ():
+            self._note_missing(message)
+        news, self._news = self._news, {}
+        missing, self._missing = self._missing, {}
+        if news:
+            self._tell(news, neighbours, out)
+        if not is_far_behind:
+            self._ask(missing, out)
+        self._told, self._recent = self._recent, set()
+
+    def _tell(self, news: dict[bytes, News], neighbours: Iterable[NodeId], out: Outbox) -> None:
+        """Announce to each neighbour what it does not have as far as we know."""
+        holders = {item.nodes for item in news.values()}  # few: most came the same way
+        said: dict[frozenset[frozenset[NodeId | None]], IHave] = {}
+        for node in neighbours:
+            lacking = frozenset([nodes for nodes in holders if node not in nodes])
+            if not lacking:
+                continue
+            if lacking not in said:
+                told = {short: each.hops for short, each in news.items() if each.nodes in lacking}
+                said[lacking] = IHave(self._node, b"".join(told), bytes(told.values()))
+            out.send(node, said[lacking])
+
+    def _ask(self, missing: dict[bytes, _Missing], out: Outbox) -> None:
+        """Ask for what has not come, unless it may still be on its way."""
+        asked: dict[NodeId, dict[bytes, int]] = {}
+        for short, item in missing.items():
+            if not self._is_missing(short):
+                continue
+            flushes = min(item.flushes, self._config.want_flushes)  # memory may be corrupted
+            if flushes <= 1:
+                asked.setdefault(item.node, {})[short] = item.hops
+            else:
+                self._missing[short] = _Missing(item.node, item.hops, flushes - 1)
+        for node, wanted in asked.items():
+            out.send(node, Want(self._node, b"".join(wanted), bytes(wanted.values())))
+
+    # -- state as a value --------------------------------------------------------------------
+
+    def state(self) -> AnnouncingState:
+        """What we remember."""
+        return AnnouncingState(
+            news={k: NewsState(v.hops, v.ordered_nodes()) for k, v in self._news.items()},
+            missing={k: MissingState(v.node, v.hops, v.flushes) for k, v in self._missing.items()},
+            heard=tuple(self._heard),
+            recent=tuple(sorted(self._recent)),
+            told=tuple(sorted(self._told)),
+        )
+
+    def load(self, state: AnnouncingState) -> None:
+        """Take over what we are supposed to remember."""
+        self._news = {k: News(v.hops, frozenset(v.nodes)) for k, v in state.news.items()}
+        self._missing = {k: _Missing(v.node, v.hops, v.flushes) for k, v in state.missing.items()}
+        self._heard = list(state.heard)
+        self._heard_of = sum(len(message.hops) for message in state.heard)
+        self._recent, self._told = set(state.recent), set(state.told)

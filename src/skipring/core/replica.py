@@ -1,0 +1,467 @@
+"""What a subscriber holds of a topic: the trie of ids over the archive of publications."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import compress, count, islice
+from operator import itemgetter
+from typing import Final
+
+from skipring.core.effects import Deliver, Discard, Origin, Outbox, Store
+from skipring.core.events import HistoryRead
+from skipring.core.log import Archive, MemoryArchive
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.prefix import Prefix
+from skipring.core.publications import (
+    ID_BYTES,
+    OVERHEAD_BYTES,
+    SEQ_BELIEVED_MAX,
+    Publication,
+    ids_of,
+    name,
+    settled,
+)
+from skipring.core.sequences import COUNTER_BITS, OwnSequence, SequenceId
+from skipring.core.state import HoldingsState, NumberState
+from skipring.core.trie import PublicationTrie
+
+READ_AHEAD_MIN: Final = 16
+READ_AHEAD_MAX: Final = 4096  # Our guess: 1 MiB of small publications, from every pack of a store.
+
+FAR_BEHIND: Final = 1 << 14  # Our guess: to index as many takes about 40 ms.
+UNINDEXED_MAX: Final = 1 << 18  # Limit of ours: thirty megabytes, for a moment.
+
+# Most tries of a large simulated ring are empty: they share one, which nobody changes.
+_NO_PUBLICATIONS: Final = PublicationTrie()
+_NOTHING_KEPT: Final = (0, ())
+
+
+class Holdings:
+    """The publications of one subscriber; they only become more (section 4.2)."""
+
+    __slots__ = (
+        "_archive",
+        "_end",
+        "_kept",
+        "_newest",
+        "_own",
+        "_spent",
+        "_trie",
+        "_unindexed",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: TopicId, archive: Archive | None, *, node: NodeId = "", incarnation: int = 0
+    ) -> None:
+        self.topic = topic
+        self._archive = archive
+        self._trie = _NO_PUBLICATIONS
+        # What belongs into the trie, with its offsets: many at once cost less, and nobody waits.
+        self._unindexed: dict[bytes, int] | None = None
+        self._end: int | None = None  # in the event under way; the archive's, if not looked up
+        self._newest: dict[SequenceId, int] | None = None  # the last number of each sequence
+        self._own = OwnSequence(node, incarnation)
+        # Indexed by this event already, and in the archive only when its effects are carried out.
+        self._kept: tuple[int, tuple[Publication, ...]] = _NOTHING_KEPT
+        self._spent: dict[NodeId, int] | None = None  # chunks sent since the last tick (T14)
+
+    @property
+    def archive(self) -> Archive:
+        """Where the publications lie; in memory, if no place was given."""
+        if self._archive is None:
+            self._archive = MemoryArchive()
+        return self._archive
+
+    @property
+    def is_durable(self) -> bool:
+        """True if what is kept is on a disk after the next commit."""
+        return self._archive is not None and self._archive.is_durable
+
+    @property
+    def trie(self) -> PublicationTrie:
+        """The index over all that is kept."""
+        if self._unindexed is not None:
+            self._index(len(self._unindexed))
+        return self._trie
+
+    def scrub_index(self, ids: int) -> list[tuple[bytes, int]]:
+        """Derive the digests of the next ids in the index anew; what waits for it is let be."""
+        return self._trie.scrub(ids) if self._trie is not _NO_PUBLICATIONS else []
+
+    @property
+    def indexed(self) -> PublicationTrie:
+        """The index without what waits for it."""
+        return self._trie
+
+    @property
+    def is_untouched(self) -> bool:
+        """True if nothing has ever been here."""
+        return self._trie is _NO_PUBLICATIONS and self._unindexed is None
+
+    @property
+    def end(self) -> int:
+        """The offset after the last publication."""
+        if self._end is not None:
+            return self._end
+        return self._archive.end if self._archive is not None else 0
+
+    @property
+    def count(self) -> int:
+        """How many publications are kept."""
+        return len(self._trie) + len(self._unindexed or ())
+
+    def recover(self, wrong_digests: Mapping[Prefix, bytes]) -> None:
+        """Index what is in the archive; digests are worked out again, save corrupted ones."""
+        self._trie = _NO_PUBLICATIONS
+        self._unindexed = None
+        self._end = self._newest = None
+        if self._archive is not None or wrong_digests:
+            self._trie = PublicationTrie()
+            self._trie.add_many(self.archive.entries())
+            self._newest = self.archive.newest()  # now: later it would take too long at once
+            self._trie.corrupt(wrong_digests)
+
+    @property
+    def is_far_behind(self) -> bool:
+        """True if so much is to be indexed that nobody should have to wait for it."""
+        return self._unindexed is not None and len(self._unindexed) > FAR_BEHIND
+
+    @property
+    def is_behind(self) -> bool:
+        """True if there is something to be indexed, or digests are not known."""
+        return self._unindexed is not None or not self._trie.is_fresh
+
+    def work_off(self, ids: int) -> None:
+        """Index, and work out digests, for about so many ids: so nobody has to wait for it."""
+        if self._unindexed is not None:
+            self._index(ids)
+        else:
+            self._trie.freshen(ids)
+
+    def adopt(self, trie: PublicationTrie) -> None:
+        """Take over an index that somebody else has made of what is in the archive."""
+        self._trie, self._unindexed = trie, None
+
+    def next_seq(self, time_us: int) -> int:
+        """Issue the number of this node's next publication (decision 46)."""
+        return self._own.next(self._numbers(), time_us)
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation in the numbers of this node's publications."""
+        return self._own.incarnation
+
+    @property
+    def incarnations_ahead(self) -> int:
+        """How many incarnations of this node's name are ahead of the clock, and ignored."""
+        return self._own.ahead
+
+    def _numbers(self) -> dict[SequenceId, int]:
+        """The last number of each sequence, looked up when it is first needed."""
+        if self._newest is None:
+            self._newest = self.archive.newest()
+        return self._newest
+
+    def take(
+        self, publications: Iterable[Publication], out: Outbox, *, origin: Origin, hops: int = 0
+    ) -> tuple[Publication, ...]:
+        """Keep publications, under the ids that their fields give (T10); return what was new."""
+        # One with a number below 0 is no publication: it can have no id.
+        some = settled((p for p in publications if p.seq >= 0 and p.time >= 0), self.topic)
+        return self._take(some, out, origin, hops)
+
+    def take_read(self, part: HistoryRead, out: Outbox) -> bool:
+        """Keep what was read elsewhere, but nothing that was stored under another id.
+
+        True if something of it was new.
+        """
+        new, ids, encoded = part.publications, ids_of(part.publications, self.topic), part.encoded
+        if b"".join(ids) != part.ids or not self._add_new(ids):
+            chosen = self._chosen(ids, part.ids)  # rarely: then each is looked at
+            new, ids = tuple(compress(new, chosen)), tuple(compress(ids, chosen))
+            encoded = encoded.chosen(chosen) if encoded is not None else None
+            self._add(self._places(ids), len(new))
+        if new:
+            name(new, ids)
+            start = self.end - len(new)
+            self._note_numbers(new)
+            size = (
+                len(encoded.data) if encoded is not None else sum([each.size_bytes for each in new])
+            )
+            out.effects += (
+                Store(start, new, size, encoded),
+                Deliver(new, start, Origin.REPAIR, 0, size),
+            )
+        return len(new) > 0
+
+    def _add_new(self, ids: tuple[bytes, ...]) -> bool:
+        """Let publications have the next offsets; False, and none has, if one is not new.
+
+        One that is known, or has no id, or is there twice. Most have never been here: so to look
+        for them and to add them is one step.
+        """
+        if not ids:
+            return True
+        if len(self._trie) > 0 and any(key in self._trie for key in ids):
+            return False
+        unindexed = {} if self._unindexed is None else self._unindexed
+        offsets = list(range(self.end, self.end + len(ids)))
+        found = list(map(unindexed.setdefault, ids, offsets))
+        if found != offsets or b"" in unindexed:
+            for key, offset, other in zip(ids, offsets, found, strict=True):
+                if other == offset:
+                    del unindexed[key]
+            return False
+        self._unindexed = unindexed
+        self._go_on(len(ids))
+        return True
+
+    def _chosen(self, ids: tuple[bytes, ...], said: bytes) -> list[bool]:
+        """Which of the ids are what was said, not known, and not there a second time."""
+        chosen: list[bool] = []
+        seen = {b""}
+        for key, at in zip(ids, count(0, ID_BYTES), strict=False):
+            is_said = key == said[at : at + ID_BYTES]
+            chosen.append(is_said and key not in seen and not self._has(key))
+            if chosen[-1]:
+                seen.add(key)
+        return chosen
+
+    def _take(
+        self, some: tuple[Publication, ...], out: Outbox, origin: Origin, hops: int
+    ) -> tuple[Publication, ...]:
+        unknown = {each.id: each for each in some}
+        for known in [key for key in unknown if self._has(key)] if self.count else ():
+            del unknown[known]
+        new = tuple(unknown.values())
+        if new:
+            start = self._add(self._places(unknown), len(new))
+            self._note_numbers(new)
+            size = sum([each.size_bytes for each in new])
+            out.effects += (Store(start, new, size), Deliver(new, start, origin, hops, size))
+        return new
+
+    @property
+    def misplaced(self) -> int:
+        """Return how many ids the trie has at an offset where the archive has no such row."""
+        start, kept = self._kept
+        stored = {offset: key for key, offset in self.archive.entries()}
+        stored |= {start + at: each.id for at, each in enumerate(kept)}
+        return sum(stored.get(offset) != key for key, offset in self._trie.entries())
+
+    def offset_of(self, key: bytes) -> int | None:
+        """Where what has an id is stored, or None; whether it is in the index or waits for it."""
+        offset = self._trie.offset_of(key)
+        if offset is None and self._unindexed is not None:
+            return self._unindexed.get(key)
+        return offset
+
+    def _has(self, key: bytes) -> bool:
+        if self._unindexed is not None and key in self._unindexed:
+            return True
+        return len(self._trie) > 0 and key in self._trie
+
+    def _places(self, ids: Iterable[bytes]) -> dict[bytes, int]:
+        """The offsets that publications would get now."""
+        return dict(zip(ids, count(self.end), strict=False))
+
+    def _add(self, places: dict[bytes, int], rows: int) -> int:
+        """Let so many publications that are not here yet have these offsets; return the first."""
+        start = self.end
+        if places:
+            self._unindexed = self._unindexed or {}
+            self._unindexed.update(places)
+            self._go_on(rows)
+        return start
+
+    def _go_on(self, rows: int) -> None:
+        """So many publications have got the next offsets."""
+        self._end = self.end + rows
+        if self._unindexed is not None and len(self._unindexed) > UNINDEXED_MAX:
+            self._index(2 * rows)  # so nothing takes long at once
+
+    def _index(self, count: int) -> None:
+        """Put so many into the trie."""
+        assert self._unindexed is not None
+        if self._trie is _NO_PUBLICATIONS:
+            self._trie = PublicationTrie()
+        some = list(islice(self._unindexed.items(), count))
+        self._trie.add_many(some)
+        if len(some) == len(self._unindexed):
+            self._unindexed = None
+            return
+        for key, _ in some:
+            del self._unindexed[key]
+
+    def _note_numbers(self, new: tuple[Publication, ...]) -> None:
+        """One of ours may come back that was lost here: its number is not used again."""
+        newest, own = self._newest, self._own
+        if newest is None:
+            return
+        sequence: SequenceId = ("", -1)
+        last = -1
+        for each in new:
+            seq = each.seq
+            if each.publisher != sequence[0] or seq >> COUNTER_BITS != sequence[1]:
+                sequence = each.publisher, seq >> COUNTER_BITS
+                last = newest.get(sequence, -1)
+            if last < seq < SEQ_BELIEVED_MAX:
+                last = newest[sequence] = seq
+                own.see(sequence[0], seq)
+
+    def raise_number(self, publication: Publication) -> None:
+        """Raise the last number of a publisher to that of a stored publication."""
+        if self._newest is not None:
+            self._note_numbers((publication,))
+
+    # -- what is indexed later ----------------------------------------------------------------
+
+    def unseen_bytes(self, publications: tuple[Publication, ...]) -> int:
+        """Return the size of publications that are certainly new: numbers of a sequence only rise.
+
+        No id is computed for it. 0 if it is not certain: then ids decide (``take``).
+        """
+        publisher, first = publications[0].publisher, publications[0].seq
+        last, size = self._numbers().get((publisher, first >> COUNTER_BITS), -1), 0
+        end = min(((first >> COUNTER_BITS) + 1) << COUNTER_BITS, SEQ_BELIEVED_MAX)
+        for each in publications:  # for every publication that comes: one look at each
+            payload = each.payload
+            if payload is None or each.publisher != publisher or each.time < 0:
+                return 0
+            if not last < each.seq < end:
+                return 0
+            last = each.seq
+            size += each.size_bytes if each.key or each.headers else OVERHEAD_BYTES + len(payload)
+        return size
+
+    def hand_over(
+        self,
+        publications: tuple[Publication, ...],
+        after: int,
+        out: Outbox,
+        *,
+        hops: int,
+        size_bytes: int,
+    ) -> None:
+        """Deliver unseen publications before they are stored, behind so many other such ones."""
+        self.note_unstored(publications)
+        offset = self.end + after
+        out.effects.append(Deliver(publications, offset, Origin.SPREAD, hops, size_bytes))
+
+    def note_unstored(self, publications: tuple[Publication, ...]) -> None:
+        """Unseen publications of one publisher were delivered: they are known from now on."""
+        last = publications[-1]
+        self._numbers()[last.publisher, last.seq >> COUNTER_BITS] = last.seq
+        self._own.see(last.publisher, last.seq)
+
+    def keep(self, publications: tuple[Publication, ...], out: Outbox, *, size_bytes: int) -> None:
+        """Store and index publications that were handed over, in the same order."""
+        ids = ids_of(publications, self.topic)
+        if b"" in ids:  # corrupted memory: what has no id was never handed over
+            publications = tuple(compress(publications, ids))
+            ids = tuple(filter(None, ids))
+        name(publications, ids)
+        start = self._add(self._places(ids), len(ids))
+        self._kept = start, publications
+        out.effects.append(Store(start, publications, size_bytes))
+
+    def let_go(self) -> None:
+        """Before an event: what the last one has kept is in the archive, where it ends."""
+        self._kept = _NOTHING_KEPT
+        self._end = None
+
+    def row(self, offset: int) -> Publication | None:
+        """What is stored at an offset, or is about to be."""
+        start, kept = self._kept
+        if 0 <= offset - start < len(kept):
+            return kept[offset - start]
+        return self.archive.read(offset)
+
+    def read(self, key: bytes, offset: int, out: Outbox) -> Publication | None:
+        """The publication that was stored under an id; None if it is not there any more (T12)."""
+        publication = self.row(offset)
+        is_genuine = publication is not None and publication.is_genuine(self.topic)
+        if publication is not None and is_genuine and publication.id == key:
+            return publication
+        self.trie.remove(key)
+        if not is_genuine:  # a sound row that only the trie is wrong about stays
+            out.effects.append(Discard(offset))
+        return None
+
+    def read_many(self, entries: Iterator[tuple[bytes, int]], out: Outbox) -> Iterator[Publication]:
+        """The publications under some ids, in the order of the ids, as far as they are there.
+
+        Ids have nothing to do with the order in which publications lie in the archive, so some are
+        read ahead, ever more, in that order. Who stops early has wasted less than it has got.
+        """
+        count = READ_AHEAD_MIN
+        while ahead := list(islice(entries, count)):
+            count = min(2 * count, READ_AHEAD_MAX)
+            in_order = sorted(ahead, key=itemgetter(1))
+            found = {key: self.read(key, offset, out) for key, offset in in_order}
+            yield from (each for key, _ in ahead if (each := found[key]) is not None)
+
+    def find(self, start: bytes, out: Outbox) -> Publication | None:
+        """The publication whose id begins with these bytes, 8 or more."""
+        entry = self.trie.find(start)
+        return self.read(*entry, out) if entry is not None else None
+
+    # -- credits (T14) -----------------------------------------------------------------------
+
+    def renew_credits(self) -> None:
+        """A new interval begins."""
+        self._spent = None
+
+    def chunks_spent(self, node: NodeId) -> int:
+        """How many chunks a node has been sent in this interval."""
+        return self._spent.get(node, 0) if self._spent is not None else 0
+
+    def charge(self, node: NodeId, chunks: int) -> None:
+        """A node has been sent so many chunks."""
+        if self._spent is None:
+            self._spent = {}
+        self._spent[node] = self._spent.get(node, 0) + chunks
+
+    # -- state as a value --------------------------------------------------------------------
+
+    def state(self) -> HoldingsState:
+        """What we remember beside the archive; of derived values those that are wrong."""
+        stored = dict(self._archive.entries()) if self._archive is not None else {}
+        right, indexed = stored | (self._unindexed or {}), dict(self._trie.entries())
+        wrong = {key: offset for key, offset in indexed.items() if right.get(key) != offset}
+        waiting = self._unindexed or {}
+        missing = [key for key in stored if key not in indexed and key not in waiting]
+        return HoldingsState(
+            numbers=self._wrong_numbers(),
+            spent=dict(self._spent or {}),
+            unindexed=dict(waiting),
+            index=wrong | dict.fromkeys(missing),
+            count=self._trie.wrong_count,
+            scrubbed=self._trie.scrubbed,
+        )
+
+    def _wrong_numbers(self) -> tuple[NumberState, ...]:
+        """Return the last number of each sequence for which the archive has another one."""
+        if self._newest is None:
+            return ()
+        right = self._archive.newest() if self._archive is not None else {}
+        return tuple(
+            NumberState(*sequence, self._newest.get(sequence))
+            for sequence in self._newest | right
+            if self._newest.get(sequence) != right.get(sequence)
+        )
+
+    def load(self, state: HoldingsState) -> None:
+        """Take over what we are supposed to remember beside the archive."""
+        self._spent = dict(state.spent) or None
+        self._unindexed = dict(state.unindexed) or None
+        if state.numbers:
+            wrong = {(each.publisher, each.incarnation): each.seq for each in state.numbers}
+            numbers = (self.archive.newest() | wrong).items()
+            self._newest = {sequence: seq for sequence, seq in numbers if seq is not None}
+        changed = dict.fromkeys(state.unindexed) | state.index
+        if changed or state.count is not None or state.scrubbed:
+            if self._trie is _NO_PUBLICATIONS:
+                self._trie = PublicationTrie()
+            self._trie.overwrite(changed, state.count, state.scrubbed)

@@ -1,0 +1,319 @@
+"""How publications get about: taken in, passed on, kept, and compared with others' (Algorithm 5).
+
+This half of a subscriber is about publications; the other one is about its place in the ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from msgspec.structs import replace
+
+from skipring.core.antientropy import AntiEntropy
+from skipring.core.broadcast import Spreading
+from skipring.core.completeness import Completeness
+from skipring.core.config import ProtocolConfig
+from skipring.core.drain import Drain
+from skipring.core.effects import Outbox
+from skipring.core.events import (
+    DrainRequested,
+    HistoryRead,
+    PublishManyRequested,
+    PublishRequested,
+    ReplicationRequested,
+)
+from skipring.core.handover import Handovers
+from skipring.core.messages import (
+    CheckAndPublish,
+    CheckHeld,
+    CheckTrie,
+    Draining,
+    HandoverDone,
+    Held,
+    IHave,
+    Publications,
+    PublishMany,
+    PublishNew,
+    RequestHandover,
+    TrieEqual,
+    Want,
+)
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.prefix import Prefix
+from skipring.core.publications import Publication, believed
+from skipring.core.replica import Holdings
+from skipring.core.ring import Ring
+from skipring.core.shortcuts import Shortcuts
+from skipring.core.state import SubscriberMemory
+
+
+class Circulation:
+    """One subscriber's part in bringing publications to all."""
+
+    __slots__ = (
+        "_config",
+        "_handovers",
+        "_repair",
+        "_ring",
+        "completeness",
+        "drain",
+        "holdings",
+        "spreading",
+    )
+
+    def __init__(
+        self, ring: Ring, shortcuts: Shortcuts, holdings: Holdings, config: ProtocolConfig
+    ) -> None:
+        self.holdings = holdings
+        self.spreading = Spreading(ring, shortcuts, holdings, config)
+        self._config = config
+        self._repair = AntiEntropy(ring.node, holdings, config)
+        self._ring = ring
+        self._handovers = Handovers(ring.node, holdings, config)
+        self.drain = Drain(ring.node, holdings, self._handovers)
+        self.completeness = Completeness()
+
+    # -- what the application and the host want ----------------------------------------------
+
+    def publish(self, event: PublishRequested | PublishManyRequested, out: Outbox) -> None:
+        """Keep and spread what the application publishes."""
+        requests = event.requests if isinstance(event, PublishManyRequested) else (event,)
+        self.settle(out)
+        self.spreading.publish(requests, out)
+        self._repair.note_difference()
+
+    def on_history(self, part: HistoryRead, out: Outbox) -> None:
+        """Take in what was read from a neighbour's store."""
+        self.settle(out)
+        self._repair.on_history(part, out)
+
+    def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
+        """Ask others whether they have all that we have (T19)."""
+        self.settle(out)
+        self._repair.ask_to_confirm(partners, out)
+
+    # -- handing over (decision 0049) ----------------------------------------------------------
+
+    def request_drain(self, event: DrainRequested, out: Outbox) -> None:
+        """Hand over what we hold before we leave."""
+        self.settle(out)
+        self.drain.request(event, self.spreading.neighbours(), out)
+        self._finish_handovers(out)
+
+    def request_replication(self, event: ReplicationRequested, out: Outbox) -> None:
+        """Let some nodes confirm that they hold publications."""
+        self.settle(out)
+        for node in event.nodes:
+            self._handovers.start(node, out, ids=event.ids)
+
+    def request_completeness(self, out: Outbox) -> None:
+        """Ask a ring neighbour for everything that we lack; not while a history comes."""
+        if not self._repair.histories.is_receiving:
+            neighbours = self._ring.neighbour_nodes()
+            leaving = frozenset(filter(self.drain.is_known_to_leave, neighbours))
+            self.completeness.request(self._ring.node, neighbours, leaving, out)
+
+    def on_absent(self, node: NodeId, out: Outbox) -> None:
+        """Note that the host cannot reach a node."""
+        self.drain.on_absent(node, self.spreading.neighbours(), out)
+        self._finish_handovers(out)
+
+    def _finish_handovers(self, out: Outbox) -> None:
+        over = self._handovers.finished(out, is_complete=self.completeness.is_complete)
+        if over:
+            self.drain.on_finished(over, out)
+
+    # -- time --------------------------------------------------------------------------------
+
+    def on_tick(self, ring_neighbours: list[NodeId], rng: Random, out: Outbox) -> None:
+        """PublishTimeout."""
+        self.spreading.on_tick()
+        if self._config.repairs:
+            self._repair.on_tick(self._partners(ring_neighbours, out), rng, out)
+        else:
+            self.holdings.renew_credits()
+        self._handovers.on_tick(out)
+        self.drain.on_tick(self.spreading.neighbours() if self.drain.is_leaving else (), out)
+        self._finish_handovers(out)
+
+    def drop_derived(self) -> None:
+        """Let derived values be worked out again: memory may be corrupted."""
+        self.spreading.drop_derived()
+        self._repair.drop_derived()
+
+    def _partners(self, ring_neighbours: list[NodeId], out: Outbox) -> list[NodeId]:
+        """With whom to compare tries in this tick (R16); nobody, while much is on its way."""
+        if self.spreading.is_stirred:
+            return []
+        self.settle(out)
+        if self._config.rules.repair_over_shortcuts:
+            return self.spreading.neighbours()
+        return ring_neighbours
+
+    @property
+    def has_to_flush(self) -> bool:
+        """True if a Flush would do something."""
+        return self.spreading.has_to_flush or self._has_to_work_off
+
+    @property
+    def _has_to_work_off(self) -> bool:
+        """True if we are to index and hash, now that nothing more urgent is there."""
+        is_time = self.spreading.is_quiet or self.holdings.is_far_behind
+        return self._config.settles_late and self._repair.is_behind and is_time
+
+    def on_flush(self, out: Outbox) -> None:
+        """Say what was put off, and do what nobody has to wait for."""
+        self.spreading.on_flush(out)
+        if self._has_to_work_off:
+            self._repair.work_off()
+
+    def settle(self, out: Outbox) -> None:
+        """Store and index what was delivered already; whoever looks at what is kept needs it."""
+        self.spreading.settle(out)
+
+    def recover(self, wrong_digests: Mapping[Prefix, bytes]) -> None:
+        """Index what lies in the archive; what has arrived and is not there yet is known too."""
+        self.holdings.recover(wrong_digests)
+        self.spreading.on_recovered()
+
+    # -- state as a value ----------------------------------------------------------------------
+
+    def memory(self) -> SubscriberMemory:
+        """What we remember beside the publications themselves."""
+        return SubscriberMemory(
+            spreading=self.spreading.state(),
+            announcing=self.spreading.announced(),
+            repair=self._repair.state(),
+            histories=self._repair.histories.state(),
+            scrub=self._repair.scrub,
+            holdings=self.holdings.state(),
+            handovers=self._handovers.state(),
+            drain=self.drain.state(),
+            completeness=self.completeness.state(),
+        )
+
+    def load(self, memory: SubscriberMemory) -> None:
+        """Take over what we are supposed to remember."""
+        self.holdings.load(memory.holdings)
+        self.spreading.load(memory.spreading, memory.announcing)
+        self._repair.load(memory.repair, memory.scrub)
+        self._repair.histories.load(memory.histories)
+        self._handovers.load(memory.handovers)
+        self.drain.load(memory.drain)
+        self.completeness.load(memory.completeness)
+
+    # -- messages ----------------------------------------------------------------------------
+
+    def on_message(self, message: object, sender: NodeId | None, out: Outbox) -> None:
+        """Somebody says something about publications."""
+        self.HANDLERS[type(message)](self, message, sender, out)
+
+    def _on_publish_new(self, message: PublishNew, sender: NodeId | None, out: Outbox) -> None:
+        self._on_new((message.publication,), message.hops, sender, out)
+
+    def _on_publish_many(self, message: PublishMany, sender: NodeId | None, out: Outbox) -> None:
+        self._on_new(message.publications, message.hops, sender, out)
+
+    def _on_new(
+        self,
+        publications: tuple[Publication, ...],
+        hops: int,
+        sender: NodeId | None,
+        out: Outbox,
+    ) -> None:
+        self.spreading.on_new(publications, hops, sender, out)
+        if out.effects:
+            self._repair.note_difference()
+
+    def _on_publications(self, message: Publications, sender: NodeId | None, out: Outbox) -> None:
+        self.settle(out)
+        shown = believed(message.publications, opaque=self._config.takes_opaque)
+        taken = self._repair.on_publications(Publications(shown, message.session), sender, out)
+        self.spreading.announce(taken, sender)
+
+    def _on_check(
+        self, message: CheckTrie | CheckAndPublish, sender: NodeId | None, out: Outbox
+    ) -> None:
+        del sender
+        self.settle(out)
+        self._repair.on_check(message, out)
+
+    def _on_trie_equal(self, message: TrieEqual, sender: NodeId | None, out: Outbox) -> None:
+        del sender
+        self.settle(out)
+        self._repair.on_trie_equal(message, out)
+
+    def _on_ihave(self, message: IHave, sender: NodeId | None, out: Outbox) -> None:
+        del sender, out
+        self.spreading.on_ihave(message)
+
+    def _on_want(self, message: Want, sender: NodeId | None, out: Outbox) -> None:
+        del sender
+        self.settle(out)
+        self.spreading.on_want(message, out)
+
+    def _on_check_held(self, message: CheckHeld, sender: NodeId | None, out: Outbox) -> None:
+        del sender
+        if self.drain.is_leaving:
+            self._refuse(message.sender, out)
+            return
+        self.settle(out)
+        if self._repair.histories.is_reading:  # to compare has to wait; single ids do not
+            message = replace(message, claims=())
+        self._handovers.on_check_held(message, out)
+
+    def _refuse(self, node: NodeId, out: Outbox) -> None:
+        if node not in (self._ring.node, SUPERVISOR):
+            self.drain.announce((node,), self.spreading.neighbours(), out)
+
+    def _on_held(self, message: Held, sender: NodeId | None, out: Outbox) -> None:
+        del sender
+        self.settle(out)
+        if not self.drain.refuses(message, self.spreading.neighbours(), out):
+            self._handovers.on_held(message, out)
+        self._finish_handovers(out)
+
+    def _on_draining(self, message: Draining, sender: NodeId | None, out: Outbox) -> None:
+        del sender
+        self.settle(out)
+        self.drain.on_draining(message, self.spreading.neighbours(), out)
+        self._finish_handovers(out)
+
+    def _on_request_handover(
+        self, message: RequestHandover, sender: NodeId | None, out: Outbox
+    ) -> None:
+        del sender
+        if self.drain.is_leaving:
+            self._refuse(message.sender, out)
+        elif not self._repair.histories.is_reading:
+            self.settle(out)
+            self._handovers.on_request(message, self.spreading.neighbours(), out)
+            self._finish_handovers(out)
+
+    def _on_handover_done(self, message: HandoverDone, sender: NodeId | None, out: Outbox) -> None:
+        del sender, out
+        self.completeness.on_done(message, self._ring.neighbour_nodes())
+
+    # The hot path: one look-up from the type of a message to its method.
+    HANDLERS: ClassVar[Mapping[type, Callable[[Circulation, Any, NodeId | None, Outbox], None]]] = (
+        MappingProxyType(
+            {
+                PublishNew: _on_publish_new,
+                PublishMany: _on_publish_many,
+                Publications: _on_publications,
+                CheckTrie: _on_check,
+                CheckAndPublish: _on_check,
+                TrieEqual: _on_trie_equal,
+                IHave: _on_ihave,
+                Want: _on_want,
+                CheckHeld: _on_check_held,
+                Held: _on_held,
+                Draining: _on_draining,
+                RequestHandover: _on_request_handover,
+                HandoverDone: _on_handover_done,
+            }
+        )
+    )

@@ -1,0 +1,81 @@
+"""A sum over the whole ring that the supervisor can compare with its roster (R14).
+
+Two entries swapped in the database look right to every single node, so nobody asks, and round
+robin takes n intervals to find them. The sum of all (label, node) pairs shows it at once: each
+node adds up its subtree and tells its parent, and label 0 tells the supervisor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Outbox
+from skipring.core.labels import CIRCLE
+from skipring.core.messages import Digest
+from skipring.core.peers import NodeId, Peer
+from skipring.core.shortcuts import Shortcuts
+from skipring.core.topology import Chains
+
+
+class TreeDigest:
+    """The digest of the subtree below one subscriber."""
+
+    __slots__ = ("_config", "_own", "_weight", "heard")
+
+    def __init__(self, config: ProtocolConfig) -> None:
+        self._config = config
+        self._own: Peer | None = None
+        self._weight = 0
+        self.heard: dict[NodeId, int] = {}
+
+    def on_tick(
+        self,
+        me: Peer,
+        chains: Chains,
+        shortcuts: Shortcuts,
+        pred: Peer | None,
+        succ: Peer | None,
+        out: Outbox,
+    ) -> int:
+        """Add up what the children said, tell the parent, and return the sum."""
+        if me != self._own:
+            self._own, self._weight = me, me.weight
+        total, heard = self._weight, self.heard
+        if chains.children or heard:
+            self.heard = {}
+            for label in chains.children:
+                child = shortcuts.holder(label, pred, succ)
+                if child is not None and child in heard and child not in self.heard:
+                    self.heard[child] = heard[child]
+                    total += heard[child]
+        total %= CIRCLE
+        if chains.parent is not None:
+            parent = shortcuts.holder(chains.parent, pred, succ)
+            if parent is not None and parent != me.node:
+                out.send(parent, Digest(me.node, total))
+        return total
+
+    def drop_derived(self) -> None:
+        """Let our own weight be worked out again: memory may be corrupted."""
+        self._own = None
+
+    def on_digest(self, message: Digest) -> None:
+        """Remember what a node said; whether it is a child shows at the next tick."""
+        if message.node in self.heard or len(self.heard) < self._config.digest_senders_max:
+            self.heard[message.node] = message.digest % CIRCLE
+
+    def load(self, heard: Mapping[NodeId, int]) -> None:
+        """Take over what the children are supposed to have said."""
+        self.heard = dict(heard)
+
+    @property
+    def wrong_weight(self) -> int | None:
+        """Our own weight as remembered, if it is wrong."""
+        own = self._own
+        return None if own is None or own.weight == self._weight else self._weight
+
+    def load_weight(self, own: Peer | None, weight: int | None) -> None:
+        """Take over our own weight, whatever it is."""
+        self._own = own if weight is not None else None
+        self._weight = weight if weight is not None else 0

@@ -1,0 +1,193 @@
+"""What one subscriber tells another about its trie: the tuples of CheckTrie (Algorithm 5).
+
+A claim says: all that I hold under this prefix is under these nodes and leaves. Of a node it has
+the label and the digest, of a leaf a part of the id: leaf tuples carry no hash (T6). To be small
+on the wire a node's label is given by the bits it adds to the cover's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.core.prefix import Prefix
+from skipring.core.publications import ID_BYTES
+
+DIGEST_BYTES: Final = 16
+
+# T1: leaves and inner nodes are hashed apart, so that no id can pass for two digests.
+_LEAF: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring leaf")
+_INNER: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring inner")
+
+EMPTY: Final = b""  # the digest of a prefix without ids
+# T2: what an empty trie says of itself, so that it asks like all others.
+EMPTY_ROOT: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring empty").digest()
+
+
+def leaf_digest(key: bytes) -> bytes:
+    """The digest of a single id."""
+    state = _LEAF.copy()
+    state.update(key)
+    return state.digest()
+
+
+def inner_digest(zero: bytes, one: bytes) -> bytes:
+    """The digest of an inner node: over its children's digests, not their labels (T1)."""
+    state = _INNER.copy()
+    state.update(zero + one)
+    return state.digest()
+
+
+def digest_of(keys: list[bytes]) -> bytes:
+    """The digest of the Patricia trie over sorted ids.
+
+    One pass: neighbours part at some bit, and a subtrie is complete once a pair parts earlier.
+    """
+    if not keys:
+        return EMPTY
+    digest = leaf_digest(keys[0])
+    before = int.from_bytes(keys[0], "big")
+    partings: list[int] = []  # of the open subtries, each nearer to the end than the last
+    digests: list[bytes] = []
+    for key in keys[1:]:
+        number = int.from_bytes(key, "big")
+        parting = (before ^ number).bit_length()
+        while partings and partings[-1] < parting:
+            partings.pop()
+            digest = inner_digest(digests.pop(), digest)
+        partings.append(parting)
+        digests.append(digest)
+        digest, before = leaf_digest(key), number
+    while digests:
+        digest = inner_digest(digests.pop(), digest)
+    return digest
+
+
+OVERHEAD_BYTES: Final = 9  # of a claim, beside its four fields
+SHORT_BYTES: Final = 8  # of an id, or of a digest below the root: see ``Lens``
+_LONG_LABEL: Final = 0  # no packed label of one byte is 0: it has a bit that ends it
+
+
+class Summary(Struct, frozen=True, gc=False):
+    """The paper's (l, h): a node's label and its digest, or a part of it."""
+
+    prefix: Prefix
+    digest: bytes
+
+
+class Lens(Struct, frozen=True, gc=False):
+    """Which 8 bytes of ids and digests are compared in a session.
+
+    It changes from session to session: two ids that look alike in one differ in the next, so
+    half a digest and a quarter of an id are enough.
+    """
+
+    session: int
+
+    def short_id(self, key: bytes) -> bytes:
+        """The part of an id: each of the four in its turn."""
+        start = SHORT_BYTES * (self.session % 4)
+        return key[start : start + SHORT_BYTES]
+
+    def short_digest(self, digest: bytes) -> bytes:
+        """The part of a digest."""
+        start = SHORT_BYTES * (self.session & 1)
+        return digest[start : start + SHORT_BYTES]
+
+    def is_equal(self, own: bytes, theirs: bytes) -> bool:
+        """Compare an own digest with one that was sent, whole or in part."""
+        return (own if len(theirs) == DIGEST_BYTES else self.short_digest(own)) == theirs
+
+
+class Claim(Struct, frozen=True, array_like=True, gc=False):
+    """All that the sender holds under ``cover`` is under these nodes and leaves (T4)."""
+
+    cover: bytes
+    labels: bytes = b""
+    digests: bytes = b""
+    leaves: bytes = b""
+
+    def __post_init__(self) -> None:
+        """Refuse a claim that cannot be read, or has a label of more bits than an id (T9).
+
+        Labels stand in order and share nothing: one said twice would be answered twice.
+        """
+        labels = list(_unpack_labels(Prefix.unpack(self.cover), self.labels))
+        count = len(labels)
+        if not all(earlier.is_before(later) for earlier, later in pairwise(labels)):
+            message = "labels out of order"
+            raise ValueError(message)
+        if count and len(self.digests) not in (count * SHORT_BYTES, count * DIGEST_BYTES):
+            message = f"{count} labels with {len(self.digests)} bytes of digests"
+            raise ValueError(message)
+        if len(self.leaves) % SHORT_BYTES or (not count and self.digests):
+            message = f"{len(self.leaves)} bytes of leaves, {len(self.digests)} of digests"
+            raise ValueError(message)
+
+    @classmethod
+    def make(
+        cls, cover: Prefix, summaries: Iterable[Summary] = (), leaves: Iterable[bytes] = ()
+    ) -> Claim:
+        """Pack a claim."""
+        nodes = list(summaries)
+        return cls(
+            cover.pack(),
+            b"".join(_pack_label(cover.beyond(node.prefix)) for node in nodes),
+            b"".join(node.digest for node in nodes),
+            b"".join(leaves),
+        )
+
+    @property
+    def prefix(self) -> Prefix:
+        """The cover."""
+        return Prefix.unpack(self.cover)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much room it takes in a message."""
+        parts = (self.cover, self.labels, self.digests, self.leaves)
+        return OVERHEAD_BYTES + sum(len(part) for part in parts)
+
+    def summaries(self) -> list[Summary]:
+        """The nodes, in order."""
+        labels = list(_unpack_labels(self.prefix, self.labels))
+        size = len(self.digests) // len(labels) if labels else 0
+        return [
+            Summary(label, self.digests[place * size : (place + 1) * size])
+            for place, label in enumerate(labels)
+        ]
+
+    def short_ids(self) -> list[bytes]:
+        """The leaves, in order."""
+        return [
+            self.leaves[at : at + SHORT_BYTES] for at in range(0, len(self.leaves), SHORT_BYTES)
+        ]
+
+
+def _pack_label(more: Prefix) -> bytes:
+    """A label of up to 7 bits is one byte; before a longer one stand 0 and its size."""
+    packed = more.pack()
+    return packed if len(packed) == 1 else bytes((_LONG_LABEL, len(packed))) + packed
+
+
+def _unpack_labels(cover: Prefix, data: bytes) -> Iterator[Prefix]:
+    at = 0
+    while at < len(data):
+        size, at = (1, at) if data[at] != _LONG_LABEL else (_size_at(data, at + 1), at + 2)
+        if at + size > len(data):
+            message = "a label ends too early"
+            raise ValueError(message)
+        yield cover.extended(Prefix.unpack(data[at : at + size]))
+        at += size
+
+
+def _size_at(data: bytes, at: int) -> int:
+    size = data[at] if at < len(data) else 0
+    if not 1 < size <= ID_BYTES + 1:  # one that fits into a byte is written as one
+        message = f"a label of {size} bytes"
+        raise ValueError(message)
+    return size

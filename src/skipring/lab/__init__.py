@@ -1,0 +1,1 @@
+"""Measurements and demonstrations; no product code imports this package."""

@@ -1,0 +1,277 @@
+"""What it takes to make two tries equal (``skipring bench reconcile``).
+
+Two subscribers hold the same publications but for a few on either side, and one of them starts to
+compare. Publications are opaque, so that what travels besides their ids is what comparing costs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import cycle, islice
+from random import Random
+from statistics import median
+from time import process_time
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.msgpack import Encoder
+
+from skipring.core.antientropy import AntiEntropy
+from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
+from skipring.core.effects import Outbox, Send, Store
+from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
+from skipring.core.peers import NodeId
+from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.replica import Holdings
+from skipring.core.sequences import SequenceId
+from skipring.core.trie import PublicationTrie
+from skipring.lab.bench.goals import at_most
+
+BATCHED: Final = "skipring"
+UNBATCHED: Final = "skipring without batch"
+SIZES: Final = (100_000, 1_000_000)
+DIFFERENCES: Final = (0, 1, 10, 100, 1000, 10_000)
+UNBATCHED_N_MAX: Final = 100_000  # beyond these a message for each tuple takes minutes
+UNBATCHED_DIFFERENCES_MAX: Final = 100
+REPEATS: Final = 3
+TICKS_MAX: Final = 64  # until we say that the tries do not become equal
+
+# What we want of 10^6 publications of which 1000 differ, and of none that differ.
+HOPS: Final = 8
+BYTES: Final = 750_000
+EQUAL_BYTES: Final = 64
+NEGENTROPY_BYTES: Final = 1_410_000  # measured elsewhere with the same n and d, in 6 hops
+
+_LEFT: Final[NodeId] = "a"
+_RIGHT: Final[NodeId] = "b"
+_PUBLISHER: Final[NodeId] = "p"
+_TOPIC: Final = "bench"
+_BUILT_AT_ONCE: Final = 10_000
+_HASHED_AT_ONCE: Final = 1 << 20
+
+_encoder = Encoder()
+
+
+def measure(
+    sizes: Sequence[int] = SIZES, differences: Sequence[int] = DIFFERENCES, *, seed: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Yield one row a measurement, the ratios last."""
+    rows = []
+    for n in sizes:
+        common = _fresh(_trie_of(range(n), seed))
+        for d in (d for d in differences if d <= n):
+            for system in _systems(n, d):
+                row = _measure(common, d, system, seed)
+                rows.append(row)
+                yield row
+    yield {"ratios": _ratios(rows)}
+
+
+def _systems(n: int, d: int) -> tuple[str, ...]:
+    is_small = n <= UNBATCHED_N_MAX and d <= UNBATCHED_DIFFERENCES_MAX
+    return (BATCHED, UNBATCHED) if is_small else (BATCHED,)
+
+
+def _measure(common: PublicationTrie, d: int, system: str, seed: int) -> dict[str, Any]:
+    """Reconcile several times, with other differences each; the figures are medians."""
+    without = (Rule.BATCH,) if system == UNBATCHED else ()
+    config = ProtocolConfig(rules=Rules.of(Mode.FAST, without))
+    found = []
+    for repeat in range(REPEATS):
+        first = len(common) + repeat * d
+        table = _Table(common, range(first, first + d), config, seed)
+        table.reconcile(Random(f"{seed}/{repeat}"))
+        found.append(table.figures())
+    figures = {name: [figure[name] for figure in found] for name in found[0]}
+    return {
+        "job": "reconcile",
+        "system": system,
+        "n": len(common),
+        "d": d,
+        **{name: median(values) for name, values in figures.items() if name != "equal"},
+        "wire_bytes_min": min(figures["wire_bytes"]),
+        "wire_bytes_max": max(figures["wire_bytes"]),
+        "equal": all(figures["equal"]),
+        "repeats": REPEATS,
+    }
+
+
+def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """How far the largest tries reach what we want."""
+    batched = [row for row in rows if row["system"] == BATCHED]
+    n = max(row["n"] for row in batched)
+    by_d = {row["d"]: row for row in batched if row["n"] == n}
+    ratios: dict[str, float] = {}
+    if 0 in by_d:
+        ratios |= at_most("equal_bytes", by_d[0]["wire_bytes"], EQUAL_BYTES)
+    if 1000 in by_d:  # noqa: PLR2004 - the number of differences that the wanted figures are for
+        size, hops = by_d[1000]["wire_bytes"], by_d[1000]["hops"]
+        ratios |= at_most("bytes_at_1000", size, BYTES) | at_most("hops_at_1000", hops, HOPS)
+        ratios["bytes_at_1000_negentropy_over_skipring"] = round(NEGENTROPY_BYTES / size, 2)
+    alone = {(row["n"], row["d"]): row["messages"] for row in rows if row["system"] == UNBATCHED}
+    both = [(alone[key], row) for row in batched if (key := (row["n"], row["d"])) in alone]
+    if both:
+        messages, row = max(both, key=lambda pair: pair[0])
+        ratios["messages_unbatched_over_skipring"] = round(messages / row["messages"], 2)
+    return ratios
+
+
+# -- two subscribers that hold almost the same ---------------------------------------------------
+
+
+class _Ids(Struct, frozen=True):
+    """An archive of opaque publications, each of which follows from its offset."""
+
+    seed: int
+    end: int
+    written: dict[int, Publication]
+    is_durable: bool = False
+
+    def read(self, offset: int) -> Publication | None:
+        if offset < self.end:
+            return Publication(publisher=_PUBLISHER, seq=offset, id=_id_of(offset, self.seed))
+        return self.written.get(offset)
+
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        return iter(())  # the trie over it is made once for all
+
+    def publications(self) -> Iterator[Publication]:
+        return iter(())
+
+    def newest(self) -> dict[SequenceId, int]:
+        return {}  # nobody publishes here
+
+
+def _id_of(number: int, seed: int) -> bytes:
+    return blake2b(b"%d/%d" % (seed, number), digest_size=ID_BYTES).digest()
+
+
+def _trie_of(numbers: range, seed: int) -> PublicationTrie:
+    trie = PublicationTrie()
+    for start in range(0, len(numbers), _BUILT_AT_ONCE):
+        some = numbers[start : start + _BUILT_AT_ONCE]
+        trie.add_many((_id_of(number, seed), number) for number in some)
+    return trie
+
+
+def _fresh(trie: PublicationTrie) -> PublicationTrie:
+    while not trie.freshen(_HASHED_AT_ONCE):
+        pass
+    return trie
+
+
+class _Party:
+    """One of two subscribers, and what comparing costs it."""
+
+    def __init__(
+        self, node: NodeId, trie: PublicationTrie, archive: _Ids, config: ProtocolConfig
+    ) -> None:
+        self.holdings = Holdings(_TOPIC, archive)
+        self.holdings.recover({})
+        self.holdings.adopt(_fresh(trie))
+        self.part = AntiEntropy(node, self.holdings, config)
+        self.seconds = 0.0
+        self.taken = 0
+        self._archive = archive
+
+    @property
+    def root(self) -> bytes:
+        return self.holdings.trie.root
+
+    def ask(self, partner: NodeId, rng: Random) -> list[Message]:
+        """PublishTimeout; what it sends."""
+        return self._timed(lambda out: self.part.on_tick([partner], rng, out))
+
+    def hear(self, message: Message) -> list[Message]:
+        """Take in a message; what is sent in answer."""
+        match message:
+            case CheckTrie() | CheckAndPublish():
+                return self._timed(lambda out: self.part.on_check(message, out))
+            case Publications():
+                return self._timed(lambda out: self.part.on_publications(message, None, out))
+            case _:
+                raise AssertionError(f"not part of a comparison: {message}")
+
+    def _timed(self, action: Callable[[Outbox], object]) -> list[Message]:
+        out = Outbox()
+        begin = process_time()
+        action(out)
+        self.seconds += process_time() - begin
+        for effect in out.effects:
+            if isinstance(effect, Store):
+                self._archive.written.update(enumerate(effect.publications, effect.offset))
+                self.taken += len(effect.publications)
+        return [effect.message for effect in out.effects if isinstance(effect, Send)]
+
+
+class _Table:
+    """Two subscribers that talk to each other and to nobody else."""
+
+    def __init__(
+        self, common: PublicationTrie, differences: range, config: ProtocolConfig, seed: int
+    ) -> None:
+        middle = (len(differences) + 1) // 2
+        self._parties = {}
+        for node, own in ((_LEFT, differences[:middle]), (_RIGHT, differences[middle:])):
+            trie = common.snapshot()
+            trie.add_many((_id_of(number, seed), number) for number in own)
+            self._parties[node] = _Party(node, trie, _Ids(seed, differences.stop, {}), config)
+        self._ticks = self._sessions = self._messages = self._hops = 0
+        self._wire_bytes = self._publication_bytes = self._publications = 0
+
+    @property
+    def _is_equal(self) -> bool:
+        left, right = self._parties.values()
+        return left.root == right.root
+
+    def reconcile(self, rng: Random) -> None:
+        """Let both ask in turns, and talk until there is silence, until their tries are equal."""
+        for asks, answers in islice(cycle([(_LEFT, _RIGHT), (_RIGHT, _LEFT)]), TICKS_MAX):
+            self._ticks += 1
+            question = self._parties[asks].ask(answers, rng)
+            self._sessions += len(question)
+            self._hops += self._talk(answers, question)
+            if self._is_equal:
+                return
+
+    def _talk(self, to: NodeId, messages: list[Message]) -> int:
+        """Deliver everything in order; the length of the longest chain of answers."""
+        hops = 0
+        waiting = deque((to, message, 1) for message in messages)
+        while waiting:
+            to, message, hops = waiting.popleft()
+            self._count(message)
+            back = _LEFT if to == _RIGHT else _RIGHT
+            answers = self._parties[to].hear(message)
+            waiting += [(back, answer, hops + 1) for answer in answers]
+        return hops
+
+    def _count(self, message: Message) -> None:
+        """Count a message, and publications apart from what is said about them."""
+        self._messages += 1
+        size = len(_encoder.encode(message))
+        if isinstance(message, Publications):
+            self._publications += len(message.publications)
+            inside = sum(len(_encoder.encode(sent)) for sent in message.publications)
+            self._publication_bytes += inside
+            size -= inside
+        self._wire_bytes += size
+
+    def figures(self) -> dict[str, Any]:
+        """What was counted, and whether the tries are equal now."""
+        left, right = self._parties.values()
+        return {
+            "ticks": self._ticks,
+            "sessions": self._sessions,
+            "messages": self._messages,
+            "hops": self._hops,
+            "wire_bytes": self._wire_bytes,
+            "publication_bytes": self._publication_bytes,
+            "publications": self._publications,
+            "duplicates": self._publications - left.taken - right.taken,
+            "cpu_ms_asking": round(1000 * left.seconds, 2),
+            "cpu_ms_answering": round(1000 * right.seconds, 2),
+            "equal": self._is_equal,
+        }

@@ -1,0 +1,284 @@
+"""The kinds of experiments: what one run does, and what it measures.
+
+Each is a function of the run's parameters alone. All chance comes from the seed and nobody looks
+at a clock, so a run gives the same rows wherever and however often it is done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from random import Random
+from statistics import fmean
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.events import Event, NodeSuspected, Received, Tick
+from skipring.core.messages import (
+    GetConfiguration,
+    IHave,
+    Introduce,
+    Message,
+    PublishMany,
+    PublishNew,
+    RemoveConnections,
+    SetConfiguration,
+    Subscribe,
+    Unsubscribe,
+    Want,
+)
+from skipring.core.peers import NodeId
+from skipring.core.state import SupervisorState
+from skipring.core.supervisor import Supervisor
+from skipring.core.topology import levels
+from skipring.lab.experiments.matrix import Run
+from skipring.lab.experiments.sampling import Samples, degrees
+from skipring.sim.engine import World
+from skipring.sim.runner import Counters, Report, Simulation
+from skipring.sim.scenario import Scenario, make_scenario
+from skipring.world.adversaries import legitimate_world
+from skipring.world.legitimacy import explicit_state
+
+NEWCOMER: Final[NodeId] = "newcomer"
+ERROR_MAX: Final = 300  # characters; our guess of what still says what went wrong
+
+# What a legitimate ring does not send (section 4.1): an operation has caused it.
+CAUSED: Final[tuple[type[Message], ...]] = (Introduce, RemoveConnections, Subscribe, Unsubscribe)
+REQUESTS: Final[tuple[type[Message], ...]] = (Subscribe, Unsubscribe, GetConfiguration)
+SPREADING: Final[tuple[type[Message], ...]] = (PublishNew, PublishMany, IHave, Want)
+# R15 puts answers off until the next Timeout; the one after it shows that this was all.
+ANSWERING_TICKS: Final = 2
+
+
+class Outcome(Struct, frozen=True):
+    """What came of a run: a row of ``runs`` and its rows of ``rounds``, without their run_id."""
+
+    row: dict[str, Any]
+    samples: list[dict[str, Any]]
+
+
+def perform(run: Run) -> Outcome:
+    """Do a run; one that fails is an outcome as well."""
+    try:
+        return _KINDS[run.kind](run)
+    except Exception as error:  # noqa: BLE001  (it is recorded as the outcome)
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        return Outcome(_row(run) | {"error": text[:ERROR_MAX]}, [])
+
+
+# --- the kinds -------------------------------------------------------------------------
+
+
+def _converge(run: Run) -> Outcome:
+    """From the adversary's state to legitimacy, then closure."""
+    simulation = Simulation(_scenario(run, adversary=run.adversary))
+    samples = Samples(simulation.scenario.warm_up_rounds)
+    return _outcome(run, simulation.run(samples), simulation.world, samples, {})
+
+
+def _steady(run: Run) -> Outcome:
+    """A legitimate ring that is left alone: what it sends, and that nothing changes."""
+    simulation = _standing_ring(run)
+    world, samples = simulation.world, Samples(simulation.world.round)
+    begin, sent, state = Counters.of(world), Counter(world.sent), explicit_state(world)
+    changes = 0
+    samples(world)
+    for _ in range(run.rounds):
+        simulation.run_round()
+        samples(world)
+        changes += explicit_state(world) != state
+    spent = Counters.of(world).since(begin)
+    each = {
+        f"{_snake(kind.__name__)}_per_node_round": count / run.n / run.rounds
+        for kind, count in (world.sent - sent).items()
+    }
+    row = _row(run) | asdict(spent) | _degrees(world, samples)
+    row |= {"converged": changes == 0, "closure_ok": changes == 0}
+    row |= dict.fromkeys(("rounds_explicit", "rounds_strict", "rounds_publications"), 0)
+    measures = each | {
+        "rounds": float(run.rounds),
+        "changes": float(changes),
+        "requests_per_round": spent.supervisor_requests / run.rounds,
+        "messages_per_node_round": spent.messages / run.n / run.rounds,
+    }
+    return Outcome(row | {"measures": _sorted(measures)}, samples.rows)
+
+
+def _subscribe(run: Run) -> Outcome:
+    """One more joins a legitimate ring."""
+    simulation = _standing_ring(run)
+    asked = Received(Subscribe(NEWCOMER), NEWCOMER)
+    return _operate(run, simulation, lambda: simulation.world.subscribe(NEWCOMER), asked)
+
+
+def _unsubscribe(run: Run) -> Outcome:
+    """Somebody leaves a legitimate ring."""
+    simulation = _standing_ring(run)
+    node = _anybody(run, simulation.world)
+    asked = Received(Unsubscribe(node), node)
+    return _operate(run, simulation, lambda: simulation.world.unsubscribe(node), asked)
+
+
+def _crash(run: Run) -> Outcome:
+    """Somebody in a legitimate ring crashes, and is suspected at once."""
+    simulation = _standing_ring(run)
+    node = _anybody(run, simulation.world)
+    return _operate(run, simulation, lambda: simulation.world.crash(node), NodeSuspected(node))
+
+
+def _operate(run: Run, simulation: Simulation, act: Callable[[], None], event: Event) -> Outcome:
+    """Let something happen to a legitimate ring, and count what it takes until it is one again."""
+    world = simulation.world
+    cost = _supervisor_cost(world.supervisor.state(), simulation.scenario.config, event)
+    before = Counter(world.sent)
+    act()
+    samples = Samples(world.round)
+    report = simulation.run(samples)
+    sent = samples.sent - before
+    measures = {
+        "supervisor_messages": float(cost),
+        "subscriber_messages": float(sum(sent[kind] for kind in CAUSED)),
+        "requests": float(sum(sent[kind] for kind in REQUESTS)),
+        "configurations": float(sent[SetConfiguration]),
+    }
+    if report.rounds_strict is not None:
+        measures["rounds"] = float(report.rounds_strict)
+    return _outcome(run, report, world, samples, measures)
+
+
+def _spread(run: Run) -> Outcome:
+    """Members of a legitimate ring publish."""
+    simulation = _standing_ring(run)
+    world = simulation.world
+    nodes, rng = sorted(world.subscribers), Random(f"publishers/{run.seed}")
+    before = Counter(world.sent)
+    for number in range(run.publications):
+        world.publish(rng.choice(nodes), f"news {number}".encode())
+    samples = Samples(world.round)
+    report = simulation.run(samples)
+    sent = samples.sent - before
+    messages = float(sum(sent[kind] for kind in SPREADING))
+    received = report.delivered_by_spreading + report.delivered_by_repair
+    measures = {
+        "spreading_messages": messages,
+        "messages_per_delivery": messages / received if received else 0.0,
+    }
+    if report.rounds_publications is not None:
+        measures["rounds_to_all"] = float(report.rounds_publications)
+    return _outcome(run, report, world, samples, measures)
+
+
+def _topology(run: Run) -> Outcome:
+    """The skip ring beside other overlays of the same size; nothing is simulated."""
+    # Others that run simulations need not know the other overlays.
+    from skipring.lab.experiments.overlays import overlay_measures  # noqa: PLC0415  (no other kind needs it)
+
+    measures = _sorted(overlay_measures(run.n, run.seed))
+    return Outcome(_row(run) | {"converged": True, "measures": measures}, [])
+
+
+_KINDS: Final[Mapping[str, Callable[[Run], Outcome]]] = {
+    "converge": _converge,
+    "steady": _steady,
+    "subscribe": _subscribe,
+    "unsubscribe": _unsubscribe,
+    "crash": _crash,
+    "spread": _spread,
+    "topology": _topology,
+}
+
+
+# --- worlds ----------------------------------------------------------------------------
+
+
+def _scenario(run: Run, **more: str) -> Scenario:
+    values = {
+        name: getattr(run, name)
+        for name in (
+            *("n", "scheduler", "mode", "loss", "duplicate", "churn", "spread", "seed"),
+            *("max_rounds", "closure"),
+        )
+    }
+    without = run.without.split(",") if run.without else []
+    scattered = run.publications if run.kind == "converge" else 0
+    return make_scenario({**values, "without": without, "publications": scattered, **more})
+
+
+def _standing_ring(run: Run) -> Simulation:
+    """A legitimate ring that has stood for a while."""
+    start = legitimate_world(run.n, Random(f"standing ring/{run.seed}"))
+    simulation = Simulation(_scenario(run), start)
+    for _ in range(calm_rounds(run.n)):
+        simulation.run_round()
+    return simulation
+
+
+def calm_rounds(n: int) -> int:
+    """Rounds after which a legitimate ring knows that it is one: sums and tree have settled."""
+    config = ProtocolConfig()
+    settled = 2 * levels(n) + config.digest_settle_ticks  # R14
+    return max(settled, levels(n) + config.calm_ticks) + 1
+
+
+def _anybody(run: Run, world: World) -> NodeId:
+    return Random(f"{run.kind}/{run.seed}").choice(sorted(world.subscribers))
+
+
+def _supervisor_cost(state: SupervisorState, config: ProtocolConfig, event: Event) -> int:
+    """How many messages more a supervisor sends because of an event (section 4.1)."""
+    return _said(state, config, event) - _said(state, config, None)
+
+
+def _said(state: SupervisorState, config: ProtocolConfig, event: Event | None) -> int:
+    machine = Supervisor(config=config)
+    machine.load(state)
+    events = [event] if event is not None else []
+    return sum(len(machine.handle(item)) for item in [*events, *[Tick()] * ANSWERING_TICKS])
+
+
+# --- rows ------------------------------------------------------------------------------
+
+
+def _row(run: Run) -> dict[str, Any]:
+    """The row of a run of which nothing is known yet."""
+    row: dict[str, Any] = {"run_id": run.run_id, **asdict(run)}
+    del row["rounds"]
+    row |= {"converged": False, "closure_ok": None, "measures": {}, "error": None}
+    row |= dict.fromkeys(("rounds_explicit", "rounds_strict", "rounds_publications"))
+    counts = ("messages", "events", "supervisor_requests", "published", "duplicates", "hops_max")
+    row |= dict.fromkeys((*counts, "delivered_by_spreading", "delivered_by_repair"), 0)
+    return row | {"hops_mean": 0.0, "degree_peak": 0, "degree_mean": 0.0}
+
+
+_OF_REPORT: Final = (
+    *("rounds_explicit", "rounds_strict", "rounds_publications", "converged", "closure_ok"),
+    *("messages", "events", "supervisor_requests", "published", "delivered_by_spreading"),
+    *("delivered_by_repair", "duplicates", "hops_mean", "hops_max"),
+)
+
+
+def _outcome(
+    run: Run, report: Report, world: World, samples: Samples, measures: dict[str, float]
+) -> Outcome:
+    """What a simulation says of itself, with what was seen and measured."""
+    row = _row(run) | {name: getattr(report, name) for name in _OF_REPORT}
+    row |= _degrees(world, samples) | {"measures": _sorted(measures)}
+    return Outcome(row, samples.rows)
+
+
+def _sorted(measures: Mapping[str, float]) -> dict[str, float]:
+    """A map that is read back in the order of its names."""
+    return dict(sorted(measures.items()))
+
+
+def _degrees(world: World, samples: Samples) -> dict[str, Any]:
+    found = degrees(world)
+    return {"degree_peak": samples.degree_peak, "degree_mean": fmean(found) if found else 0.0}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,213 @@
+"""The lab's figures: groups of runs as points, and which points make which figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from math import inf, log2
+from textwrap import shorten
+from typing import Any, Final, TypeAlias
+
+from skipring.lab.experiments.bounds import Bounds, Survival, share_bounds
+from skipring.lab.experiments.statistics import At, Group
+from skipring.report.plots import (
+    Axis,
+    Panel,
+    Point,
+    Series,
+    dot_figure,
+    line_figure,
+    panel_figure,
+    step_figure,
+)
+from skipring.report.tables import number, percent
+from skipring.world.adversaries import ADVERSARIES
+
+Figure: TypeAlias = Any  # plotly has no types
+Reduce: TypeAlias = Callable[[Group, str], Point]
+
+LABEL_CHARS: Final = 44  # Our guess: longer ones leave too little room; the table has them whole.
+N_AXIS: Final = Axis("n, subscribers (logarithmic)", is_log=True)
+
+
+# --- one group, one point --------------------------------------------------------------
+
+
+def median_point(group: Group, unit: str) -> Point:
+    """The median of the runs, from the lowest to the highest."""
+    sample, middle = group.sample, group.sample.median
+    low, high = sample.values[0], sample.values[-1]
+    text = (
+        f"{described(group.at)}<br>median {number(middle.value)} {unit} (95 %: "
+        f"{number(middle.low)} to {number(middle.high)})<br>range {number(low)} to "
+        f"{number(high)}, {sample.runs:,} runs"
+    )
+    last = sample.finite[-1] if sample.finite else inf
+    return Point(_n(group.at), middle.value, low, last, text)
+
+
+def mean_point(group: Group, unit: str) -> Point:
+    """The mean of the runs between its bounds."""
+    mean = group.sample.mean
+    text = (
+        f"{described(group.at)}<br>mean {number(mean.value)} {unit} (95 %: {number(mean.low)} to "
+        f"{number(mean.high)})<br>{group.sample.runs:,} runs"
+    )
+    return Point(_n(group.at), mean.value, mean.low, mean.high, text)
+
+
+def highest_point(group: Group, unit: str) -> Point:
+    """The highest value of all runs."""
+    highest = group.sample.values[-1]
+    text = f"{described(group.at)}<br>at most {number(highest)} {unit}, {group.sample.runs:,} runs"
+    return Point(_n(group.at), highest, highest, highest, text)
+
+
+def share_point(group: Group, unit: str) -> Point:
+    """The share of the runs that came to it, in percent."""
+    good = len(group.sample.finite)
+    bounds = share_bounds(good, group.sample.runs)
+    text = (
+        f"{described(group.at)}<br>{good:,} of {group.sample.runs:,} {unit}<br>true share "
+        f"{percent(bounds.low)} to {percent(bounds.high)} with 95 %"
+    )
+    return Point(_n(group.at), 100 * bounds.value, 100 * bounds.low, 100 * bounds.high, text)
+
+
+def _n(at: At) -> float:
+    return float(at.get("n", 0))
+
+
+def described(at: At) -> str:
+    """What a group has in common, in words; its values are data."""
+    words = []
+    for name, value in at.items():
+        text = escape(title_of(value) if name == "adversary" else str(value))
+        words.append(text if name in ("adversary", "mode", "what") else f"{name} {text}")
+    return ", ".join(words)
+
+
+def title_of(adversary: object) -> str:
+    """An adversary's code and what it does."""
+    known = ADVERSARIES.get(str(adversary))
+    return f"{adversary} {known.title}" if known is not None else str(adversary)
+
+
+# --- series ----------------------------------------------------------------------------
+
+
+def series_by(groups: Iterable[Group], key: str, reduce: Reduce, unit: str) -> tuple[Series, ...]:
+    """One series for each value of ``key``, with a point for each group."""
+    points: dict[str, list[Point]] = {}
+    for group in groups:
+        points.setdefault(str(group.at[key]), []).append(reduce(group, unit))
+    return tuple(Series(name, tuple(found)) for name, found in points.items())
+
+
+def theory(name: str, sizes: Iterable[int], value: Callable[[int], float]) -> Series:
+    """A line that the runs are to be held against."""
+    points = [Point(n, value(n), value(n), value(n), f"{name}: {number(value(n))}") for n in sizes]
+    return Series(name, tuple(points), is_theory=True)
+
+
+def sizes_of(groups: Iterable[Group]) -> list[int]:
+    """Every n of the groups, in order."""
+    return sorted({int(group.at["n"]) for group in groups})
+
+
+def expected_requests(n: int, more_bits: int) -> float:
+    """Requests an interval in SR(n), expected from the probabilities of section 3.2.1.
+
+    The minimum asks with 1/2 (action iv), one with a label of k bits with 1/(2^(k + more) k^2).
+    """
+    lengths = [index.bit_length() for index in range(1, n)]
+    return 0.5 + sum(1 / (2.0 ** (k + more_bits) * k * k) for k in lengths)
+
+
+# --- figures ---------------------------------------------------------------------------
+
+
+def by_n(
+    groups: Sequence[Group],
+    key: str,
+    y: Axis,
+    reduce: Reduce,
+    unit: str,
+    lines: Sequence[Series] = (),
+) -> Figure:
+    """A line over n for each value of ``key``, and lines of theory."""
+    return line_figure([*series_by(groups, key, reduce, unit), *lines], N_AXIS, y)
+
+
+def by_adversary(groups: Sequence[Group]) -> Figure:
+    """A row for each adversary, the slowest on top, with a dot for each n."""
+    slowest: dict[str, float] = {}
+    for group in groups:
+        code = str(group.at["adversary"])
+        slowest[code] = max(slowest.get(code, 0.0), group.sample.quantile(0.5))
+    order = sorted(slowest, key=lambda code: (-slowest[code], code))
+    rows = {code: float(row) for row, code in enumerate(order)}
+    series = [Series(f"n = {n}", tuple(_row_points(groups, n, rows))) for n in sizes_of(groups)]
+    names = [shorten(title_of(code), LABEL_CHARS, placeholder=" …") for code in order]
+    return dot_figure(names, series, Axis("rounds"))
+
+
+def _row_points(groups: Iterable[Group], n: int, rows: dict[str, float]) -> Iterable[Point]:
+    for group in groups:
+        if group.at["n"] == n:
+            point = median_point(group, "rounds")
+            yield Point(
+                rows[str(group.at["adversary"])], point.y, point.low, point.high, point.text
+            )
+
+
+def by_row(groups: Sequence[Group], key: str, reduce: Reduce, x: Axis, unit: str) -> Figure:
+    """A row for each group, one dot in each."""
+    points = [reduce(group, unit) for group in groups]
+    rows = [
+        Point(float(row), point.y, point.low, point.high, point.text)
+        for row, point in enumerate(points)
+    ]
+    names = [str(group.at[key]) for group in groups]
+    return dot_figure(names, [Series(x.title, tuple(rows))], x)
+
+
+def panels_by_n(
+    panels: Sequence[tuple[str, Sequence[Group], Axis]],
+    key: str,
+    reduce: Reduce,
+    unit: str,
+    lines: Sequence[Series] = (),
+) -> Figure:
+    """A line plot over n for each title."""
+    return panel_figure(
+        [
+            Panel(title, (*series_by(groups, key, reduce, unit), *lines), N_AXIS, y)
+            for title, groups, y in panels
+        ]
+    )
+
+
+def survival_figure(curves: Sequence[tuple[str, Sequence[Survival]]]) -> Figure:
+    """The share of runs that are not yet legitimate, round by round."""
+    series = [
+        Series(name, tuple(_survival_point(name, step.rounds, step.share) for step in curve))
+        for name, curve in curves
+    ]
+    x = Axis("rounds since the start (logarithmic, from 1)", is_log=True)
+    return step_figure(series, x, Axis("runs not yet legitimate, %"))
+
+
+def _survival_point(name: str, rounds: float, share: Bounds) -> Point:
+    text = (
+        f"mode {escape(name)}<br>after {number(rounds)} rounds {percent(share.value)} are not yet "
+        f"legitimate<br>95 %: {percent(share.low)} to {percent(share.high)}"
+    )
+    low, high = 100 * share.low, 100 * share.high
+    return Point(max(rounds, 1.0), 100 * share.value, low, high, text)
+
+
+def log2_line(groups: Iterable[Group], factor: int = 1) -> Series:
+    """The line of log2 n, or of a multiple of it."""
+    name = "log₂ n" if factor == 1 else f"{factor} log₂ n"
+    return theory(name, sizes_of(groups), lambda n: factor * log2(n))

@@ -1,0 +1,305 @@
+"""What the lab's page shows, section by section: which runs, which figure, and how to read it.
+
+A section whose runs the matrix does not have comes without a figure, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, log2
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from skipring.core.config import Mode
+from skipring.lab.experiments.bounds import slope_bounds, survival
+from skipring.lab.experiments.figures import (
+    by_adversary,
+    by_n,
+    by_row,
+    median_point,
+    share_point,
+    sizes_of,
+    survival_figure,
+    title_of,
+)
+from skipring.lab.experiments.group_tables import median_table, share_table
+from skipring.lab.experiments.sampling import LAYERS
+from skipring.lab.experiments.statistics import (
+    COMMON,
+    HEALING,
+    IN_THE_MODEL,
+    Group,
+    beside_all_rules,
+    ends,
+    groups,
+    groups_of_each,
+    together,
+)
+from skipring.report.page import Section
+from skipring.report.plots import Axis
+from skipring.report.tables import number, percent
+
+ROUNDS: Final = "rounds"
+_OF_FAST: Final = f"mode = '{Mode.FAST}'"
+_PLAIN: Final = f"{HEALING} AND {IN_THE_MODEL} AND {_OF_FAST} AND scheduler = 'random'"
+_ROUNDS_AXIS: Final = Axis("rounds until legitimate")
+LINES_MAX: Final = 7  # Our guess: as many lines as one can still follow.
+RANGE_NOTE: Final = "Dots are medians, bars go from the fastest to the slowest run."
+COMMON_NOTE: Final = "Only starts, sizes and schedulers that all modes were tried with."
+
+
+_PAIRS_NOTE: Final = (
+    "Each run is held against the one that differs from it in nothing but the rule. "
+    f"{RANGE_NOTE} A rule can cost a little on starts that it is not there for."
+)
+
+
+def missing(key: str, title: str, what: str) -> Section:
+    """A section that the matrix has no runs for."""
+    return Section(key, title, f"{title}: this matrix has no {what}.")
+
+
+# --- convergence -----------------------------------------------------------------------
+
+
+def rounds_by_n(runs: DataFrame) -> tuple[Section, ...]:
+    """Rounds against n per adversary, as lines and as rows."""
+    found = groups(runs.filter(_PLAIN), ["adversary", "n"], ROUNDS)
+    title, rows_title = "Rounds against n, by adversary", "Rounds, adversary by adversary"
+    if not found:
+        return (missing("rounds-by-n", title, "runs of kind converge in mode fast"),)
+    table = median_table(found, ("adversary", "n"), ROUNDS)
+    return (
+        Section(
+            "rounds-by-n",
+            title,
+            _growth(found, "the median of the slowest adversary"),
+            by_n(_slowest_alone(found), "adversary", _ROUNDS_AXIS, median_point, ROUNDS),
+            notes=(f"Mode fast, scheduler random, no loss. {RANGE_NOTE}",),
+        ),
+        Section(
+            "rounds-by-adversary",
+            rows_title,
+            _slowest(found),
+            by_adversary(found),
+            table,
+            (f"Mode fast, scheduler random, no loss. {RANGE_NOTE}",),
+        ),
+    )
+
+
+def _slowest_alone(found: Sequence[Group]) -> list[Group]:
+    """The groups of the slowest adversaries, and all others together: few can follow more."""
+    n = max(sizes_of(found))
+    slow = sorted((group for group in found if group.at["n"] == n), key=_median, reverse=True)
+    named = {group.at["adversary"] for group in slow[:LINES_MAX]}
+    others = [group for group in found if group.at["adversary"] not in named]
+    name = f"{len({group.at['adversary'] for group in others})} others"
+    return [
+        *(group for group in found if group.at["adversary"] in named),
+        *(
+            Group({"adversary": name, "n": n}, together(it for it in others if it.at["n"] == n))
+            for n in sizes_of(others)
+        ),
+    ]
+
+
+def _growth(found: Sequence[Group], what: str) -> str:
+    """How the worst median grows with n."""
+    worst = {
+        n: max(group.sample.quantile(0.5) for group in found if group.at["n"] == n)
+        for n in sizes_of(found)
+    }
+    first, last = min(worst), max(worst)
+    told = f"{number(worst[first])} rounds at n = {first}"
+    if first == last:
+        return f"At n = {first} {what} is {number(worst[first])} rounds."
+    medians = [
+        (log2(group.at["n"]), group.sample.quantile(0.5))  # type: ignore[arg-type]
+        for group in found
+        if isfinite(group.sample.quantile(0.5))
+    ]
+    slope = slope_bounds(medians)
+    return (
+        f"From n = {first} to n = {last} {what} goes from {told} to {number(worst[last])}; over "
+        f"all adversaries a doubling of n adds {number(slope.value)} rounds "
+        f"({number(slope.low)} to {number(slope.high)} with 95 %)."
+    )
+
+
+def _slowest(found: Sequence[Group]) -> str:
+    largest = [group for group in found if group.at["n"] == max(sizes_of(found))]
+    worst = max(largest, key=_median)
+    usual = sorted(group.sample.quantile(0.5) for group in largest)[len(largest) // 2]
+    return (
+        f"At n = {worst.at['n']} the slowest start is {title_of(worst.at['adversary'])}: half of "
+        f"its runs take {number(worst.sample.quantile(0.5))} rounds or fewer, against "
+        f"{number(usual)} for the adversary in the middle."
+    )
+
+
+def survival_curves(runs: DataFrame) -> tuple[Section, ...]:
+    """P(not legitimate at t), mode by mode."""
+    key, title = "survival", "How many runs are not yet legitimate after t rounds"
+    found = [
+        (str(row["mode"]), list(survival([tuple(end) for end in row["ends"]])))
+        for row in sorted(ends(runs.filter(COMMON), ["mode"]).collect())
+    ]
+    if not found:
+        return (missing(key, title, "runs of kind converge that all modes share"),)
+    last = {mode: curve[-1] for mode, curve in found}
+    told = [
+        f"in mode {mode} {percent(step.share.value)} are still not legitimate after "
+        f"{number(step.rounds)}"
+        for mode, step in last.items()
+    ]
+    reading = f"Of the same starts, {'; '.join(told)} rounds."
+    note = (
+        "Kaplan and Meier, with 95 % bounds; a run that is not through at its limit of rounds is "
+        "censored there. "
+    )
+    return (Section(key, title, reading, survival_figure(found), notes=(note + COMMON_NOTE,)),)
+
+
+def layers(runs: DataFrame) -> tuple[Section, ...]:
+    """After how many rounds each layer is right for good."""
+    key, title = "layers", "What heals when"
+    since = [
+        F.struct(
+            F.lit(f"{layer} {_LAYER_NAMES[layer]}").alias("what"),
+            F.col(f"since_{layer}").alias("since"),
+        )
+        for layer in LAYERS
+    ]
+    each = runs.filter(_PLAIN).select("n", F.inline(F.array(*since)))
+    found = groups(each, ["what", "n"], "since")
+    if not any(group.sample.finite for group in found):
+        return (missing(key, title, "rounds of runs of kind converge in mode fast"),)
+    biggest = max(sizes_of(found))
+    told = [
+        f"{group.at['what']} {number(group.sample.quantile(0.5))}"
+        for group in found
+        if group.at["n"] == biggest
+    ]
+    reading = (
+        f"At n = {biggest} the median round from which on a layer and all below it stay right "
+        f"is: {', '.join(told)}."
+    )
+    figure = by_n(found, "what", Axis("rounds until right for good"), median_point, ROUNDS)
+    table = median_table(found, ("what", "n"), ROUNDS)
+    return (Section(key, title, reading, figure, table, (RANGE_NOTE,)),)
+
+
+_LAYER_NAMES: Final = {
+    "L0": "database",
+    "L1": "labels",
+    "L2": "ring",
+    "L3": "shortcuts",
+    "L4": "leavers",
+}
+
+
+# --- ablation --------------------------------------------------------------------------
+
+
+def ablation(runs: DataFrame) -> tuple[Section, ...]:
+    """The modes paper, fixed and fast: who gets there, and in how many rounds."""
+    key, title = "modes-share", "Paper, fixed, fast: who gets there"
+    found = groups(runs.filter(COMMON), ["mode", "n"], ROUNDS)
+    if len({group.at["mode"] for group in found}) < 2:  # noqa: PLR2004  (one alone cannot be compared)
+        return (missing(key, title, "starts that more than one mode was tried with"),)
+    percent_axis = Axis("runs that became legitimate, %")
+    return (
+        Section(
+            key,
+            title,
+            _shares(found),
+            by_n(found, "mode", percent_axis, share_point, "runs became legitimate"),
+            share_table(found),
+            (f"Bars are 95 % bounds of Clopper and Pearson. {COMMON_NOTE}",),
+        ),
+        Section(
+            "modes-rounds",
+            "Paper, fixed, fast: in how many rounds",
+            _mode_medians(found),
+            by_n(found, "mode", _ROUNDS_AXIS, median_point, ROUNDS),
+            median_table(found, ("mode", "n"), ROUNDS),
+            (
+                (
+                    f"{RANGE_NOTE} Where half of the runs were not through at their limit there is "
+                    f"no dot. {COMMON_NOTE}"
+                ),
+            ),
+        ),
+    )
+
+
+def _shares(found: Sequence[Group]) -> str:
+    told = []
+    for mode in dict.fromkeys(group.at["mode"] for group in found):
+        samples = [group.sample for group in found if group.at["mode"] == mode]
+        good, total = sum(len(one.finite) for one in samples), sum(one.runs for one in samples)
+        told.append(f"{mode} {good:,} of {total:,} ({percent(good / total)})")
+    return f"From the same starts became legitimate: {', '.join(told)}."
+
+
+def _mode_medians(found: Sequence[Group]) -> str:
+    largest = [group for group in found if group.at["n"] == max(sizes_of(found))]
+    told = [f"{group.at['mode']} {number(group.sample.quantile(0.5))}" for group in largest]
+    return f"Median rounds at n = {max(sizes_of(found))}: {', '.join(told)}."
+
+
+def rule_by_rule(runs: DataFrame) -> tuple[Section, ...]:
+    """What switching off one rule costs, beside the same runs with all rules."""
+    key, title = "rules-share", "Rule by rule: who gets there without it"
+    pairs = beside_all_rules(runs.filter(HEALING))
+    named = pairs.withColumn("what", F.concat_ws(" without ", "mode", "without"))
+    shares, ratios = groups_of_each(named, ["what"], [ROUNDS, "ratio"])
+    shares.sort(key=_share)
+    ratios.sort(key=_median, reverse=True)
+    if not shares:
+        return (missing(key, title, "runs with a rule switched off beside the same with all"),)
+    worst, slow = shares[0], ratios[0]
+    lost = worst.sample.runs - len(worst.sample.finite)
+    return (
+        Section(
+            key,
+            title,
+            f"Worst is mode {worst.at['what']}: {lost:,} of {worst.sample.runs:,} runs did not "
+            "become legitimate within their limit.",
+            by_row(shares, "what", share_point, Axis("runs that became legitimate, %"), "runs"),
+            share_table(shares),
+            ("Bars are 95 % bounds of Clopper and Pearson.",),
+        ),
+        Section(
+            "rules-rounds",
+            "Rule by rule: how much slower without it",
+            _slower(slow),
+            by_row(
+                ratios,
+                "what",
+                median_point,
+                Axis("rounds without it / with it"),
+                "times the rounds",
+            ),
+            median_table(ratios, ("what",), "ratio"),
+            (_PAIRS_NOTE,),
+        ),
+    )
+
+
+def _slower(slow: Group) -> str:
+    ratio = _median(slow)
+    if not isfinite(ratio):
+        return f"Slowest is mode {slow.at['what']}, in which at least half of the runs never end."
+    return f"Slowest is mode {slow.at['what']}: in the median run {number(ratio)} times the rounds."
+
+
+def _share(group: Group) -> float:
+    return len(group.sample.finite) / group.sample.runs
+
+
+def _median(group: Group) -> float:
+    return group.sample.quantile(0.5)

@@ -1,0 +1,153 @@
+"""The directory of a lab: what was asked, and the results in chunks.
+
+A chunk is two files of one name, below ``rounds`` and below ``runs``. Each appears whole or not at
+all, ``rounds`` first: a run is finished as soon as it is in ``runs``, and a chunk that has only
+its rounds was never finished.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from skipring.errors import InputError
+from skipring.lab.experiments.matrix import Matrix
+from skipring.lab.experiments.schemas import ROUNDS, RUNS
+from skipring.storage.data_dir import Lock, failures_told, sync_directory
+
+FORMAT: Final = "skipring-lab/1"
+ABOUT: Final = "lab.json"
+MATRIX: Final = "matrix.toml"
+LOCK: Final = ".lock"
+UNFINISHED: Final = "."  # Spark does not read files whose names begin so
+
+
+class Results:
+    """A lab's directory, to which chunks can be added."""
+
+    def __init__(self, directory: Path) -> None:
+        self.runs = directory / "runs"
+        self.rounds = directory / "rounds"
+        self._clear()
+        numbers = [_number(path) for path in self.runs.glob("chunk-*.parquet")]
+        self._next = max(numbers, default=-1) + 1
+
+    def _clear(self) -> None:
+        """Remove what a process that was killed has left half done."""
+        for folder in (self.rounds, self.runs):
+            folder.mkdir(exist_ok=True)
+            for path in folder.glob(f"{UNFINISHED}chunk-*"):
+                path.unlink()
+        for path in self.rounds.glob("chunk-*.parquet"):
+            if not (self.runs / path.name).exists():
+                path.unlink()
+
+    def finished(self) -> set[str]:
+        """The runs that need not be done again."""
+        return {name for table in self._columns("run_id") for name in table["run_id"].to_pylist()}
+
+    def failed(self) -> dict[str, str]:
+        """The runs that raised an error, and which."""
+        return {
+            row["run_id"]: row["error"]
+            for table in self._columns("run_id", "error")
+            for row in table.to_pylist()
+            if row["error"] is not None
+        }
+
+    def _columns(self, *names: str) -> Iterator[pa.Table]:
+        for path in sorted(self.runs.glob("chunk-*.parquet")):
+            try:
+                table = pq.read_table(path, columns=list(names), partitioning=None).select(names)
+            except (pa.ArrowException, OSError, KeyError):
+                raise _no_chunk(path) from None
+            yield table
+
+    def add(self, runs: pa.Table, rounds: pa.Table) -> None:
+        """Keep a chunk: once this returns, a kill or a power cut does not lose it."""
+        name = f"chunk-{self._next:06d}.parquet"
+        self._next += 1
+        with failures_told(self.runs.parent):
+            _write(self.rounds / name, rounds.cast(ROUNDS))
+            _write(self.runs / name, runs.cast(RUNS))
+
+
+@contextmanager
+def opened(directory: Path, matrix: Matrix) -> Iterator[Results]:
+    """Make a lab's directory, or go on with one; one process at a time."""
+    with failures_told(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = Lock(directory / LOCK)
+    try:
+        yield _prepared(directory, matrix)
+    finally:
+        lock.release()
+
+
+def _prepared(directory: Path, matrix: Matrix) -> Results:
+    require_format(directory, new=True)
+    about = {"format": FORMAT, "title": matrix.title}
+    with failures_told(directory):
+        _replace(directory / ABOUT, json.dumps(about, indent=2) + "\n")
+        _replace(directory / MATRIX, matrix.text)
+        return Results(directory)
+
+
+def require_format(directory: Path, *, new: bool = False) -> None:
+    """Refuse a directory that is no lab's, or one of another version; an empty one can be new."""
+    about = directory / ABOUT
+    if not about.exists():
+        others = [path.name for path in directory.glob("*") if path.name != LOCK]
+        if new and not others:
+            return
+        raise InputError(
+            f"{directory} holds no results of `skipring lab run`: "
+            + (f"there is {others[0]}, but no {ABOUT}" if others else "it is empty")
+        )
+    try:
+        found = json.loads(about.read_text(encoding="utf-8"))["format"]
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{about} cannot be read; choose another directory") from None
+    if found != FORMAT:
+        raise InputError(
+            f"{directory} is of the format {found!r:.40} and this program writes {FORMAT!r}; "
+            "choose another directory"
+        )
+
+
+def _number(path: Path) -> int:
+    number = path.stem.partition("-")[2]
+    if not (number.isascii() and number.isdigit()):
+        raise _no_chunk(path)
+    return int(number)
+
+
+def _no_chunk(path: Path) -> InputError:
+    return InputError(
+        f"{path} cannot be read as results of `skipring lab run`; remove it and its namesake "
+        "below rounds, and run again"
+    )
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    """Write a table under a name that Spark does not see, then give it its own."""
+    hidden = path.with_name(UNFINISHED + path.name)
+    with hidden.open("wb") as file:
+        pq.write_table(table, file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+    hidden.replace(path)
+    sync_directory(path.parent)
+
+
+def _replace(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)

@@ -1,0 +1,194 @@
+"""Every theorem, lemma, corollary and claim of the paper, and what a matrix says of each.
+
+The table is in ``statements``. A statement has a measure: which runs can speak of it, and what
+they must show, in SQL over ``statistics.prepared``. What docs/paper-map.md knows of a statement
+stands beside it, whatever the runs say: a run can refute a statement, and only make it likely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import log2
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from skipring.core.config import Mode
+from skipring.lab.experiments.bounds import Sample, share_bounds, slope_bounds
+from skipring.lab.experiments.statements import (
+    STATEMENTS,
+    Below,
+    Constant,
+    Share,
+    Statement,
+    Unmeasured,
+)
+from skipring.report.tables import Cell, Tone, number, percent
+
+NOT_MEASURED: Final = Cell("not measured by this matrix", Tone.NONE)
+# Our guess: what grows by less than a tenth from the smallest to the largest n, we call constant.
+GROWTH_MAX: Final = 0.1
+
+# The values by n of a statement's runs.
+ByN: TypeAlias = Mapping[int, Sample]
+
+
+class Judged(Struct, frozen=True):
+    """A statement and the verdict of the runs, by mode; one verdict where there are no modes."""
+
+    statement: Statement
+    verdicts: Mapping[Mode, Cell]
+
+    @property
+    def is_measured(self) -> bool:
+        """True if some run could speak of the statement."""
+        return any(verdict.tone is not Tone.NONE for verdict in self.verdicts.values())
+
+
+def judge(runs: DataFrame) -> list[Judged]:
+    """What the prepared runs say of every statement."""
+    counts = {row["mode"]: row for row in _counts(runs).collect()}
+    values = _collected(_values(runs).collect())
+    return [
+        Judged(
+            statement,
+            {mode: _verdict(index, statement, mode, counts, values) for mode in statement.modes},
+        )
+        for index, statement in enumerate(STATEMENTS)
+    ]
+
+
+def _verdict(
+    index: int,
+    statement: Statement,
+    mode: Mode,
+    counts: Mapping[str, Row],
+    values: Mapping[tuple[int, str], ByN],
+) -> Cell:
+    match statement.measure:
+        case Share(is_more=is_more) if mode in counts:
+            row = counts[mode]
+            return share_verdict(row[f"good_{index}"], row[f"runs_{index}"], is_more=is_more)
+        case Below(limit=limit):
+            return below_verdict(values.get((index, mode), {}), limit)
+        case Constant():
+            return constant_verdict(values.get((index, mode), {}))
+        case Unmeasured(file=file):
+            return Cell(f"not measured by the lab; shown by tests in {file}", Tone.NONE)
+        case _:
+            return NOT_MEASURED
+
+
+# --- two jobs for all statements -------------------------------------------------------
+
+
+def _counts(runs: DataFrame) -> DataFrame:
+    """Per mode and share: how many runs can speak of it, and how many show it."""
+    columns = []
+    for index, statement in enumerate(STATEMENTS):
+        if isinstance(statement.measure, Share):
+            among, shows = statement.measure.among, statement.measure.shows
+            columns += [
+                F.count_if(F.expr(among)).alias(f"runs_{index}"),
+                F.count_if(F.expr(f"({among}) AND ({shows})")).alias(f"good_{index}"),
+            ]
+    return runs.groupBy("mode").agg(*columns)
+
+
+def _values(runs: DataFrame) -> DataFrame:
+    """Per statement, mode and n: the values of the runs that can speak of it."""
+    found = [
+        F.struct(
+            F.lit(index).alias("statement"),
+            F.expr(f"IF({it.measure.among}, cast({it.measure.value} AS double), NULL)").alias("it"),
+        )
+        for index, it in enumerate(STATEMENTS)
+        if isinstance(it.measure, Below | Constant)
+    ]
+    one = runs.select("mode", "n", F.explode(F.array(*found)).alias("found"))
+    return (
+        one.select("mode", "n", "found.*")
+        .filter("it IS NOT NULL")
+        .groupBy("statement", "mode", "n")
+        .agg(F.sort_array(F.collect_list("it")).alias("values"))
+    )
+
+
+def _collected(rows: Iterable[Row]) -> dict[tuple[int, str], dict[int, Sample]]:
+    collected: dict[tuple[int, str], dict[int, Sample]] = {}
+    for row in sorted(rows, key=lambda row: int(row["n"])):
+        sample = Sample(tuple(row["values"]))
+        collected.setdefault((row["statement"], row["mode"]), {})[row["n"]] = sample
+    return collected
+
+
+# --- verdicts --------------------------------------------------------------------------
+
+
+def share_verdict(good: int, runs: int, *, is_more: bool = False) -> Cell:
+    """What so many runs out of so many say of a statement that should hold in all.
+
+    If more is measured than the statement says, runs that fail do not speak against it.
+    """
+    if runs == 0:
+        return NOT_MEASURED
+    bounds = share_bounds(good, runs)
+    if good == runs:
+        text = f"holds in all {runs:,} runs (true share ≥ {percent(bounds.low)} with 95 %)"
+        return Cell(text, Tone.GOOD)
+    if is_more:
+        return Cell(f"open: {runs - good:,} of {runs:,} runs fail in more than this", Tone.OPEN)
+    interval = f"true share {percent(bounds.low)} to {percent(bounds.high)} with 95 %"
+    return Cell(f"false: {_counterexamples(runs - good)} of {runs:,} ({interval})", Tone.BAD)
+
+
+def _counterexamples(count: int) -> str:
+    return f"{count:,} counterexample{'s' if count != 1 else ''}"
+
+
+def below_verdict(values: ByN, limit: float) -> Cell:
+    """What the means at every n say of a mean that should stay below a limit."""
+    if not values:
+        return NOT_MEASURED
+    means = {n: sample.mean for n, sample in values.items()}
+    n = max(means, key=lambda n: means[n].value)
+    worst = means[n]
+    runs = sum(sample.runs for sample in values.values())
+    measured = f"at most {number(worst.value)} ({number(worst.low)} to {number(worst.high)})"
+    where = f"on average, at n = {n}, in {runs:,} runs"
+    if worst.low >= limit:
+        return Cell(f"false: {measured} {where}", Tone.BAD)
+    if worst.high < limit:
+        return Cell(f"holds: {measured} {where}", Tone.GOOD)
+    return Cell(f"open: {measured} {where}: the bounds do not decide", Tone.OPEN)
+
+
+def constant_verdict(values: ByN) -> Cell:
+    """What the values at the larger half of all n say of a cost that should not depend on n.
+
+    Small rings are left out: there, who is told anyway and who is told because of a change are
+    often the same.
+    """
+    sizes = sorted(values)[len(values) // 2 - 1 :]
+    if len(sizes) < 2:  # noqa: PLR2004  (one alone cannot be compared)
+        return NOT_MEASURED
+    points = [(log2(n), value) for n in sizes for value in values[n].values]
+    slope = slope_bounds(points)
+    first, last = values[sizes[0]].mean.value, values[sizes[-1]].mean.value
+    text = (
+        f"from {number(first)} at n = {sizes[0]} to {number(last)} at n = {sizes[-1]}; with each "
+        f"doubling of n {_signed(slope.value)} ({_signed(slope.low)} to {_signed(slope.high)}), "
+        f"in {len(points):,} runs"
+    )
+    allowed = GROWTH_MAX * max(first, last) / log2(sizes[-1] / sizes[0])
+    if slope.low > 0 and slope.value > allowed:
+        return Cell(f"false: it grows, {text}", Tone.BAD)
+    if slope.high <= allowed:
+        return Cell(f"holds: {text}", Tone.GOOD)
+    return Cell(f"open: {text}: the bounds do not decide", Tone.OPEN)
+
+
+def _signed(value: float) -> str:
+    return f"+{number(value)}" if value >= 0 else number(value)

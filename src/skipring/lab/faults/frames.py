@@ -1,0 +1,158 @@
+"""Hostile input, made from the samples: mutated frames, forged senders and bursts."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from random import Random
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.core.peers import NodeId
+from skipring.core.publications import Publication
+from skipring.errors import FramingError, MessageError
+from skipring.lab.faults.requests import TOPIC
+from skipring.lab.faults.samples import SAMPLES
+from skipring.wire.claimed_sender import names_another
+from skipring.wire.codec import decode, encode
+from skipring.wire.framing import FrameReader
+from skipring.wire.handshake import Greeting, Role, encode_greeting
+from skipring.wire.rpc import Address, WireMessage
+
+HEAD_BYTES: Final = 5  # of a frame: its length and its kind
+BURST_BYTES: Final = 256 * 1024
+AT_ONCE: Final = 50  # Guess: connections that are open at the same time.
+HURL_S: Final = 60.0  # Guess: a node under attack answers or closes the connection sooner.
+NOWHERE: Final = "127.0.0.1:9"  # the address of an attacker: no process listens there
+SOURCES: Final = 250  # loopback networks to dial from, so limits per address do not end a run
+
+_FRAMES: Final = [encode(TOPIC, sample) for sample in SAMPLES]
+_BODY_CHANCE: Final = 0.9  # of a mutation that leaves the head of the frame correct
+_BYTES_MIN: Final = 6  # of a frame that can be mutated once more
+
+
+def mutated(rng: Random) -> bytes:
+    """Return a valid frame with a few changed bytes, or a changed length."""
+    made = bytearray(rng.choice(_FRAMES))
+    head = HEAD_BYTES if rng.random() < _BODY_CHANCE else 0
+    for _ in range(rng.randrange(1, 4)):
+        place = rng.randrange(head, len(made)) if len(made) > head else 0
+        match rng.randrange(4):
+            case 0:
+                made[place] = rng.randrange(256)
+            case 1:
+                made[place] ^= 1 << rng.randrange(8)
+            case 2:
+                made[place:place] = rng.randbytes(rng.randrange(1, 5))
+            case _:
+                del made[place : place + rng.randrange(1, 5)]
+        if len(made) < _BYTES_MIN:
+            break
+    if head:
+        made[:4] = (len(made) - 4).to_bytes(4, "big")
+    return bytes(made)
+
+
+def greeting(name: NodeId, role: Role = Role.NODE, address: Address = NOWHERE) -> bytes:
+    """Return the first frame of a peer."""
+    return encode_greeting(Greeting(node=name, address=address, role=role))
+
+
+def bursts() -> Mapping[str, bytes]:
+    """Return 256 KiB of valid frames of every message type, by the name of the type."""
+    return {
+        type(sample).__name__: frame * -(-BURST_BYTES // len(frame))
+        for sample, frame in zip(SAMPLES, _FRAMES, strict=True)
+    }
+
+
+def forged(sender: NodeId) -> list[WireMessage]:
+    """Return the samples whose claimed sender is not the peer that sends them."""
+    return [sample for sample in SAMPLES if names_another(sample, sender)]
+
+
+def forged_frames(sender: NodeId, count: int) -> bytes:
+    """Return a number of frames with forged senders, of all types in turn."""
+    frames = [encode(TOPIC, each) for each in forged(sender)]
+    return b"".join(frames[number % len(frames)] for number in range(count))
+
+
+async def hurl(address: Address, data: bytes, source: str = "") -> bool:
+    """Connect, send bytes, and read until the peer closes; return True if the peer has answered.
+
+    A process greets first, so an answer proves that it has accepted the connection.
+    """
+    has_answered = False
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    with socket.socket() as made, suppress(OSError, TimeoutError):
+        made.setblocking(False)
+        if source:
+            made.bind((source, 0))
+        async with asyncio.timeout(HURL_S):
+            await loop.sock_connect(made, (host, int(port)))
+            sending = asyncio.create_task(_send_all(made, data))
+            while await loop.sock_recv(made, 1 << 16):
+                has_answered = True
+            sending.cancel()
+    return has_answered
+
+
+async def _send_all(made: socket.socket, data: bytes) -> None:
+    with suppress(OSError):
+        await asyncio.get_running_loop().sock_sendall(made, data)
+        made.shutdown(socket.SHUT_WR)
+
+
+async def hurl_all(addresses: list[Address], streams: Iterable[bytes]) -> int:
+    """Send each stream on its own connection, to the addresses in turn; return how many arrived."""
+    numbered, arrived = enumerate(streams), 0
+    while some := list(islice(numbered, AT_ONCE)):
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(hurl(addresses[n % len(addresses)], data, source_of(n)))
+                for n, data in some
+            ]
+        arrived += sum(task.result() for task in tasks)
+    return arrived
+
+
+def mutations(rng: Random, count: int, per_connection: int = 1) -> Iterator[bytes]:
+    """Return streams of a greeting and mutated frames, with a total number of frames."""
+    for start in range(0, count, per_connection):
+        frames = (mutated(rng) for _ in range(min(per_connection, count - start)))
+        yield greeting(f"stranger{start % 1000}") + b"".join(frames)
+
+
+def payloads_in(stream: bytes) -> set[bytes]:
+    """Return the payloads of all publications in the valid messages of a stream."""
+    found: set[bytes] = set()
+    try:
+        frames = FrameReader().feed(stream)
+    except FramingError:
+        return found
+    for each in frames:
+        with suppress(MessageError):
+            _collect(decode(each).message, found)
+    return found
+
+
+def _collect(value: object, found: set[bytes]) -> None:
+    match value:
+        case Publication(payload=payload):
+            found.add(payload or b"")
+        case Struct():
+            for name in value.__struct_fields__:
+                _collect(getattr(value, name), found)
+        case tuple():
+            for each in value:
+                _collect(each, found)
+
+
+def source_of(number: int) -> str:
+    """Return an address of loopback to dial from."""
+    return f"127.0.{1 + number // 200 % SOURCES}.{1 + number % 200}"

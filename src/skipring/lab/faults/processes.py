@@ -1,0 +1,245 @@
+"""Live ring of real processes: started, watched, killed, paused and always ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from shutil import rmtree
+from types import ModuleType, TracebackType
+from typing import Any, Final
+
+from skipring.core.peers import SUPERVISOR
+from skipring.errors import UnreachableError
+from skipring.lab.demo.processes import ANY_PORT, Processes, numbered
+from skipring.lab.faults import requests
+from skipring.lab.faults.requests import TOPIC, Place
+from skipring.world.file import parse_world
+from skipring.world.legitimacy import publication_violations, violations
+from skipring.world.snapshot import Snapshot
+
+__all__ = ["SUPERVISOR", "LiveProcesses", "faults", "numbered"]
+
+SOURCES: Final = Path(__file__).resolve().parents[2]
+DEADLINE_S: Final = 120.0  # for actions of some seconds, on a machine that others use too
+POLL_S: Final = 0.05
+TAIL_LINES: Final = 12
+
+
+def program_path(package: ModuleType, name: str) -> str:
+    """Return the file of a program for ``LiveProcesses.run``."""
+    return str(Path(str(package.__file__)).with_name(f"{name}.py"))
+
+
+class LiveProcesses(Processes):
+    """Supervisor and nodes as processes of the command line, inside a ``with`` block."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tick_s: float = 0.5,
+        has_metrics: bool = False,
+        environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        metrics = ("--metrics", ANY_PORT) if has_metrics else ()
+        told = dict(environment or {})
+        paths = [path for path in (told.get("PYTHONPATH"), str(SOURCES)) if path]
+        told["PYTHONPATH"] = os.pathsep.join(paths)  # the processes run the code of this tree
+        options = ("--tick", f"{tick_s}", *metrics, *options)
+        super().__init__(directory, options, environment=told)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            error.add_note(self._tails())
+        super().__exit__(kind, error, trace)
+
+    # -- starting and ending -------------------------------------------------------------------
+
+    def start_supervisor(self, options: Sequence[str] = ()) -> None:
+        """Start a supervisor that keeps its database, at a free port."""
+        self.fork_supervisor(options)
+        self.until_listening(SUPERVISOR)
+
+    def start(
+        self, *names: str, supervisor: str | None = None, options: Sequence[str] = ()
+    ) -> None:
+        """Start nodes that become members of the topic; return once all listen."""
+        for name in names:
+            self.fork_node(name, TOPIC, supervisor, options)
+        self.until_listening(*names)
+
+    def run(self, name: str, *words: str) -> None:
+        """Start any other command, or a program of Python, that runs until it is killed."""
+        self.fork(name, words)
+
+    def kill(self, *names: str) -> None:
+        """Kill processes, all at once, as kill -9 does; return once they have ended."""
+        for name in names:
+            self.send_signal(name, signal.SIGKILL)
+        for name in names:
+            assert self.exit_status(name) == -signal.SIGKILL
+
+    def stop(self, *names: str) -> None:
+        """Ask processes to stop (SIGTERM); return once they have ended."""
+        for name in names:
+            self.send_signal(name, signal.SIGTERM)
+        for name in names:
+            self.exit_status(name)
+
+    def restart(self, *names: str) -> None:
+        """Start killed processes again, with the same command, data and names."""
+        for name in names:
+            self.fork_again(name)
+        self.until_listening(*names)
+
+    def delete_data(self, name: str) -> None:
+        """Delete the data directory of a killed process."""
+        assert name in self.ended
+        rmtree(self.data(name))
+
+    def pause(self, *names: str) -> None:
+        """Pause processes (SIGSTOP): they appear to have crashed."""
+        for name in names:
+            self.send_signal(name, signal.SIGSTOP)
+            self.running[name].is_paused = True
+
+    def resume(self, *names: str) -> None:
+        """Let paused processes continue (SIGCONT)."""
+        for name in names:
+            self.send_signal(name, signal.SIGCONT)
+            self.running[name].is_paused = False
+
+    def exit_status(self, name: str) -> int:
+        """Wait for a process to end; return its exit status, negative for a signal."""
+        status: int | None = None
+
+        def has_ended() -> bool:
+            nonlocal status
+            status = self.status(name)
+            return status is not None
+
+        self.until(has_ended, lambda: f"{name} still runs")
+        assert status is not None
+        return status
+
+    def until_listening(self, *names: str) -> None:
+        """Wait until processes have printed where they listen."""
+
+        def silent() -> list[str]:
+            return [name for name in names if not self.is_listening(name)]
+
+        self.until(lambda: not silent(), lambda: f"silent: {silent()}")
+
+    # -- observations --------------------------------------------------------------------------
+
+    def place(self, name: str) -> Place:
+        """Return the name of a node and its address."""
+        return name, self.running[name].address
+
+    def events(self, name: str, event: str) -> list[dict[str, Any]]:
+        """Return the log entries of a process with this event, since its first start."""
+        lines = self.log(name).read_text(encoding="utf-8").split("\n")[:-1]
+        logged = [json.loads(line) for line in lines if line.startswith("{")]
+        return [line for line in logged if line["event"] == event]
+
+    def evicted(self) -> list[str]:
+        """Return the nodes that the supervisor has evicted, in order."""
+        return [str(line["node"]) for line in self.events(SUPERVISOR, "evicted")]
+
+    def ticks(self, name: str) -> int:
+        """Return the number of ticks of a process."""
+        address = self.events(name, "metrics")[-1]["address"]
+        return int(requests.metric(address, "skipring_ticks_total"))
+
+    def _tails(self) -> str:
+        """Return the last log lines of each process."""
+        tails = []
+        for path in sorted(self._directory.glob("*.err")):
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            tails += [f"--- {path.name}", *lines[-TAIL_LINES:]]
+        return "\n".join(tails)
+
+    # -- the ring ------------------------------------------------------------------------------
+
+    def world(self) -> Snapshot:
+        """Return the state of the topic, as ``skipring ring --json`` requests it."""
+        return requests.snapshot_of(self.running[SUPERVISOR].address)
+
+    def world_by_command(self) -> Snapshot:
+        """Return the state of the topic, from ``skipring ring --json`` itself."""
+        whom = ["--supervisor", self.running[SUPERVISOR].address]
+        command = [sys.executable, "-m", "skipring", "ring", TOPIC, "--json", *whom]
+        done = subprocess.run(  # noqa: S603  (our own command)
+            command, capture_output=True, timeout=DEADLINE_S, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return parse_world(done.stdout)
+
+    def publish(self, name: str, *payloads: bytes) -> list[bytes]:
+        """Publish through a node; return the ids once it has acknowledged them."""
+        return requests.publish_through(self.place(name), payloads)
+
+    def stored(self, name: str) -> set[bytes]:
+        """Return the ids of all publications that a node holds."""
+        return requests.stored_at(self.place(name))
+
+    def until_legitimate(
+        self, look: Callable[[], Snapshot] | None = None, *, with_publications: bool = True
+    ) -> Snapshot:
+        """Wait until all running nodes are members of a legitimate ring and in sync."""
+        seen: Snapshot | None = None
+        wrong: list[str] = []
+
+        def is_legitimate() -> bool:
+            nonlocal seen, wrong
+            try:
+                seen = (look or self.world)()
+            except UnreachableError as error:
+                seen, wrong = None, [str(error)]
+                return False
+            wrong = faults(seen, self.nodes, with_publications=with_publications)
+            return not wrong
+
+        self.until(is_legitimate, lambda: "\n".join(wrong[:TAIL_LINES]))
+        assert seen is not None
+        return seen
+
+    def until_printed(self, name: str, count: int) -> None:
+        """Wait until a process has printed ``count`` lines; it must not end before."""
+        self.until(lambda: self.has_printed(name, count), lambda: f"{name} is silent")
+
+    def until(
+        self,
+        holds: Callable[[], bool],
+        why: Callable[[], str] = str,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        """Wait for a condition, with a deadline."""
+        deadline = time.monotonic() + deadline_s
+        while not holds():
+            assert time.monotonic() < deadline, f"not in {deadline_s:.0f} s: {why()}"
+            self.pass_time()
+
+    def pass_time(self) -> None:
+        """Wait between two checks of a condition."""
+        time.sleep(POLL_S)
+
+
+def faults(seen: Snapshot, nodes: list[str], *, with_publications: bool = True) -> list[str]:
+    """Return sentences about the faults of a ring that should contain these nodes."""
+    members = {name for name, state in seen.subscribers.items() if state.member}
+    missing = [f"{name} is not in the ring" for name in nodes if name not in members]
+    judges = (violations, publication_violations) if with_publications else (violations,)
+    return missing + [str(fault) for judge in judges for fault in judge(seen)]

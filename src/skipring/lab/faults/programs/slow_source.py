@@ -1,0 +1,35 @@
+"""Node that hands its history over in pages of one publication, one every two ticks (P6).
+
+Arguments: those of ``skipring``. The program patches the answers of the node, then starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Final
+
+from skipring.cli import main
+from skipring.core.peers import NodeId, TopicId
+from skipring.node import log_server as offering
+from skipring.node.sender import Driver
+from skipring.wire.rpc import RuntimeMessage, StoredPage
+
+DELAY_S: Final = 0.5  # two ticks
+
+_say = Driver.say
+
+
+def send_late(driver: Driver, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:
+    """Send pages of the history late, other messages at once."""
+    if isinstance(message, StoredPage):
+        asyncio.get_running_loop().call_later(DELAY_S, _say, driver, topic, to, message)
+    else:
+        _say(driver, topic, to, message)
+
+
+if __name__ == "__main__":
+    setattr(offering, "PAGE_ROWS_MAX", 1)  # noqa: B010  (a constant, for everyone else)
+    setattr(Driver, "say", send_late)  # noqa: B010
+    sys.argv = ["skipring", *sys.argv[1:]]
+    main()

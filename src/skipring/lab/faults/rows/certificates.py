@@ -1,0 +1,335 @@
+"""Rows of a ring with certificates: handshakes without one, renewal, denial and expiry."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.lab.faults.judge import judge
+from skipring.lab.faults.processes import DEADLINE_S
+from skipring.lab.faults.requests import TOPIC
+from skipring.lab.faults.row import Row
+from skipring.lab.faults.trial import HEALTHY_S, READER, FaultRing, Trial
+from skipring.storage.store import PublicationStore
+from skipring.wire.rpc import Address
+
+OPERATOR: Final = "ops"
+NAMES: Final = ("a", "b", "c")
+FLOOD_PER_S: Final = 3_000
+FLOODERS: Final = 2  # threads
+KEPT: Final = 400  # connections that a thread keeps open before it closes the oldest
+RATE_MIN: Final = 0.8  # Guess: the share of this rate that two threads reach on two cores.
+JOIN_S_MAX: Final = 5.0
+LIFE_S: Final = 20.0  # Guess: enough for a node to start and join.
+RELOADED_S: Final = 30.0  # Guess: some seconds after a file has changed.
+
+
+class SecureRing(FaultRing):
+    """Ring with certificates; commands of an operator publish and inspect."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.authority = directory / "ca"
+        self._certs("init", str(self.authority))
+        self.issue(directory / "issued", SUPERVISOR, OPERATOR, *NAMES)
+        self._published = 0
+
+    def issue(self, into: Path, *names: str) -> None:
+        """Make certificates."""
+        self._certs("issue", *names, "--dir", str(self.authority), "--out", str(into))
+
+    def deny(self, certificate: Path) -> None:
+        """Put a certificate on the deny list."""
+        self._certs("deny", str(certificate), "--dir", str(self.authority))
+
+    def shorten(self, name: str, life_s: float) -> None:
+        """Replace the certificate of a process by one that expires after some seconds."""
+        path = self.certificate(name)
+        old = x509.load_pem_x509_certificate(path.read_bytes())
+        key = load_pem_private_key((self.authority / "ca.key").read_bytes(), None)
+        assert isinstance(key, EllipticCurvePrivateKey)
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(old.subject)
+            .issuer_name(old.issuer)
+            .public_key(old.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(old.not_valid_before_utc)
+            .not_valid_after(datetime.now(UTC) + timedelta(seconds=life_s))
+        )
+        for extension in old.extensions:
+            made = made.add_extension(extension.value, extension.critical)
+        path.write_bytes(made.sign(key, SHA256()).public_bytes(Encoding.PEM))
+
+    def certificate(self, name: str) -> Path:
+        """Return the certificate file of a process; its key is beside it."""
+        return self._directory / "issued" / f"{name}.pem"
+
+    def identity(self, name: str) -> tuple[str, ...]:
+        """Return the options that give a process its certificate."""
+        own = self.certificate(name)
+        files = {"ca": self.authority / "ca.pem", "cert": own, "key": own.with_suffix(".key")}
+        return tuple(word for each in files for word in (f"--tls-{each}", str(files[each])))
+
+    def form(self, *names: NodeId) -> None:
+        """Start a supervisor, nodes and a reader, all with certificates."""
+        self.start_supervisor(self.identity(SUPERVISOR))
+        for name in names:
+            self.start(name, options=self.identity(name))
+        whom = ("--supervisor", self.running[SUPERVISOR].address)
+        self.run(READER, "sub", TOPIC, *whom, *self.identity(OPERATOR))
+        self.heal()
+        self.healing_s = 0.0
+
+    def publish_by_command(self, count: int) -> None:
+        """Publish with ``skipring pub``, which exits with 0 once a member has acknowledged."""
+        for _ in range(count):
+            self._published += 1
+            payload = f"by command {self._published}"
+            self.ledger.attempt(payload.encode())
+            done = self._operate("pub", TOPIC, payload)
+            assert done.returncode == 0, done.stderr
+            self.ledger.acknowledge(payload.encode())
+
+    def heal(self) -> None:
+        """Wait until ``skipring doctor`` finds a healthy topic; keep the seconds."""
+        begun = monotonic()
+        wait = ("--wait", f"{HEALTHY_S:.0f}s", "--members", str(len(self.nodes)))
+        done = self._operate("doctor", TOPIC, *wait)
+        assert done.returncode == 0, f"not healthy after {HEALTHY_S:.0f} s: {done.stdout}"
+        self.healing_s = max(self.healing_s, monotonic() - begun)
+
+    def judge_stopped(self, *names: NodeId) -> dict[str, list[bytes]]:
+        """Stop nodes; return the payloads of their stores, and those of the reader."""
+        wanted = self.ledger.acknowledged
+        self.until(lambda: wanted <= set(self.delivered()), deadline_s=HEALTHY_S)
+        self.stop(*names)
+        return {READER: self.delivered(), **{name: self._stored(name) for name in names}}
+
+    def _stored(self, name: NodeId) -> list[bytes]:
+        with PublicationStore.open(self.data(name)) as store:
+            return [each.payload or b"" for each in store.archive(TOPIC).publications()]
+
+    def _operate(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of an operator."""
+        whom = ("--supervisor", self.running[SUPERVISOR].address)
+        return _run(*words, *whom, *self.identity(OPERATOR))
+
+    def _certs(self, *words: str) -> None:
+        done = _run("certs", *words)
+        assert done.returncode == 0, done.stderr
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "skipring", *words]
+    return subprocess.run(  # noqa: S603  (our own command)
+        command, capture_output=True, timeout=DEADLINE_S, check=False, text=True
+    )
+
+
+@contextmanager
+def _ring(trial: Trial, *names: NodeId) -> Iterator[SecureRing]:
+    """Form a ring with certificates; judge the nodes that still run at the end."""
+    directory = trial.directory / f"secure{monotonic():.6f}"
+    directory.mkdir(parents=True)
+    with SecureRing(directory) as ring:
+        try:
+            ring.form(*names)
+            yield ring
+            ring.heal()
+            for name in ring.running:
+                ring.read_pause(name)
+            trial.judgement += judge(ring.ledger, ring.judge_stopped(*ring.nodes))
+        finally:
+            trial.healing_s = max(trial.healing_s, ring.healing_s)
+            trial.pause_s = max(trial.pause_s, ring.pause_s)
+    shutil.rmtree(directory)
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+def handshakes(trial: Trial) -> None:
+    """Begin 3,000 handshakes a second from one address; a node joins from another."""
+    for _ in range(trial.repeats):
+        with _ring(trial, *NAMES[:2]) as ring:
+            late = NAMES[2]
+            with _flood(ring.running[SUPERVISOR].address) as flood:
+                begun = monotonic()
+                ring.start(late, options=ring.identity(late))
+                ring.until(lambda: bool(ring.events(late, "joined")), deadline_s=HEALTHY_S)  # noqa: B023
+                seconds = monotonic() - begun
+                ring.publish_by_command(3)
+            assert seconds <= JOIN_S_MAX, f"the join took {seconds:.1f} s"
+            rate = flood.count / flood.seconds
+            assert rate >= RATE_MIN * FLOOD_PER_S, f"{rate:.0f} handshakes a second were begun"
+
+
+class _Flood:
+    """Handshakes that were begun, and for how long."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * FLOODERS
+        self.seconds = 0.0
+
+    @property
+    def count(self) -> int:
+        """Return the connections on which a first message was sent."""
+        return sum(self.counts)
+
+
+@contextmanager
+def _flood(address: Address) -> Iterator[_Flood]:
+    """Begin TLS handshakes from 127.0.9.9, in threads."""
+    is_over, flood, start = Event(), _Flood(), monotonic()
+    hello = _client_hello()
+    host, _, port = address.rpartition(":")
+
+    def run(flooder: int) -> None:
+        begun, made = monotonic(), 0
+        with ExitStack() as stack:
+            kept: deque[socket.socket] = deque()
+            while not is_over.is_set():
+                if made > FLOOD_PER_S / FLOODERS * (monotonic() - begun):
+                    is_over.wait(0.001)
+                    continue
+                made += 1
+                if len(kept) == KEPT:
+                    kept.popleft().close()
+                kept.append(stack.enter_context(socket.socket()))
+                kept[-1].settimeout(1.0)
+                with suppress(OSError):  # refused, as expected
+                    kept[-1].bind(("127.0.9.9", 0))
+                    kept[-1].connect((host, int(port)))
+                    kept[-1].send(hello)
+                    flood.counts[flooder] += 1
+
+    threads = [Thread(target=run, args=(each,), name="flood") for each in range(FLOODERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield flood
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+        flood.seconds = monotonic() - start
+
+
+def _client_hello() -> bytes:
+    """Return the first bytes of a TLS handshake."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing).do_handshake()
+    return outgoing.read()
+
+
+def certificates(trial: Trial) -> None:
+    """Replace the certificate of a node, with a signal and without; deny that of another node."""
+    for _ in range(trial.repeats):
+        with _ring(trial, *NAMES) as ring:
+            ring.publish_by_command(3)
+            renewed, denied = NAMES[0], NAMES[2]
+            _send_hangup(ring, renewed)
+            ring.issue(ring.authority / "again", renewed)
+            for suffix in (".pem", ".key"):
+                fresh = ring.authority / "again" / f"{renewed}{suffix}"
+                fresh.replace(ring.certificate(renewed).with_suffix(suffix))
+            _await_event(ring, renewed, "credentials read again", 2)
+            ring.publish_by_command(3)
+            ring.deny(ring.certificate(denied))
+            _await_event(ring, SUPERVISOR, "credentials read again")
+            ring.until(lambda: denied in ring.evicted(), lambda: "not evicted", HEALTHY_S)  # noqa: B023
+            ring.publish_by_command(3)
+            ring.kill(denied)
+
+
+def _send_hangup(ring: SecureRing, name: str) -> None:
+    """Send SIGHUP, although no file has changed; wait until the process has read its files."""
+    assert not ring.events(name, "credentials read again")
+    ring.send_signal(name, signal.SIGHUP)
+    _await_event(ring, name, "credentials read again")
+
+
+def expiry(trial: Trial) -> None:
+    """Let the certificate of a member expire while its connections are open."""
+    for _ in range(trial.repeats):
+        with _ring(trial, *NAMES) as ring:
+            expired = NAMES[2]
+            ring.kill(expired)
+            ring.shorten(expired, LIFE_S)
+            ring.restart(expired)
+            ring.heal()
+            ring.publish_by_command(3)
+            ring.until(
+                lambda: _has_expired(ring, expired),  # noqa: B023
+                lambda: "no process has closed a connection with an expired certificate",
+                HEALTHY_S,
+            )
+            ring.publish_by_command(3)
+            ring.kill(expired)
+
+
+def _has_expired(ring: SecureRing, expired: str) -> bool:
+    """Return True if a process has closed a connection because of an expired certificate."""
+    lines = [
+        line
+        for name in (SUPERVISOR, *NAMES)
+        if name != expired
+        for line in ring.events(name, "connection refused")
+    ]
+    return any(line["reason"] == "certificate expired" for line in lines)
+
+
+def _await_event(ring: SecureRing, name: str, event: str, count: int = 1) -> None:
+    ring.until(
+        lambda: len(ring.events(name, event)) >= count,
+        lambda: f"{name} has not logged {event!r}",
+        RELOADED_S,
+    )
+
+
+ROWS: Final[Sequence[Row]] = (
+    Row(
+        name="handshakes",
+        fault="3,000 handshakes a second without a certificate, from one address (P5)",
+        method="a node joins from another address within 5 s",
+        run=handshakes,
+        repeats=2,
+    ),
+    Row(
+        name="certificates",
+        fault="a certificate is replaced, and another one is denied (P10)",
+        method="SIGHUP, files are replaced, skipring certs deny; the denied member is evicted",
+        run=certificates,
+        repeats=1,
+    ),
+    Row(
+        name="expiry",
+        fault="the certificate of a member expires (P10)",
+        method="a certificate for 20 s; others close their connections, and publish",
+        run=expiry,
+        repeats=1,
+    ),
+)

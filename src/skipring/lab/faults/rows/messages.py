@@ -1,0 +1,218 @@
+"""Rows of hostile messages: bursts, mutations, forged senders, expensive requests."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Final
+
+from msgspec.msgpack import encode as pack
+
+from skipring.core.messages import PublishNew
+from skipring.core.peers import SUPERVISOR
+from skipring.core.publications import Publication
+from skipring.lab.bench.memory import MIB, resident_bytes_of
+from skipring.lab.faults.frames import (
+    bursts,
+    forged_frames,
+    greeting,
+    hurl_all,
+    mutations,
+    payloads_in,
+)
+from skipring.lab.faults.history import HOLDER, fill_history
+from skipring.lab.faults.requests import END, TOPIC, surveyed
+from skipring.lab.faults.row import Row
+from skipring.lab.faults.rows.stops import record_publisher, run_publisher
+from skipring.lab.faults.samples import PUBLICATION, SAMPLES
+from skipring.lab.faults.trial import NAMES, FaultRing, Trial
+from skipring.wire.codec import encode
+from skipring.wire.framing import DATA, frame
+from skipring.wire.handshake import Role
+from skipring.wire.rpc import REQUEST_TYPES, Address, ListPublications, ReadStored
+
+OTHERS: Final = ("v", "w", "x", "y", "z")  # no sample names them
+GROWTH_BYTES_MAX: Final = 64 * MIB  # Requirement, for 100,000 mutated frames.
+STRANGER: Final = "stranger"
+FORGED: Final = 10_000
+ARRIVED_MIN: Final = 0.95  # Guess: the share of connections that a process under load accepts.
+REQUEST_BYTES: Final = 110_000
+HISTORY: Final = 20_000
+SCAN_BITS: Final = 8  # a scan for one publication in 256
+
+
+def addresses_of(ring: FaultRing, *names: str) -> list[Address]:
+    """Return where processes listen."""
+    return [ring.running[name].address for name in names]
+
+
+@contextmanager
+def bounded_growth(ring: FaultRing, *names: str) -> Iterator[None]:
+    """Fail if the resident memory of a process grows by more than 64 MiB."""
+    pids = {name: ring.running[name].pid for name in names}
+    before = {name: resident_bytes_of(pid) for name, pid in pids.items()}
+    yield
+    for name, pid in pids.items():
+        growth = resident_bytes_of(pid) - before[name]
+        assert growth <= GROWTH_BYTES_MAX, f"{name} grew by {growth / MIB:.0f} MiB"
+
+
+def burst(trial: Trial) -> None:
+    """Send 256 KiB of every valid message type to a node and to the supervisor."""
+    with trial.ring(*OTHERS) as ring:
+        ring.publish_some(200)
+        ring.ledger.tolerate(PUBLICATION.payload or b"")  # some types publish it
+        targets = addresses_of(ring, OTHERS[0], SUPERVISOR)
+        with bounded_growth(ring, OTHERS[0], SUPERVISOR):
+            for number, (_, data) in enumerate(list(bursts().items())[: trial.repeats]):
+                for role in (Role.NODE, Role.CLIENT):
+                    streams = [greeting("a", role) + data] * len(targets)
+                    asyncio.run(hurl_all(targets, streams))
+                if number % 10 == 0:
+                    ring.publish_some(10)
+        assert not set(ring.evicted()) & set(OTHERS), f"evicted: {ring.evicted()}"
+
+
+def mutated_frames(trial: Trial) -> None:
+    """Send mutated frames, each on its own connection, to a node and to the supervisor."""
+    with trial.ring(*OTHERS) as ring:
+        ring.ledger.tolerate(PUBLICATION.payload or b"")
+        targets = addresses_of(ring, OTHERS[0], SUPERVISOR)
+        streams = _tolerated(ring, mutations(Random(trial.repeats), trial.repeats))
+        with ring.load(), bounded_growth(ring, OTHERS[0], SUPERVISOR):
+            arrived = asyncio.run(hurl_all(targets, streams))
+        assert arrived >= ARRIVED_MIN * trial.repeats, f"{arrived} of {trial.repeats} arrived"
+
+
+def _tolerated(ring: FaultRing, streams: Iterable[bytes]) -> Iterator[bytes]:
+    """Return streams; record the publications that are still valid as those of a stranger."""
+    for stream in streams:
+        for payload in payloads_in(stream):
+            ring.ledger.tolerate(payload)
+        yield stream
+
+
+def forged_senders(trial: Trial) -> None:
+    """Send every message with a forged sender; the receiver drops and counts it."""
+    with trial.ring() as ring:  # the samples name a and b, which are members here
+        names = ("c", SUPERVISOR)
+        stream = greeting(STRANGER) + forged_frames(STRANGER, trial.repeats)
+        with ring.load(), bounded_growth(ring, *names):
+            asyncio.run(hurl_all(addresses_of(ring, *names), [stream] * len(names)))
+        for name in names:
+            dropped = _dropped(ring, name, "speaks for another")
+            assert dropped >= trial.repeats, f"{name} dropped {dropped} of {trial.repeats}"
+
+
+def _dropped(ring: FaultRing, name: str, reason: str) -> int:
+    address = ring.events(name, "metrics")[-1]["address"]
+    with urllib.request.urlopen(f"http://{address}/metrics") as page:
+        text = page.read().decode()
+    found = re.search(rf'^skipring_dropped_total{{reason="{reason}"}} (\S+)$', text, re.MULTILINE)
+    return int(float(found[1])) if found else 0
+
+
+def wide_record(trial: Trial) -> None:
+    """Publish a record with 900 KB in a field that no publication has."""
+    with trial.ring() as ring:
+        for number in range(trial.repeats):
+            fields = [STRANGER, number, b"wide", 1, None, {}, b"", bytes(900_000)]
+            stream = greeting(STRANGER) + frame(pack([[14, fields, 0], TOPIC]), DATA)
+            asyncio.run(hurl_all(addresses_of(ring, "a"), [stream]))
+            ring.publish_some(10)
+
+
+def forged_number(trial: Trial) -> None:
+    """Publish under another publisher's name with a number near the largest number."""
+    with trial.ring(*NAMES[:3]) as ring:
+        place = str(ring.data("writer"))
+        for number in range(trial.repeats):
+            payload = f"forged{number}".encode()
+            ring.ledger.attempt(payload)
+            made = Publication(publisher="writer", seq=(1 << 62) - 1, payload=payload, time=1)
+            stream = greeting(STRANGER) + encode(TOPIC, PublishNew(made))
+            asyncio.run(hurl_all(addresses_of(ring, "a"), [stream]))
+            program = f"writer{number}"
+            run_publisher(ring, program, place, 20, called="writer")
+            assert ring.exit_status(program) == 0, ring.last_words(program)
+            record_publisher(ring, program)
+        ring.start("writer")
+        ring.heal()
+        numbers = [each for each in ring.numbers("a", "writer") if each < (1 << 62) - 1]
+        assert len(numbers) == len(set(numbers)) == 20 * trial.repeats, "a number was issued twice"
+
+
+def expensive_requests(trial: Trial) -> None:
+    """Send 110 KB of every request, and of those that read or scan everything."""
+
+    def before(ring: FaultRing) -> None:
+        ring.ledger.acknowledge_all(fill_history(ring.data(HOLDER), HISTORY))
+
+    with trial.ring(HOLDER, "b", "c", before=before) as ring:
+        survey = surveyed(ring.place(HOLDER))
+        scan = ReadStored(1, survey.store, survey.epoch, 0, survey.end, SCAN_BITS, 255, True)
+        samples = [each for each in SAMPLES if type(each) in REQUEST_TYPES]
+        requests = [ListPublications(1, 0, END, payloads=True), scan, *samples]
+        ring.ledger.tolerate(PUBLICATION.payload or b"")  # one of them publishes it
+        target = addresses_of(ring, HOLDER)
+        for _ in range(trial.repeats):
+            with ring.load() as load:
+                for request in requests:
+                    each = encode(TOPIC, request)
+                    stream = greeting(STRANGER, Role.CLIENT) + each * (REQUEST_BYTES // len(each))
+                    arrived = asyncio.run(hurl_all(target, [stream]))
+                    assert arrived == 1, f"no {type(request).__name__} arrived"
+                    ring.await_load(load, 5)
+        assert not ring.evicted(), f"evicted: {ring.evicted()}"
+
+
+ROWS: Final = (
+    Row(
+        name="burst",
+        fault="256 KiB of every valid message type, as a node and as a client",
+        method="generated from the wire samples, to a node and to the supervisor",
+        run=burst,
+        repeats=len({type(sample) for sample in SAMPLES}),
+    ),
+    Row(
+        name="mutated",
+        fault="100,000 mutated frames",
+        method="one connection each, to a node and to the supervisor; RSS grows by 64 MiB at most",
+        run=mutated_frames,
+        repeats=100_000,
+        short=1_000,
+    ),
+    Row(
+        name="forged",
+        fault="10,000 frames with a forged sender, of every message that names one (P1)",
+        method="to a node and to the supervisor; each is counted, RSS grows by 64 MiB at most",
+        run=forged_senders,
+        repeats=FORGED,
+        short=1_000,
+    ),
+    Row(
+        name="forged-number",
+        fault="a publication under another name with the number 2^62-1 (D4)",
+        method="PublishNew from a stranger; the publisher runs again",
+        run=forged_number,
+        repeats=3,
+    ),
+    Row(
+        name="wide-record",
+        fault="a record with 900 KB in an unknown field (P3)",
+        method="PublishNew from a stranger",
+        run=wide_record,
+        repeats=5,
+    ),
+    Row(
+        name="requests",
+        fault="110 KB of every request, and of those that read or scan everything (P2)",
+        method="from the wire samples, as a client, to a node with 20,000 publications",
+        run=expensive_requests,
+        repeats=3,
+    ),
+)

@@ -1,0 +1,200 @@
+"""Samples: one valid message of every wire type, as input of attacks and tests."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from skipring.core.labels import Label
+from skipring.core.messages import (
+    CheckAndPublish,
+    CheckHeld,
+    CheckLabel,
+    CheckTrie,
+    Digest,
+    Draining,
+    GetConfiguration,
+    HandoverDone,
+    Held,
+    IHave,
+    Introduce,
+    IntroduceShortcut,
+    Publications,
+    PublishMany,
+    PublishNew,
+    RemoveConnections,
+    RequestHandover,
+    SetConfiguration,
+    Subscribe,
+    TrieEqual,
+    Unsubscribe,
+    Want,
+)
+from skipring.core.peers import Link, NodeId, Peer
+from skipring.core.prefix import ALL, Prefix
+from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.state import SilenceState
+from skipring.core.summaries import DIGEST_BYTES, Claim, Summary
+from skipring.wire.chaos import (
+    AskConsent,
+    Crash,
+    Done,
+    Forge,
+    Isolate,
+    Overwrite,
+    OverwriteDatabase,
+    Spoil,
+)
+from skipring.wire.limits import CHAIN_BYTES
+from skipring.wire.monitor_rpc import (
+    Arrival,
+    ArrivalPage,
+    InspectSupervisor,
+    ReadArrivals,
+    SupervisorStatus,
+    TopicStatus,
+)
+from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
+from skipring.wire.rpc import (
+    ConfigurationAck,
+    DatabasePage,
+    DeliveryPage,
+    InspectDatabase,
+    InspectNode,
+    JournalEntry,
+    JournalPage,
+    ListPublications,
+    Locate,
+    Members,
+    NodeHealth,
+    NodeStatus,
+    Probe,
+    ProbeReply,
+    PublicationPage,
+    Publish,
+    Published,
+    ReadDeliveries,
+    ReadJournal,
+    ReadStored,
+    Refused,
+    ReportSilent,
+    StoredPage,
+    Survey,
+    Surveyed,
+    WireMessage,
+)
+
+ADDRESS: Final = "127.0.0.1:7400"
+
+
+def _label(text: str) -> Label:
+    """Return the label with these bits."""
+    return Label.parse(text)
+
+
+def _peer(text: str, node: NodeId) -> Peer:
+    """Return a node with the label of these bits."""
+    return Peer(Label.parse(text), node)
+
+
+PUBLICATION: Final = Publication(
+    publisher="a", seq=7, payload=b"hello", time=1, key=b"k", headers={"src": "web"}
+)
+_CLAIM = Claim.make(ALL, [Summary(Prefix.parse("01"), bytes(range(16)))])
+_LEAVES = Claim.make(Prefix.parse("1"), leaves=[b"12345678"])
+
+SAMPLES: Final[tuple[WireMessage, ...]] = (
+    Subscribe("a"),
+    Unsubscribe(None),
+    GetConfiguration("a", 2**64 - 1),
+    SetConfiguration(_peer("0", "a"), _label("01"), None),
+    CheckLabel(_peer("01", "a"), _label("1"), Link.LINE),
+    Introduce(_peer("01", "a"), Link.WRAP, first_hand=True),
+    IntroduceShortcut(_peer("1", "b")),
+    RemoveConnections("b"),
+    Digest("a", 258),
+    CheckTrie("a", (_CLAIM,), 5, confirm=True),
+    CheckAndPublish("a", (_CLAIM,), 5, (_LEAVES,)),
+    Publications((PUBLICATION, PUBLICATION), 5),
+    TrieEqual("a", bytes(16)),
+    PublishNew(PUBLICATION, 3),
+    PublishMany((PUBLICATION, PUBLICATION), 3),
+    IHave("a", b"12345678", b"\x03"),
+    Want("a", b"", b""),
+    CheckHeld("a", 9, (_CLAIM,), bytes(range(ID_BYTES))),
+    Held("a", 9, True, (_CLAIM,), bytes(range(ID_BYTES)), bytes(ID_BYTES)),
+    Draining("a", ("b",)),
+    RequestHandover("a", 1),
+    HandoverDone("a", 1, complete=True),
+    Locate(1, 8),
+    Members(1, {"a": ADDRESS, "b": "[::1]:7401"}),
+    ReportSilent("b"),
+    Probe(9),
+    ProbeReply(9),
+    ConfigurationAck(),
+    Publish(2, PUBLICATION),
+    Published(2, bytes(range(ID_BYTES)), 1000),
+    Refused(2, "not a member of this topic"),
+    InspectDatabase(3, 0),
+    DatabasePage(3, 2, 258, 1, None, (("0", "a"), ("10", None)), ("b",)),
+    InspectNode(3),
+    NodeStatus(
+        request=3,
+        member=True,
+        label=_label("0"),
+        left=None,
+        right=_peer("01", "b"),
+        ring=_peer("1", "c"),
+        shortcuts=((_label("1"), "c"), (_label("011"), None)),
+        silence={"b": SilenceState(1, 3, True)},
+        digests={"d": 258},
+        count=2,
+        end=3,
+        root=bytes(range(DIGEST_BYTES)),
+        health=NodeHealth(
+            time=1_700_000_000_000_000,
+            silent={"b": 2},
+            unlinked=("c",),
+            not_ready="the backfill is not complete",
+            ahead=1,
+            quarantined=3,
+            disk_error="no space left",
+            clones=(ADDRESS,),
+        ),
+    ),
+    ListPublications(3, 0, 1000, payloads=True),
+    PublicationPage(3, 2, (replace(PUBLICATION, id=bytes(range(ID_BYTES))),)),
+    ReadJournal(3),
+    JournalPage(3, 9, (JournalEntry(8, 1, "Introduce", "b", "left", "none", "(0, b)", "why"),)),
+    Survey(5, 1, 9),
+    Surveyed(5, "5eed", 1, 2, 3, 3, (bytes(range(DIGEST_BYTES)), b""), bytes(CHAIN_BYTES)),
+    ReadStored(5, "5eed", 1, 1, 1000, 4, 15, contents=True),
+    StoredPage(5, 9, (1, 8), b"", b"\x90"),
+    ReadDeliveries(5, 1, 1000),
+    DeliveryPage(5, None, (1,), (2,), b"\x03", b"\x01", bytes(range(ID_BYTES))),
+    InspectSupervisor(6, 0),
+    SupervisorStatus(6, 99, 1, 2, 1, None, (TopicStatus("news", 16, 40),)),
+    ReadArrivals(7, 3),
+    ArrivalPage(7, 4, (Arrival(9, "b", 2, 1, 3, 2, "a", 7, 5),)),
+    AskHolder(7, 2**62 - 1, ADDRESS),
+    HolderReply(7, is_own=True),
+    NameTaken(7, ADDRESS, refused=True),
+    AskConsent(4),
+    Overwrite(
+        request=4,
+        label=_label("1"),
+        left=_peer("01", "b"),
+        right=None,
+        ring=_peer("0", "c"),
+        shortcuts=((_label("1"), "e"), (_label("011"), None)),
+        silence={"b": SilenceState(1, -3, True)},
+        digests={"d": 258},
+    ),
+    OverwriteDatabase(4, (("0", "a"), ("10", None)), 7, ("b",)),
+    Spoil(4, 2, 3, 5),
+    Forge(4, b"\x00"),
+    Isolate(4, ("a", "b"), 60),
+    Crash(4),
+    Done(4),
+)

@@ -1,0 +1,267 @@
+"""Run of a row: rings of processes, the load during the fault, and the judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from pathlib import Path
+from time import monotonic
+from typing import Final
+from urllib.error import HTTPError
+
+from skipring.admin.diagnosis import Diagnosis, wait_healthy
+from skipring.admin.inspector import inspector_of
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.errors import UnreachableError
+from skipring.lab.faults import requests
+from skipring.lab.faults.judge import Judgement, Ledger, judge
+from skipring.lab.faults.load import PAUSE_S, Load, publish_some
+from skipring.lab.faults.processes import LiveProcesses
+from skipring.lab.faults.requests import PATIENCE_S, TOPIC, Place
+
+TICK_S: Final = 0.25  # Guess: a quarter of the default, so that rows take a quarter of the time.
+HEALTHY_S: Final = 60.0  # then the row has failed
+READER_S: Final = 30.0  # for the last lines of a reader
+READER: Final = "reader"
+NAMES: Final[tuple[NodeId, ...]] = ("a", "b", "c", "d", "e")  # "a" and "b" are named by samples
+PAUSE_METRIC: Final = "skipring_loop_pause_seconds_max"
+SHOWN_MAX: Final = 3
+
+
+class FaultRing(LiveProcesses):
+    """Ring of processes, its ledger, and a reader (``skipring sub``)."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tick_s: float = TICK_S,
+        environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        super().__init__(
+            directory, tick_s=tick_s, has_metrics=True, environment=environment, options=options
+        )
+        self.ledger = Ledger()
+        self.healing_s = 0.0
+        self.pause_s = 0.0
+        self.members_beside = 0  # programs that have joined the ring
+        self._loads = 0
+        self._untimed: set[str] = set()  # stopped by a signal: their pause is the fault
+
+    def form(self, *names: NodeId) -> None:
+        """Start a supervisor, nodes and a reader; return when the ring is healthy."""
+        self.start_supervisor()
+        self.start(*names)
+        self.start_reader()
+        self.heal()
+        self.healing_s = 0.0
+
+    def start_member(self, name: NodeId, program: str) -> None:
+        """Start a program with the arguments of a node; it joins as a node."""
+        whom = ("--supervisor", self.running[SUPERVISOR].address, "--topic", TOPIC)
+        words = ("node", *whom, "--name", name, *self._place(name))
+        self.run(name, program, *words)
+        self.until_listening(name)
+        self.members_beside += 1
+
+    def start_reader(self) -> None:
+        """Start a reader that is not a member."""
+        self.run(READER, "sub", TOPIC, "--supervisor", self.running[SUPERVISOR].address)
+
+    # -- publishing --------------------------------------------------------------------------
+
+    def places(self) -> list[Place]:
+        """Return the nodes that run, with their addresses."""
+        return [self.place(name) for name in self.nodes if self.running[name].address]
+
+    def load(self, *names: NodeId, pause_s: float = PAUSE_S) -> Load:
+        """Return publishers that run inside their block; through all nodes if none is named."""
+        self._loads += 1
+        places = self.places if not names else lambda: [self.place(name) for name in names]
+        return Load(places, self.ledger, f"load{self._loads}", pause_s)
+
+    def publish_some(self, count: int, *names: NodeId) -> int:
+        """Publish through nodes, all if none is named; return how many were acknowledged."""
+        self._loads += 1
+        payloads = [f"some{self._loads}.{number}".encode() for number in range(count)]
+        places = [self.place(name) for name in names] or self.places()
+        return publish_some(places, payloads, self.ledger)
+
+    def await_load(self, load: Load, count: int) -> None:
+        """Wait until ``count`` more publications are acknowledged."""
+        wanted = load.acknowledged + count
+        self.until(lambda: load.acknowledged >= wanted, lambda: f"{load.acknowledged} of {wanted}")
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def kill(self, *names: str) -> None:
+        """Read the pauses of processes, then kill all at once, as kill -9 does."""
+        for name in names:
+            self.read_pause(name)
+        super().kill(*names)
+
+    def stop(self, *names: str) -> None:
+        """Send SIGTERM; return once the processes have ended, with their pauses read."""
+        self.end(*names)
+
+    def end(self, *names: str) -> dict[str, int]:
+        """Send SIGTERM; read the pauses until the processes have ended; return the statuses."""
+        for name in names:
+            self.read_pause(name)
+        for name in names:
+            self.send_signal(name, signal.SIGTERM)
+        statuses: dict[str, int] = {}
+
+        def have_ended() -> bool:
+            for name in names:
+                if name not in statuses and (status := self.status(name)) is not None:
+                    statuses[name] = status
+                elif name not in statuses:
+                    with suppress(OSError):  # the server for metrics ends before the process
+                        self.read_pause(name)
+            return len(statuses) == len(names)
+
+        self.until(have_ended, lambda: f"{set(names) - set(statuses)} still run")
+        return statuses
+
+    def pause(self, *names: str) -> None:
+        """Stop processes; exclude them from the measurement of pauses."""
+        for name in names:
+            self.read_pause(name)
+        self._untimed.update(names)
+        super().pause(*names)
+
+    def wait_ticks(self, count: int) -> None:
+        """Wait for ``count`` ticks of the supervisor."""
+        end = self.ticks(SUPERVISOR) + count
+        self.until(lambda: self.ticks(SUPERVISOR) >= end)
+
+    # -- observations --------------------------------------------------------------------------
+
+    def read_pause(self, name: str) -> None:
+        """Read the longest pause of a process, unless it shows no metrics.
+
+        A frozen event loop shows none either: the server answers 503 after some seconds, which
+        count. It answers 503 at once if the loop has ended.
+        """
+        if name in self._untimed or self.running[name].is_paused:
+            return
+        shown = self.events(name, "metrics")
+        if not shown:
+            return
+        begun = monotonic()
+        try:
+            pause_s = requests.metric(shown[-1]["address"], PAUSE_METRIC)
+        except HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+            pause_s = monotonic() - begun
+        self.pause_s = max(self.pause_s, pause_s)
+
+    def diagnosis(self, wait_s: float = 0.0, members_min: int = 1) -> Diagnosis:
+        """Wait for a healthy topic; return the diagnosis of the doctor."""
+
+        async def scene() -> Diagnosis:
+            async with inspector_of([self.running[SUPERVISOR].address], TOPIC) as inspector:
+                inspector.patience_s = PATIENCE_S
+                return await wait_healthy(inspector, wait_s, members_min)
+
+        return asyncio.run(scene())
+
+    def heal(self) -> None:
+        """Wait until the doctor finds a healthy topic with all running nodes; keep the seconds."""
+        begun = monotonic()
+        wanted = len(self.nodes) + self.members_beside
+        try:
+            found = self.diagnosis(HEALTHY_S, wanted)
+        except UnreachableError as error:
+            raise AssertionError(f"not healthy after {HEALTHY_S:.0f} s: {error}") from None
+        wrong = [str(each) for each in found.violations[:SHOWN_MAX]]
+        if found.members < wanted:
+            wrong.append(f"{found.members} of {wanted} members")
+        is_healthy = found.is_healthy and found.members >= wanted
+        assert is_healthy, f"not healthy after {HEALTHY_S:.0f} s: {'; '.join(wrong)}"
+        self.healing_s = max(self.healing_s, monotonic() - begun)
+
+    def delivered(self, reader: str = READER) -> list[bytes]:
+        """Return the payloads that a reader has printed, in order."""
+        return [_payload(json.loads(line)) for line in self.lines(reader)]
+
+    def payloads(self, name: NodeId) -> list[bytes]:
+        """Return the payloads that a node holds."""
+        return requests.payloads_at(self.place(name))
+
+    def numbers(self, name: NodeId, publisher: NodeId) -> list[int]:
+        """Return the sequence numbers of a publisher that a node holds."""
+        return requests.numbers_at(self.place(name), publisher)
+
+    def conclude(self) -> Judgement:
+        """Wait for a healthy ring and for the reader; judge."""
+        self.heal()
+        return self.judged()
+
+    def judged(self) -> Judgement:
+        """Judge what the running nodes hold and what the reader got."""
+        holders = {name: self.payloads(name) for name in self.nodes}
+        if READER in self.running:
+            self._await_reader()
+            holders[READER] = self.delivered()
+        for name in list(self.running):
+            self.read_pause(name)
+        return judge(self.ledger, holders)
+
+    def _await_reader(self) -> None:
+        """Wait until the reader has everything, or until the deadline."""
+        deadline = monotonic() + READER_S
+        while monotonic() < deadline and self.ledger.acknowledged - set(self.delivered()):
+            self.pass_time()
+
+
+def _payload(line: dict[str, str]) -> bytes:
+    if "payload" in line:
+        return line["payload"].encode()
+    return base64.b64decode(line["payload_base64"])
+
+
+class Trial:
+    """Run of a row, and the results of its rings."""
+
+    def __init__(self, directory: Path, repeats: int) -> None:
+        self.directory = directory
+        self.repeats = repeats
+        self.judgement = Judgement()
+        self.healing_s = 0.0
+        self.pause_s = 0.0
+        self._rings = 0
+
+    @contextmanager
+    def ring(
+        self,
+        *names: NodeId,
+        tick_s: float = TICK_S,
+        environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+        before: Callable[[FaultRing], None] | None = None,
+    ) -> Iterator[FaultRing]:
+        """Form a ring; judge it at the end of the block, unless the block has failed."""
+        self._rings += 1
+        directory = self.directory / f"ring{self._rings}"
+        directory.mkdir(parents=True)
+        with FaultRing(directory, tick_s=tick_s, environment=environment, options=options) as ring:
+            try:
+                if before is not None:
+                    before(ring)
+                ring.form(*(names or NAMES))
+                yield ring
+                self.judgement += ring.conclude()
+            finally:
+                self.healing_s = max(self.healing_s, ring.healing_s)
+                self.pause_s = max(self.pause_s, ring.pause_s)
+        shutil.rmtree(directory)

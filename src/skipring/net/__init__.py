@@ -1,0 +1,1 @@
+"""TCP and TLS transport between the processes of a cluster."""

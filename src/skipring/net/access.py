@@ -1,0 +1,110 @@
+"""Access to a cluster: where its supervisors listen, and which certificate to show to them.
+
+Precedence: argument or option, environment, context, default. The environment and a context apply
+only where no supervisor is given, so certificates of one cluster are never shown to another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from msgspec import Struct
+
+from skipring.errors import InputError
+from skipring.net.addresses import DEFAULT_SUPERVISOR, parse_supervisors
+from skipring.net.contexts import Contexts
+from skipring.wire.rpc import Address
+
+if TYPE_CHECKING:  # it imports cryptography, which few processes need
+    from skipring.security.credentials import Credentials
+
+SUPERVISOR_VARIABLE: Final = "SKIPRING_SUPERVISOR"
+TLS_VARIABLES: Final = {
+    "ca": "SKIPRING_TLS_CA",
+    "cert": "SKIPRING_TLS_CERT",
+    "key": "SKIPRING_TLS_KEY",
+}
+
+StrPath = str | Path
+
+
+class Access(Struct, frozen=True, kw_only=True):
+    """Supervisors of a cluster, and the files of the certificate to show to them."""
+
+    supervisors: tuple[Address, ...] = ()
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    @classmethod
+    def resolve(
+        cls,
+        supervisor: str | None = None,
+        *,
+        ca: StrPath | None = None,
+        cert: StrPath | None = None,
+        key: StrPath | None = None,
+    ) -> Self:
+        """Fill in what is not given from the environment, the selected context or the default."""
+        files = {"ca": ca, "cert": cert, "key": key}
+        if supervisor is None:
+            supervisor = os.environ.get(SUPERVISOR_VARIABLE) or None
+            files = _first(
+                files, {name: os.environ.get(var) or None for name, var in TLS_VARIABLES.items()}
+            )
+        if supervisor is None and (name := (contexts := Contexts.load()).selected) is not None:
+            context = contexts.find(name)
+            supervisor = context.supervisor
+            files = _first(files, {"ca": context.ca, "cert": context.cert, "key": context.key})
+        return cls.given(DEFAULT_SUPERVISOR if supervisor is None else supervisor, **files)
+
+    @classmethod
+    def given(
+        cls,
+        supervisor: str,
+        *,
+        ca: StrPath | None = None,
+        cert: StrPath | None = None,
+        key: StrPath | None = None,
+    ) -> Self:
+        """Check what is given, and take nothing from elsewhere."""
+        files = cls.files(ca=ca, cert=cert, key=key)
+        addresses = parse_supervisors(supervisor, is_secured=files.is_secured)
+        return cls(supervisors=addresses, ca=files.ca, cert=files.cert, key=files.key)
+
+    @classmethod
+    def files(cls, *, ca: StrPath | None, cert: StrPath | None, key: StrPath | None) -> Self:
+        """Check that certificate files come together; without supervisors."""
+        texts = {
+            name: None if path is None else str(Path(path).expanduser())
+            for name, path in (("ca", ca), ("cert", cert), ("key", key))
+        }
+        missing = [name for name, path in texts.items() if path is None]
+        if missing and len(missing) < len(texts):
+            raise InputError(
+                "missing; the CA, the certificate and its key go together", parameter=missing[0]
+            )
+        return cls(ca=texts["ca"], cert=texts["cert"], key=texts["key"])
+
+    @property
+    def is_secured(self) -> bool:
+        """True if there is a certificate."""
+        return self.cert is not None
+
+    def credentials(self) -> Credentials | None:
+        """Load and check the certificate; None if there is none."""
+        if self.ca is None or self.cert is None or self.key is None:
+            return None
+        from skipring.security.credentials import Credentials  # noqa: PLC0415  (as above)
+
+        return Credentials.load(Path(self.ca), Path(self.cert), Path(self.key))
+
+
+def _first(
+    given: Mapping[str, StrPath | None], others: Mapping[str, StrPath | None]
+) -> dict[str, StrPath | None]:
+    """Return the given files, or the others if none is given."""
+    return dict(given if any(given.values()) else others)

@@ -1,0 +1,217 @@
+"""Addresses of nodes, proven or claimed; hints outside the protocol's state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from ipaddress import ip_address
+from socket import SOCK_DGRAM, getaddrinfo, socket
+from typing import Final, TypeVar
+
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.errors import InputError
+from skipring.wire.limits import shown
+from skipring.wire.rpc import Address
+
+ADDRESSES_MAX: Final = 100_000  # Limit of ours: the members of all topics of a process, and more.
+PORT_MAX: Final = (1 << 16) - 1
+SCHEME: Final = "skipring://"
+LOOPBACK: Final = "127.0.0.1"
+SUPERVISOR_PORT: Final = 7400  # Our choice; no service of the field uses it.
+DEFAULT_SUPERVISOR: Final = f"{LOOPBACK}:{SUPERVISOR_PORT}"
+
+
+Value = TypeVar("Value")
+
+
+class AddressBook:
+    """Addresses of nodes, those that are proven before those that are only claimed (decision 48).
+
+    A dial of this process that finds the node proves an address. The others are claims, in the
+    order in which they are tried: by the node itself over its connection, by supervisors, by
+    members. A claim of one kind does not replace one of another kind.
+    """
+
+    def __init__(self) -> None:
+        self._proven: dict[NodeId, Address] = {}
+        self._own: dict[NodeId, Address] = {}  # by the node itself, over the connection in use
+        self._told: dict[NodeId, Address] = {}  # by a supervisor, or by this process
+        self._heard: dict[NodeId, tuple[Address, NodeId]] = {}  # by a member, and which one
+        self._doubted: dict[NodeId, Address] = {}  # told, but the last dial found another there
+
+    def find(self, node: NodeId) -> Address | None:
+        """Return where to dial a node, or None if its address is unknown."""
+        found = self._proven.get(node) or self._own.get(node)
+        if found:
+            return found
+        told, heard = self._told.get(node), self._heard.get(node)
+        if heard is not None and (told is None or told == self._doubted.get(node)):
+            return heard[0]
+        return told or None
+
+    def claimant(self, node: NodeId, address: Address) -> NodeId | None:
+        """Return the member that claims an address of a node; None if it needs no member."""
+        if address in (self._proven.get(node), self._told.get(node)):
+            return None
+        if self._own.get(node) == address:
+            return node
+        heard, member = self._heard.get(node, ("", node))
+        return member if heard == address else None
+
+    def is_proven(self, node: NodeId, address: Address) -> bool:
+        """Return True if a dial to the address has found the node, and none has failed since."""
+        return self._proven.get(node) == address
+
+    def greet(self, node: NodeId, address: Address) -> None:
+        """Set the claim of a node over its connection in use; an empty address: none."""
+        _put(self._own, node, address)
+        if self._proven.get(node) != address:
+            self._proven.pop(node, None)
+
+    def hear(self, hints: Mapping[NodeId, Address], member: NodeId | None = None) -> None:
+        """Set claims about others: of a member, or of a supervisor or this process itself."""
+        for node, address in hints.items():
+            if member is None:
+                _put(self._told, node, address)
+            else:
+                _put(self._heard, node, (address, member))
+
+    def prove(self, node: NodeId, address: Address) -> None:
+        """Record that a dial to an address has found the node."""
+        _put(self._proven, node, address)
+        self._doubted.pop(node, None)
+
+    def doubt(self, node: NodeId, address: Address) -> None:
+        """Drop an address at which a dial has not found the node; one of a supervisor comes last.
+
+        A supervisor says it again much later, so its claim stays: a member cannot replace it.
+        """
+        for slot in (self._proven, self._own):
+            if slot.get(node) == address:
+                del slot[node]
+        if self._heard.get(node, ("", ""))[0] == address:
+            del self._heard[node]
+        if self._told.get(node) == address:
+            _put(self._doubted, node, address)
+
+    def hints(self, nodes: Iterable[NodeId]) -> dict[NodeId, Address]:
+        """What we know of some nodes."""
+        found = {node: self.find(node) for node in nodes}
+        return {node: address for node, address in found.items() if address}
+
+
+def _put(book: dict[NodeId, Value], node: NodeId, value: Value) -> None:
+    book.pop(node, None)
+    book[node] = value
+    if len(book) > ADDRESSES_MAX:
+        del book[next(iter(book))]
+
+
+# -- supervisors -----------------------------------------------------------------------------
+
+
+def supervisor_of(topic: TopicId, supervisors: Iterable[Address]) -> Address:
+    """Which supervisor a topic belongs to: the highest hash wins (rendezvous hashing).
+
+    When the list changes, only the topics of whoever came or went move.
+    """
+    return max(supervisors, key=lambda address: (_weight(topic, address), address))
+
+
+def _weight(topic: TopicId, address: Address) -> bytes:
+    text = f"{len(topic)}:{topic}{address}"
+    return blake2b(text.encode(), digest_size=8, person=b"skipring topic").digest()
+
+
+def supervisor_at(address: Address) -> NodeId:
+    """What the supervisor at an address is called among links: several share the one name."""
+    return f"{SUPERVISOR}@{address}"
+
+
+# -- addresses as users write them -------------------------------------------------------------
+
+
+def parse_address(text: str, parameter: str) -> Address:
+    """Normalize ``PORT``, ``:PORT``, ``HOST:PORT`` or ``skipring://HOST:PORT`` to ``HOST:PORT``.
+
+    Without a host the address is on loopback. An IPv6 host stands in brackets.
+    """
+    plain = text.strip().removeprefix(SCHEME).removesuffix("/")
+    host, _, port = plain.rpartition(":")
+    host = host or LOOPBACK
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    is_port = port.isascii() and port.isdecimal() and int(port) <= PORT_MAX
+    if not is_port or (":" in host and not is_bracketed) or not _is_host(host):
+        raise InputError(
+            f"expected HOST:PORT, PORT or {SCHEME}HOST:PORT (IPv6 as [::1]:PORT), "
+            f"got {shown(text)}",
+            parameter=parameter,
+        )
+    return f"{host}:{int(port)}"
+
+
+def _is_host(host: str) -> bool:
+    return not re.search(r"[\s/@,]", host)
+
+
+def split_address(text: str, parameter: str, *, is_secured: bool) -> tuple[str, int]:
+    """Parse an address into host and port; refuse hosts beyond loopback without certificates."""
+    host, _, port = parse_address(text, parameter).rpartition(":")
+    host = host.strip("[]")
+    if not is_secured and not is_loopback(host):
+        raise InputError(
+            f"{shown(host)} can be reached from other machines, and there are no certificates; "
+            "use a loopback address such as 127.0.0.1, or certificates "
+            "(`skipring certs` creates them)",
+            parameter=parameter,
+        )
+    return host, int(port)
+
+
+def parse_supervisors(supervisors: str | Iterable[str], *, is_secured: bool) -> tuple[Address, ...]:
+    """Normalize a list of supervisors, or its comma-separated text such as a URL."""
+    parts = supervisors.split(",") if isinstance(supervisors, str) else list(supervisors)
+    parts = [part for part in parts if part.strip().removeprefix(SCHEME)]
+    if not parts:
+        raise InputError("no address given; expected HOST:PORT", parameter="supervisor")
+    for part in parts:
+        _, port = split_address(part, "supervisor", is_secured=is_secured)
+        if port == 0:
+            raise InputError(f"port 0 cannot be dialled: {shown(part)}", parameter="supervisor")
+    return tuple(dict.fromkeys(parse_address(part, "supervisor") for part in parts))
+
+
+def local_host_towards(address: Address) -> str:
+    """Which of our own addresses leads to somebody; loopback, if nobody can tell."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if is_loopback(host):
+        return LOOPBACK
+    try:
+        family, kind, protocol, _, where = getaddrinfo(host, int(port), type=SOCK_DGRAM)[0]
+        with socket(family, kind, protocol) as probe:
+            probe.connect(where)  # nothing is sent
+            return str(probe.getsockname()[0])
+    except (OSError, UnicodeError):
+        return LOOPBACK
+
+
+def is_anywhere(host: str) -> bool:
+    """True if a host stands for all addresses of this machine, which nobody can dial."""
+    with suppress(ValueError):
+        return ip_address(host).is_unspecified
+    return False
+
+
+def is_loopback(host: str) -> bool:
+    """True if what is sent to a host stays on this machine."""
+    with suppress(ValueError):
+        return host == "localhost" or ip_address(host).is_loopback
+    return False
+
+
+def join_address(host: str, port: int) -> Address:
+    """Put ``HOST:PORT`` together."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,548 @@
+"""One connection: who is at the other end, and frames in both directions.
+
+Whoever connects to us is nobody until it has shown a certificate, where we have one ourselves, and
+has greeted. Until then it may wait, with others, for a few seconds and no longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from time import time
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.errors import GreetingError, WireError
+from skipring.net.addresses import join_address
+from skipring.net.dial_failure import (
+    CLOSED,
+    FIRST_BYTES_MAX,
+    NOT_TLS,
+    SILENT,
+    Cause,
+    DialFailure,
+    failure_in,
+    failure_of,
+)
+from skipring.net.partial_frames import PartialFrames
+from skipring.net.work_budget import (
+    NEXT_TURN_S,
+    REQUEST_WAIT_S,
+    WAITING_BYTES_MAX,
+    WorkBudget,
+)
+from skipring.security.credentials import PeerCertificate, may_act_as
+from skipring.wire.codec import Envelope, decode, encode
+from skipring.wire.framing import CONTROL_BYTES_MAX, Frame, FrameReader
+from skipring.wire.handshake import NONCE_END, Greeting, Role, check_greeting
+from skipring.wire.name_messages import NAME_TYPES, NO_TOPIC, NameMessage
+from skipring.wire.rpc import (
+    BUSY,
+    CONNECTION_REQUEST,
+    Refused,
+    WireMessage,
+    is_request,
+    is_runtime,
+)
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.security.credentials import Distrust
+
+FAREWELL_S: Final = 0.5  # Guess: a peer reads within; closed at once, it might read nothing.
+GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want to talk.
+TURN_AWAY_S: Final = 1.0  # Guess: what a peer that reads needs for the reason.
+
+# What a handshake can fail of; the details are OpenSSL's words and ours, never a stranger's.
+HANDSHAKE_REASONS: Final = frozenset({"bad certificate", "no certificate", "handshake failed"})
+
+
+def trouble(error: Exception) -> tuple[str | None, str]:
+    """Why a handshake failed, to be counted and to be read; None if there was none."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "bad certificate", error.verify_message
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or "").replace("_", " ").lower()
+        if "did not return a certificate" in reason:
+            return "no certificate", "the other side has shown none"
+        if reason in NOT_TLS:
+            return "handshake failed", "the other side does not speak TLS"
+        return "handshake failed", reason or str(error)
+    return None, str(error)
+
+
+class Owner(Protocol):
+    """Whom a link belongs to: the queue of whoever is at the other end."""
+
+    @property
+    def name(self) -> NodeId:
+        """As what it is known here."""
+
+    def is_called(self, greeting: Greeting) -> bool:
+        """True if whoever greets us so is the one we dialled."""
+
+    def on_link(self, link: Link) -> None:
+        """There is a link that has greeted."""
+
+    def on_lost(self, link: Link) -> None:
+        """A link is gone."""
+
+    @property
+    def is_behind(self) -> bool:
+        """True if it has yet to read much of what it was sent."""
+
+    def refuse_request(self, frame: bytes) -> None:
+        """Send the refusal of a request that has waited too long."""
+
+    def flush(self, over: Link | None = None) -> None:
+        """Write what waits, over the given link or the one in use."""
+
+
+class Switchboard(Protocol):
+    """All links of a process, as one of them sees it."""
+
+    bytes_received: int
+    budget: WorkBudget
+    partial_frames: PartialFrames
+
+    def greeting_frame(self, nonce: int, *, is_opening: bool) -> bytes:
+        """Return the first frame to send, as the side that opens a connection or accepts it."""
+
+    @property
+    def is_secured(self) -> bool:
+        """True if whoever talks to us has to show a certificate."""
+
+    def admit(self, link: Link) -> bool:
+        """Count a connection; return False if there are to be no more."""
+
+    def why_no_place(self, link: Link, name: NodeId) -> str | None:
+        """Give a connection that others have opened a place; return why there is none."""
+
+    def distrust(self, certificate: PeerCertificate, now_s: float) -> Distrust | None:
+        """Return why a certificate that was verified is refused now; None if it is not."""
+
+    def claim(self, link: Link, greeting: Greeting) -> None:
+        """Admit a node under its name, now or later, or refuse it."""
+
+    def on_name_message(self, link: Link, message: NameMessage) -> None:
+        """Handle a message about the name of one end of a connection."""
+
+    def welcome(self, greeting: Greeting) -> Owner:
+        """Whom a link belongs to, now that somebody who dialled us has greeted."""
+
+    def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
+        """A message has come, in a frame."""
+
+    def gather(self) -> None:
+        """Keep what is said from now on for ``write_gathered``."""
+
+    def write_gathered(self, link: Link) -> None:
+        """Write what was said since ``gather``, to each in one piece; answers over this link."""
+
+    def refuse(self, reason: str, link: Link, detail: str = "") -> None:
+        """A connection is dropped; count it and say so."""
+
+    def on_lost(self, link: Link) -> None:
+        """A connection is gone."""
+
+
+class Link(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, board: Switchboard, dialled_for: Owner | None) -> None:
+        self._board = board
+        self._budget = board.budget
+        self._partial_frames = board.partial_frames
+        self._partial_bytes = 0  # of the frame that has begun to come
+        self._owner = dialled_for
+        self._reader = FrameReader()
+        # Frames that have come and were not handled yet, each with the time at which it came.
+        self._waiting: deque[tuple[float, Frame]] = deque()
+        self._waiting_bytes = 0
+        self._is_paused = False  # it is not read until the frames that wait are handled
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self.address = "unknown"  # of the other end, for a person
+        self.local_address = "unknown"  # of this end
+        self.nonce = secrets.randbelow(NONCE_END - 1) + 1  # in our greeting
+        self.account = self.address  # whose limits count: a name, or a host before the greeting
+        self._is_refused = False
+        self._claim: Greeting | None = None  # of a node that waits for its name
+        self._first = b""  # what came before the greeting was read
+        self.failure: DialFailure | None = None  # of a link that was lost before its greeting
+        self.certificate: PeerCertificate | None = None
+        self.sender: NodeId | None = None  # known from the greeting on
+        self.role = Role.NODE
+        self._is_client = False
+        self.is_dialled = dialled_for is not None
+        self.is_greeted = False
+        self.can_write = True
+        self.began_s = 0.0
+        self.is_used = False  # something has come or gone since the last ``look``
+        self.used_s = 0.0  # when that was last so
+        self.settled = asyncio.Event()  # greeted, or lost
+
+    # -- the transport's calls ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say who we are, and expect the same."""
+        self._transport = cast("asyncio.Transport", transport)
+        loop = asyncio.get_running_loop()
+        self.began_s = self.used_s = loop.time()
+        where = transport.get_extra_info("peername")
+        if where:
+            self.address = join_address(where[0], where[1])
+            self.account = where[0]
+        here = transport.get_extra_info("sockname")
+        if here:
+            self.local_address = join_address(here[0], here[1])
+        if not self._board.admit(self):
+            self._refuse("closed")
+            return
+        shown = cast("Mapping[str, Any] | None", transport.get_extra_info("peercert"))
+        self.certificate = PeerCertificate.read(shown) if shown else None
+        if not self.check_certificate(time()):
+            return
+        self.write(self._board.greeting_frame(self.nonce, is_opening=self.is_dialled))
+        self._deadline = loop.call_later(GREETING_S, self._refuse, "no greeting", "", SILENT)
+
+    @property
+    def certificate_name(self) -> NodeId | None:
+        """The name in the certificate of the other side; None without one."""
+        return self.certificate.name if self.certificate else None
+
+    def check_certificate(self, now_s: float) -> bool:
+        """Close the connection if the certificate of the other side is denied or has expired."""
+        why = self._board.distrust(self.certificate, now_s) if self.certificate else None
+        if why is not None and not self._is_refused:
+            self._refuse(why.reason, why.sentence, DialFailure(Cause.UNTRUSTED, why.sentence))
+        return why is None
+
+    def data_received(self, data: bytes) -> None:
+        """Cut into frames; handle them now, or in a later turn of the loop."""
+        board, budget = self._board, self._budget
+        self.is_used = True
+        board.bytes_received += len(data)
+        if self.sender is None:
+            self._first += data[: FIRST_BYTES_MAX - len(self._first)]
+        try:
+            frames = self._reader.feed(data)
+        except WireError as error:
+            self._refuse_bytes(error)
+            return
+        held = self._reader.buffered_bytes
+        if held or self._partial_bytes:
+            self._partial_bytes = held
+            self._partial_frames.update(self, held, is_new=bool(frames))
+            if self.sender is None and held > CONTROL_BYTES_MAX and not frames:
+                self._refuse_bytes(GreetingError("the first frame is longer than a greeting"))
+        if not frames:
+            return
+        done = self._handle(frames) if budget.left_s > 0 and not self._waiting else 0
+        if done < len(frames):
+            self._keep_waiting(frames[done:], len(data))
+
+    def _handle(self, frames: list[Frame]) -> int:
+        """Handle frames until the turn of the loop is spent; return how many."""
+        board, budget = self._board, self._budget
+        clock = budget.clock
+        began_s = clock()
+        end_s = began_s + budget.left_s
+        board.gather()
+        try:
+            for done, frame in enumerate(frames):
+                if self._is_refused:
+                    break
+                is_waiting = self._claim is not None
+                is_late = done and clock() >= end_s
+                if is_late or is_waiting or (self._is_client and not self._can_serve):
+                    return done
+                self._take(frame)
+        except WireError as error:
+            self._refuse_bytes(error)
+        finally:
+            board.write_gathered(self)
+            budget.left_s = left_s = end_s - clock()
+            if left_s < NEXT_TURN_S:
+                budget.schedule()
+        return len(frames)
+
+    @property
+    def _can_serve(self) -> bool:
+        """Return False while a client has yet to read answers, or a node waits for its name."""
+        if self._claim is not None:
+            return False
+        return not self._is_client or self._owner is None or not self._owner.is_behind
+
+    def _keep_waiting(self, frames: list[Frame], size_bytes: int) -> None:
+        budget = self._budget
+        came_s = budget.clock()
+        if self._claim is not None:
+            frames = [each for each in frames if not self._is_about_name(each)]
+        self._waiting.extend((came_s, frame) for frame in frames)
+        self._waiting_bytes += size_bytes
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            self._pause_reading()
+        budget.add(self)
+
+    def _is_about_name(self, frame: Frame) -> bool:
+        """Handle a message about a name, also of a node that waits for its own.
+
+        Two processes that dial each other at once ask each other on the connections that wait.
+        """
+        try:
+            message = decode(frame).message
+        except WireError:
+            return False  # it is refused in its turn
+        if type(message) not in NAME_TYPES:
+            return False
+        self._board.on_name_message(self, cast("NameMessage", message))
+        return True
+
+    def _pause_reading(self) -> None:
+        transport = self._transport
+        if not self._is_paused and transport is not None and not transport.is_closing():
+            transport.pause_reading()
+            self._is_paused = True
+
+    def handle_some(self, end_s: float) -> bool:
+        """Handle one frame, and more until a time; return True if some can still be handled."""
+        clock, waiting = self._budget.clock, self._waiting
+        self._board.gather()
+        try:
+            while waiting and self._can_serve:
+                came_s, frame = waiting.popleft()
+                if clock() - came_s > REQUEST_WAIT_S:
+                    self._take_late(frame)
+                else:
+                    self._take(frame)
+                if clock() >= end_s:
+                    break
+        except WireError as error:
+            self._refuse_bytes(error)
+        finally:
+            self._board.write_gathered(self)
+        if not waiting:
+            self._read_on()
+        return bool(waiting) and self._can_serve
+
+    def _read_on(self) -> None:
+        transport = self._transport
+        if self._is_paused and transport is not None and not transport.is_closing():
+            transport.resume_reading()
+            if self._partial_bytes:  # it had no chance to send the rest
+                self._partial_frames.update(self, self._partial_bytes, is_new=True)
+        self._is_paused = False
+        self._waiting_bytes = 0
+
+    def _refuse_bytes(self, error: WireError) -> None:
+        self._refuse(type(error).__name__, str(error), failure_in(self._first))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection; the next frame dials again."""
+        reason, detail = trouble(exc) if exc is not None and not self.is_greeted else (None, "")
+        if reason is not None:  # only now do we hear that they have not accepted our certificate
+            self._board.refuse(reason, self, detail)
+        if self.failure is None:
+            self.failure = failure_of(exc) if exc is not None else CLOSED
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._forget_bytes()
+        self.settled.set()
+        self._board.on_lost(self)
+        if self._owner is not None:
+            self._owner.on_lost(self)
+
+    def pause_writing(self) -> None:
+        """The other side reads more slowly than we write: let the bounded queue wait."""
+        self.can_write = False
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self.can_write = True
+        if self._owner is not None:
+            self._owner.flush()
+        if self._waiting:
+            self._restart_waiting()
+
+    # -- what comes --------------------------------------------------------------------------
+
+    def _take_late(self, frame: Frame) -> None:
+        """Refuse a request without work: its sender has given up, or sends too many."""
+        if self.sender is not None and self._owner is not None:
+            envelope = decode(frame)
+            message = envelope.message
+            if is_request(message):
+                refusal = encode(envelope.topic, Refused(message.request, BUSY))
+                self._owner.refuse_request(refusal)
+                return
+        self._take(frame)
+
+    def _take(self, frame: Frame) -> None:
+        if self.sender is None:
+            self._on_greeting(check_greeting(frame))
+            return
+        envelope = decode(frame)
+        if type(envelope.message) is Refused and envelope.message.request == CONNECTION_REQUEST:
+            self._on_refusal(envelope.message.reason)
+            return
+        if type(envelope.message) in NAME_TYPES:
+            self._board.on_name_message(self, cast("NameMessage", envelope.message))
+            return
+        if self._is_client and not is_runtime(envelope.message):
+            self._refuse("not for clients", type(envelope.message).__name__)
+            return
+        self._board.receive(self.sender, envelope, frame)
+
+    def _on_refusal(self, reason: str) -> None:
+        """Close the connection: the other side refuses it."""
+        self.failure = DialFailure(Cause.TURNED_AWAY, reason)
+        self._is_refused = True
+        self.abort()
+
+    def _on_greeting(self, greeting: Greeting) -> None:
+        if not self._is_believed(greeting):
+            shown_name = f"{self.certificate_name} as {greeting.node}"
+            failure = DialFailure(Cause.UNTRUSTED, shown_name)
+            self._refuse("name not in certificate", shown_name, failure)
+        elif self._owner is not None and not self._owner.is_called(greeting):
+            self._refuse("stranger", greeting.node, _stranger(greeting))
+        elif self._owner is None and greeting.role is Role.SUPERVISOR:
+            self._refuse("supervisors do not dial")  # whom we call, we know; whom not, may lie
+        elif greeting.role is Role.NODE:
+            self._claim = greeting
+            self._board.claim(self, greeting)
+        else:
+            self._attach(greeting)
+
+    def _is_believed(self, greeting: Greeting) -> bool:
+        """True if somebody may call itself so: its certificate says it, and the name fits."""
+        if (greeting.role is Role.SUPERVISOR) != (greeting.node == SUPERVISOR):
+            return False
+        if not self._board.is_secured:
+            return True
+        name = self.certificate_name
+        if name is None:
+            return False
+        if greeting.role is Role.SUPERVISOR:
+            return may_act_as(SUPERVISOR, name)  # several supervisors have certificates below it
+        return may_act_as(name, greeting.node)
+
+    def admit_name(self) -> None:
+        """Begin to handle messages: the peer has the name it claimed."""
+        greeting, self._claim = self._claim, None
+        if greeting is None or self._is_refused:
+            return
+        self._attach(greeting)
+        if self._waiting:
+            self._restart_waiting()
+
+    def refuse_name(self, farewell: bytes, why: str) -> None:
+        """Handle no message; send a farewell and close once the peer had time to read it."""
+        self._is_refused = True
+        self._waiting.clear()
+        self._board.refuse("name in use", self, why)
+        self.write(farewell)
+        if self._owner is not None:
+            self._owner.on_lost(self)
+        asyncio.get_running_loop().call_later(FAREWELL_S, self.close)
+
+    def displace(self) -> None:
+        """Close the connection at once: its peer does not answer."""
+        if self._owner is not None:
+            self._owner.on_lost(self)
+        self.abort()
+
+    def _restart_waiting(self) -> None:
+        """Handle frames that waited for another reason than the work of this process."""
+        now_s = self._budget.clock()
+        self._waiting = deque((now_s, frame) for _, frame in self._waiting)
+        self._budget.add(self)
+
+    def _attach(self, greeting: Greeting) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.role = greeting.role
+        self._is_client = greeting.role is Role.CLIENT
+        self.account = self.certificate_name or greeting.node
+        if not self.is_dialled:
+            why = self._board.why_no_place(self, self.account)
+            if why is not None:
+                self._refuse_with_reason("too many connections", why)
+                return
+        self.is_greeted = True
+        self._first = b""
+        if self._owner is None:
+            self._owner = self._board.welcome(greeting)
+        self.sender = self._owner.name
+        self.settled.set()
+        self._owner.on_link(self)
+
+    # -- what goes ---------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the socket."""
+        if self._transport is not None:
+            self.is_used = True
+            self._transport.write(data)
+
+    def look(self, now: float) -> None:
+        """Note whether the link was used since the last time."""
+        if self.is_used:
+            self.is_used, self.used_s = False, now
+
+    def _refuse(self, reason: str, detail: str = "", failure: DialFailure | None = None) -> None:
+        self._is_refused = True
+        self.failure = failure
+        self._board.refuse(reason, self, detail)
+        self.abort()
+
+    def _refuse_with_reason(self, reason: str, why: str) -> None:
+        """Refuse a connection that has greeted, and send the reason."""
+        self._is_refused = True
+        self._board.refuse(reason, self, why)
+        self.write(encode(NO_TOPIC, Refused(CONNECTION_REQUEST, why)))
+        self.close()
+        asyncio.get_running_loop().call_later(TURN_AWAY_S, self.abort)  # it may not read that
+
+    def give_way(self) -> None:
+        """Close the connection: another client needs its place."""
+        self._refuse_with_reason(
+            "idle client", "this connection was idle, and another client needs a place"
+        )
+
+    def refuse_partial(self, reason: str, detail: str) -> None:
+        """Close the connection: its frame is not complete."""
+        self._refuse(reason, detail)
+
+    @property
+    def is_read(self) -> bool:
+        """Return False while this side does not read what comes."""
+        return not self._is_paused
+
+    def _forget_bytes(self) -> None:
+        """Free what has come and is not handled: the link itself is in cycles."""
+        self._waiting.clear()
+        self._reader = FrameReader()
+        self._partial_frames.forget(self)
+
+    def close(self) -> None:
+        """Close the connection once what was written is out."""
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._forget_bytes()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _stranger(greeting: Greeting) -> DialFailure:
+    """Return the failure of a dial that another skipring process has answered."""
+    is_supervisor = greeting.role is Role.SUPERVISOR
+    who = "a skipring supervisor" if is_supervisor else f"the skipring node {greeting.node}"
+    return DialFailure(Cause.STRANGER, who)

@@ -1,0 +1,138 @@
+"""Failed dials: the cause, and a sentence that names it and what to do."""
+
+from __future__ import annotations
+
+import ssl
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.core.peers import NodeId
+from skipring.wire.handshake import VERSION, version_in
+from skipring.wire.limits import shown
+from skipring.wire.rpc import Address
+
+FIRST_BYTES_MAX: Final = 1024  # Limit of ours: a greeting is shorter, and a banner is recognised.
+
+# OpenSSL's words for bytes that are not TLS.
+NOT_TLS: Final = frozenset({"wrong version number", "http request", "record layer failure"})
+
+_TLS_RECORDS: Final = range(0x14, 0x18)
+_TLS_MAJOR: Final = 3
+# A server that takes the greeting for HTTP/0.9 answers with a page and no status line.
+_HTTP: Final = (b"http/", b"<!doctype html", b"<html")
+
+
+class Cause(StrEnum):
+    """Why a dial has not led to a link."""
+
+    REFUSED = "refused"  # nothing listens there
+    UNREACHABLE = "unreachable"  # no such host, no route, or no answer to TCP
+    SILENT = "silent"  # connected, and no greeting yet
+    CLOSED = "closed"  # by the other side, before its greeting
+    FOREIGN = "foreign"  # it answers, but not as skipring
+    VERSION = "version"  # skipring of another wire version
+    STRANGER = "stranger"  # another skipring process
+    SECURED = "secured"  # it speaks TLS, this process does not
+    PLAIN = "plain"  # this process speaks TLS, it does not
+    UNTRUSTED = "untrusted"  # a certificate is refused, by either side
+    TURNED_AWAY = "turned away"  # refused after the greeting, with a reason
+    NAME_TAKEN = "name taken"  # another live process has our name
+
+
+_SENTENCES: Final = {
+    Cause.REFUSED: "nothing listens at {address}{remedy}",
+    Cause.UNREACHABLE: "{address} cannot be reached: {detail}",
+    Cause.SILENT: "{address} accepts connections but has not answered as skipring",
+    Cause.CLOSED: "{address} closed the connection during the handshake",
+    Cause.FOREIGN: "{address} is not {what}: it answered with {detail}",
+    Cause.VERSION: f"{{address}} speaks wire version {{detail}}, this is version {VERSION}",
+    Cause.STRANGER: "{address} is not {what}: it is {detail}",
+    Cause.SECURED: (
+        "{address} speaks TLS, and this process has no certificate; set the CA, the certificate "
+        "and its key (`skipring certs` makes them)"
+    ),
+    Cause.PLAIN: (
+        "{address} does not speak TLS; it is not {what}, or it was started without certificates"
+    ),
+    Cause.UNTRUSTED: (
+        "{address} and this process do not accept each other's certificates ({detail}); "
+        "all processes of a cluster have certificates of the same authority"
+    ),
+    Cause.TURNED_AWAY: "{address} refuses connections of this process: {detail}",
+    Cause.NAME_TAKEN: "{address} refuses this process: {detail}",
+}
+
+
+class DialFailure(Struct, frozen=True):
+    """One failed dial; ``detail`` completes the sentence of its cause."""
+
+    cause: Cause
+    detail: str = ""
+
+    def sentence(self, address: Address, node: NodeId | None) -> str:
+        """Return what happened at an address where a node, or None: a supervisor, was expected.
+
+        >>> DialFailure(Cause.FOREIGN, "HTTP").sentence("127.0.0.1:7400", None)
+        '127.0.0.1:7400 is not a skipring supervisor: it answered with HTTP'
+        """
+        is_supervisor = node is None
+        return _SENTENCES[self.cause].format(
+            address=address,
+            detail=self.detail,
+            what="a skipring supervisor" if is_supervisor else f"the skipring node {node}",
+            remedy="; start one with: skipring supervisor" if is_supervisor else "",
+        )
+
+
+SILENT: Final = DialFailure(Cause.SILENT)
+CLOSED: Final = DialFailure(Cause.CLOSED)
+NO_ANSWER: Final = DialFailure(Cause.UNREACHABLE, "no answer")
+
+
+def failure_of(error: Exception) -> DialFailure:
+    """Return what an error of a connection or of a TLS handshake means."""
+    match error:
+        case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ConnectionResetError():
+            return CLOSED
+        case ssl.SSLError():
+            return _tls_failure(error)
+        case ConnectionAbortedError():  # asyncio's, if a TLS handshake takes too long
+            return SILENT
+        case ConnectionRefusedError():
+            return DialFailure(Cause.REFUSED)
+        case _:
+            return DialFailure(Cause.UNREACHABLE, _reason(error))
+
+
+def _tls_failure(error: ssl.SSLError) -> DialFailure:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return DialFailure(Cause.UNTRUSTED, error.verify_message)
+    reason = (error.reason or "").replace("_", " ").lower()
+    is_plain = reason in NOT_TLS
+    return DialFailure(Cause.PLAIN) if is_plain else DialFailure(Cause.UNTRUSTED, reason)
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case TimeoutError():
+            return NO_ANSWER.detail
+        case OSError():
+            return (error.strerror or str(error)).lower()
+        case _:  # UnicodeError
+            return "not a host name"
+
+
+def failure_in(first: bytes) -> DialFailure:
+    """Return what the first bytes of a server mean that are not a greeting of our version."""
+    version = version_in(first)
+    if version not in (None, VERSION):
+        return DialFailure(Cause.VERSION, str(version))
+    if len(first) > 1 and first[0] in _TLS_RECORDS and first[1] == _TLS_MAJOR:
+        return DialFailure(Cause.SECURED)
+    if first.lower().startswith(_HTTP):
+        return DialFailure(Cause.FOREIGN, "HTTP")
+    if first.startswith(b"SSH-"):
+        return DialFailure(Cause.FOREIGN, "SSH")
+    return DialFailure(Cause.FOREIGN, shown(first.decode("latin-1")))

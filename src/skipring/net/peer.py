@@ -1,0 +1,313 @@
+"""Whoever a process talks to: what waits for it, the link it goes over, and dialling it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.net.addresses import is_loopback
+from skipring.net.connection import Link, trouble
+from skipring.net.dial_failure import (
+    CLOSED,
+    NO_ANSWER,
+    SILENT,
+    Cause,
+    DialFailure,
+    failure_of,
+)
+from skipring.net.sockets import TROUBLES, dial, speaks_tls
+from skipring.wire.handshake import Greeting
+from skipring.wire.rpc import Address
+
+if TYPE_CHECKING:  # they make us
+    from skipring.net.transport import Links
+
+# Measured: with 4 MiB a burst of 250 publications of 16 KiB had to be repaired.
+QUEUE_BYTES_MAX: Final = 16 << 20
+BEHIND_BYTES: Final = 1 << 20  # Our guess: as much as one answer of a repair brings.
+BACK_OFF_S: Final = 0.05
+BACK_OFF_MAX_S: Final = 5.0
+# The command reports within 1 s that a listener does not answer. Measured: on two cores with eight
+# busy processes a supervisor greets within 20 ms.
+SILENT_S: Final = 0.7
+CROSSING_S: Final = 1.0  # Our guess: two who dial each other at once do so within it.
+DIALLING_MAX: Final = 256  # Limit of ours: others can name as many nodes as they like.
+REFUSED_S: Final = (
+    1.0  # Guess: a server that refuses a connection after the greeting does so within.
+)
+SPARE_S: Final = 10.0  # Our guess: a second link to somebody that is not used so long can go.
+IDLE_S: Final = 60.0  # Our guess: neighbours talk once a tick, so these are none any more.
+GRUDGE_S: Final = 60.0  # Our guess: then we forget that somebody could not be reached.
+
+
+class Partner:
+    """What waits for one node, and the link it goes over."""
+
+    def __init__(self, links: Links, name: NodeId, address: Address | None) -> None:
+        self.name = name
+        self.link: Link | None = None
+        self._links = links
+        self._address = address  # of a supervisor; a node's is looked up
+        self._spare: list[Link] = []  # greeted too, but others are used
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._is_scheduled = False
+        self._dialling: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._refusals = 0  # of our name, after a greeting
+        self._failed_s = 0.0
+        self._dialled: Address = ""  # where we have dialled last
+        self._failure: DialFailure | None = None  # of the last dial; None once there is a link
+        self._is_connected = False  # TCP, while we dial
+
+    def queue(self, frame: bytes) -> None:
+        """Keep a frame for a while: one write carries all that is said meanwhile."""
+        if self._links.is_closed:
+            self._links.counts["closed"] += 1
+            return
+        if self._size + len(frame) > QUEUE_BYTES_MAX:
+            self._links.counts["queue full"] += 1
+            return
+        self._waiting.append(frame)
+        self._size += len(frame)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._links.schedule(self)
+
+    def refuse_request(self, frame: bytes) -> None:
+        """Send the refusal of a request that has waited too long."""
+        self._links.counts["busy"] += 1
+        self.queue(frame)
+
+    @property
+    def account(self) -> NodeId:
+        """The name of the peer's certificate, or its own name without one."""
+        return self.link.account if self.link is not None else self.name
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much waits."""
+        return self._size
+
+    @property
+    def is_behind(self) -> bool:
+        """True if it has yet to read much of what it was sent."""
+        return self._size > BEHIND_BYTES
+
+    def flush(self, over: Link | None = None) -> None:
+        """Write what waits, or dial; over the link of a request, if it is one of this peer."""
+        self._is_scheduled = False
+        link = over if over is not None and over in self._spare else self.link
+        if link is not None:
+            waiting, links = self._waiting, self._links
+            if waiting and link.can_write:
+                link.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+                links.bytes_sent += self._size
+                links.frames_sent += len(waiting)
+                waiting.clear()
+                self._size = 0
+        elif self._waiting and self._dialling is None and not self._links.is_closed:
+            self._dial_or_drop()
+
+    def _dial_or_drop(self) -> None:
+        address = self._address or self._links.book.find(self.name)
+        if not self._links.dials:
+            self._drop("not connected")
+        elif not address:
+            self._drop("no address")
+        elif self._links.dialling >= DIALLING_MAX:
+            self._drop("too many dialled")
+        elif not self._links.is_secured and not is_loopback(address.rpartition(":")[0].strip("[]")):
+            self._drop("not loopback")  # without certificates nothing leaves this machine
+        elif self._address is None and not self._links.may_dial(self.name, address):
+            self._drop("dial-back limit")
+        else:
+            self._links.dialling += 1
+            self._dialling = asyncio.get_running_loop().create_task(self._dial(address))
+            self._dialling.add_done_callback(self._on_dialled)
+
+    def _on_dialled(self, _: asyncio.Task[None]) -> None:
+        """Dialling is over, whatever came of it."""
+        self._links.dialling -= 1
+
+    async def _dial(self, address: Address) -> None:
+        links = self._links
+        try:
+            if self._failures:  # full jitter: those who lost the same peer do not come at once
+                limit = min(BACK_OFF_S * 2**self._failures, links.back_off_max_s)
+                await asyncio.sleep(links.rng.uniform(0, limit))
+            failure = await self._connect(address)
+        finally:
+            self._dialling = None
+        if self._address is None:
+            links.on_dialled(self.name, address, is_found=failure is None)
+        if failure is not None and self.link is None:
+            self._on_failed(asyncio.get_running_loop().time())
+            self._on_failure(failure)
+            self._drop("cannot connect")
+
+    def on_refused(self, link: Link, why: str) -> None:
+        """The peer has refused our name after its greeting: try again later."""
+        self.on_lost(link)
+        self._refusals = min(self._refusals + 1, 16)
+        self._failures = self._refusals - 1
+        self._on_failed(asyncio.get_running_loop().time())
+        link.close()
+        self._on_failure(DialFailure(Cause.NAME_TAKEN, why))
+
+    async def _connect(self, address: Address) -> DialFailure | None:
+        """Open a link; return why there is none."""
+        self._dialled, self._is_connected = address, False
+        slow = asyncio.get_running_loop().call_later(SILENT_S, self._on_slow)
+        try:
+            link = await dial(self._links, self, address, self._on_connected)
+            await link.settled.wait()
+            failure = None if link.is_greeted else link.failure or CLOSED
+        except TROUBLES as error:
+            self._on_trouble(address, error)
+            failure = failure_of(error)
+        finally:
+            slow.cancel()
+        return await self._identified(address, failure)
+
+    async def _identified(
+        self, address: Address, failure: DialFailure | None
+    ) -> DialFailure | None:
+        """Find out once whether a server that hangs up speaks TLS; not of one we have talked to."""
+        links = self._links
+        is_known = self._address is None or self._address in links.supervisors
+        if failure is not CLOSED or is_known or links.is_secured:
+            return failure
+        if self._failure is not None and self._failure.cause in (Cause.CLOSED, Cause.SECURED):
+            return self._failure
+        return DialFailure(Cause.SECURED) if await speaks_tls(address) else failure
+
+    def _on_connected(self) -> None:
+        self._is_connected = True
+
+    def _on_slow(self) -> None:
+        """Report a server that takes long to answer; it may still do."""
+        if self.link is None:
+            self._on_failure(SILENT if self._is_connected else NO_ANSWER)
+
+    def _on_failure(self, failure: DialFailure) -> None:
+        self._failure = failure
+        self._links.on_unreachable(self.name)
+
+    @property
+    def why_unreachable(self) -> str | None:
+        """Why the last dial has not led to a link, as a sentence; None while there is one."""
+        if self.link is not None or self._failure is None:
+            return None
+        return self._failure.sentence(self._dialled, None if self._address else self.name)
+
+    @property
+    def is_name_refused(self) -> bool:
+        """Return True if the last link ended because another process has our name."""
+        return self._failure is not None and self._failure.cause is Cause.NAME_TAKEN
+
+    def _on_trouble(self, address: Address, error: Exception) -> None:
+        reason, detail = trouble(error)
+        if reason is not None:  # nobody there is usual, a certificate that is refused is not
+            self._links.complain("cannot connect", reason, address, detail)
+
+    # -- for a link --------------------------------------------------------------------------
+
+    def on_link(self, link: Link) -> None:
+        """There is a link that has greeted: the newest is used, unless both sides dialled at once.
+
+        Then both sides take the one that the smaller of them has dialled; the other is spare.
+        """
+        old, self.link = self.link, link
+        if old is not None:
+            if self._is_rather(old, link):
+                self.link, old = old, link
+            self._spare.append(old)
+        self._failure = None
+        if self._address is not None:
+            self._links.supervisors.add(self._address)
+        self.flush()
+
+    def _is_rather(self, old: Link, new: Link) -> bool:
+        """True if both sides dialled at once, and the older link is the one to be used."""
+        is_by_both = old.is_dialled != new.is_dialled and new.began_s - old.began_s < CROSSING_S
+        return is_by_both and old.is_dialled == (self._links.node < self.name)
+
+    def is_called(self, greeting: Greeting) -> bool:
+        """True if whoever greets us so is the one we dialled."""
+        return greeting.node == (SUPERVISOR if self._address is not None else self.name)
+
+    def on_lost(self, link: Link) -> None:
+        """A link is gone; what waits needs another one."""
+        is_known = link is self.link or link in self._spare
+        if is_known and link.is_dialled and link.is_greeted:
+            self._count_loss(link)
+        if link in self._spare:
+            self._spare.remove(link)
+        if self.link is link:
+            self.link = self._spare.pop() if self._spare else None
+            if self.link is None and self._failure is not None:
+                self._links.on_unreachable(self.name)
+            self.flush()
+            self._links.on_silent(self.name)
+        self._forget_if_idle()
+
+    def _count_loss(self, link: Link) -> None:
+        """Dial later after a link that was closed at once: the other side refuses it."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - link.began_s > REFUSED_S:
+            self._failures = self._refusals
+            return
+        self._on_failed(now_s)
+        if link.failure is not None and self.link in (None, link):
+            self._failure = link.failure
+
+    def _on_failed(self, now_s: float) -> None:
+        self._failures = min(self._failures + 1, 16)
+        self._failed_s = now_s
+        self._links.bear_a_grudge(self)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def sweep(self, now: float) -> None:
+        """Close links that nobody uses; forget that somebody could not be reached."""
+        for link in self._spare:
+            link.look(now)
+            if now - link.used_s > SPARE_S:
+                link.close()
+        if self.link is not None:
+            self.link.look(now)
+            if self._is_idle(self.link, now):
+                self.link.close()
+        if now - self._failed_s > GRUDGE_S:
+            self.forgive()
+        self._forget_if_idle()
+
+    def forgive(self) -> None:
+        """Forget that it could not be reached."""
+        self._failures = self._refusals = 0
+        self._forget_if_idle()
+
+    def _is_idle(self, link: Link, now: float) -> bool:
+        """True if a node that we dialled has nothing to do with us any more."""
+        return link.is_dialled and self._address is None and now - link.used_s > IDLE_S
+
+    def _forget_if_idle(self) -> None:
+        if not (self.link or self._waiting or self._dialling or self._failures):
+            self._links.forget(self.name, self)
+
+    def _drop(self, reason: str) -> None:
+        self._links.counts[reason] += len(self._waiting)
+        self._waiting.clear()
+        self._size = 0
+        self._links.on_silent(self.name)
+        self._forget_if_idle()
+
+    def close(self) -> asyncio.Task[None] | None:
+        """Write what waits, if there is a link; dial no more."""
+        if self.link is not None:
+            self.flush()
+        if self._dialling is not None:
+            self._dialling.cancel()
+        return self._dialling

@@ -1,0 +1,354 @@
+"""Opening connections, to us and by us, with certificates where there are some (TLS 1.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from skipring.net.addresses import join_address
+from skipring.net.connection import Link, Owner, Switchboard, trouble
+from skipring.net.dial_failure import Cause, failure_in
+from skipring.net.handshakes import PLAIN, SECURED, Handshakes, source_of
+from skipring.storage.data_dir import process_text
+from skipring.wire.rpc import Address
+
+if TYPE_CHECKING:
+    from skipring.security.credentials import Credentials
+
+
+_LISTENS: Final = "0A"  # the state of a socket in /proc/net/tcp
+_REMEDIES: Final = {
+    EACCES: "choose a port above 1023",
+    EADDRINUSE: "stop it, or choose another port",
+    EADDRNOTAVAIL: "this machine does not have that address; choose another",
+}
+
+
+def why_not_listening(address: Address, error: OSError) -> str:
+    """Return why a process cannot listen at an address, and what to do, as a sentence."""
+    reason = (error.strerror or str(error)).lower()
+    if error.errno == EADDRINUSE:
+        pid = listening_process(int(address.rpartition(":")[2]))
+        holder = process_text(pid) if pid is not None else None
+        reason = f"{holder or 'another process'} listens there"
+    remedy = _REMEDIES.get(error.errno or 0, "choose another address")
+    return f"cannot listen at {address}: {reason}; {remedy}"
+
+
+def listening_process(port: int) -> int | None:
+    """Return the process that listens at a TCP port; None if /proc does not show it.
+
+    Processes of other users, and other systems than Linux, are not shown.
+    """
+    sockets = set()
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+                _, local, _, state, *_, inode = line.split()[:10]
+                if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
+                    sockets.add(f"socket:[{inode}]")
+    processes = Path("/proc").glob("[0-9]*") if sockets else ()
+    return next((int(each.name) for each in processes if sockets & set(_open_files(each))), None)
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    with suppress(OSError):  # it has ended, or is another user's
+        for each in (process / "fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                yield str(each.readlink())
+
+
+DIAL_S: Final = 5.0  # Our guess: whoever is there answers sooner.
+HANDSHAKE_S: Final = 5.0  # Our guess: as long as we wait for a greeting.
+IDENTIFY_S: Final = 0.5  # Guess: a TLS server on this machine answers sooner.
+BACKLOG: Final = 1024  # Limit of ours: who may be waiting for us to accept; all of a ring may come.
+# In one turn of the loop. Measured: to refuse one takes 20 microseconds, and a queue of the system
+# that is full delays others by seconds.
+ACCEPTED_MAX: Final = 512
+TURNS_S: Final = 0.02  # Guess: the interval in which handshakes that wait can begin.
+ACCEPT_AGAIN_S: Final = 1.0  # Our guess: by then some files may have been closed.
+
+# UnicodeError: a name that is none.
+TROUBLES: Final = (OSError, TimeoutError, UnicodeError)
+
+# A peer that has vanished without a word is noticed by the system within half a minute.
+_KEEP_ALIVE: Final = {
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 25_000,  # ms that what was sent may stay unacknowledged
+}
+
+
+class Exchange(Switchboard, Protocol):
+    """All links of a process, as far as opening one is concerned."""
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What we show, if we show anything."""
+
+    def complain(self, what: str, reason: str, address: str, detail: str = "") -> None:
+        """Count what went wrong with somebody, and say so now and then."""
+
+
+async def dial(
+    exchange: Exchange, owner: Owner, address: Address, on_connected: Callable[[], None]
+) -> Link:
+    """Connect to an address; call ``on_connected`` before the handshakes. Raise one of TROUBLES."""
+    host, _, port = address.rpartition(":")
+    async with asyncio.timeout(DIAL_S):
+        made = await connected(host.strip("[]"), int(port))
+    on_connected()
+    keep_alive(made)
+    loop, link = asyncio.get_running_loop(), Link(exchange, owner)
+    if exchange.credentials is None:
+        opening = loop.create_connection(lambda: link, sock=made)
+    else:
+        exchange.credentials.refresh()
+        opening = loop.create_connection(
+            lambda: link,
+            sock=made,
+            ssl=exchange.credentials.client_context(),
+            server_hostname=host,  # has to be said, and is not checked: names are
+            ssl_handshake_timeout=HANDSHAKE_S,
+        )
+    await _opened(opening, made)
+    return link
+
+
+async def connected(host: str, port: int) -> socket.socket:
+    """A socket that leads to somebody."""
+    loop = asyncio.get_running_loop()
+    trouble: OSError = OSError("it has no address")
+    for family, kind, protocol, _, where in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        made = socket.socket(family, kind, protocol)
+        made.setblocking(False)
+        try:
+            await loop.sock_connect(made, where)
+        except OSError as error:
+            trouble = error
+            made.close()
+        except BaseException:
+            made.close()
+            raise
+        else:
+            return made
+    raise trouble
+
+
+async def speaks_tls(address: Address) -> bool:
+    """Return True if a server answers the first message of a TLS handshake with a TLS record."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent to it but this one message
+    sent = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent).do_handshake()
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    with suppress(*TROUBLES):
+        async with asyncio.timeout(IDENTIFY_S):
+            with await connected(host.strip("[]"), int(port)) as made:
+                await loop.sock_sendall(made, sent.read())
+                return failure_in(await loop.sock_recv(made, 2)).cause is Cause.SECURED
+    return False
+
+
+Opening = Coroutine[Any, Any, tuple[asyncio.BaseTransport, Link]]
+
+
+async def _opened(opening: Opening, made: socket.socket) -> None:
+    """Wait for a connection to be open; whoever stops waiting leaves nothing half open behind."""
+    task = asyncio.ensure_future(opening)
+    try:
+        transport, _ = await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with suppress(OSError):
+            made.shutdown(socket.SHUT_RD)  # it ends by itself; cut, the loop may leave it open
+        await asyncio.wait([task])
+        is_open = not task.cancelled() and task.exception() is None
+        if is_open and not task.result()[0].is_closing():
+            task.result()[1].abort()
+        else:
+            _let_go(made)
+        raise
+    except TROUBLES:
+        _let_go(made)
+        raise
+    if transport.is_closing():
+        _let_go(made)
+
+
+def _let_go(made: socket.socket) -> None:
+    """The loop has taken a socket over, and it is closed or will be.
+
+    uvloop closes the number behind it, and does not tell the socket if that happens early: it
+    would close the number once more, which may be somebody else's by then.
+    """
+    if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
+        made.close()
+    else:
+        made.detach()
+
+
+def keep_alive(made: socket.socket) -> None:
+    """Let the system find out when the other side has vanished."""
+    with suppress(OSError):  # it is gone already
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEP_ALIVE.items():
+            if hasattr(socket, name):  # not every system has every one
+                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class _Visitor:
+    """An accepted connection that has not greeted."""
+
+    __slots__ = ("address", "came", "task")
+
+    def __init__(self, came: socket.socket, address: Address) -> None:
+        self.came = came
+        self.address = address
+        self.task: asyncio.Task[None] | None = None  # its handshake, once that has begun
+
+
+class Doors:
+    """Where others connect to us."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._listening: socket.socket | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._handshakes: Handshakes[_Visitor] | None = None
+        self._next_turn: asyncio.TimerHandle | None = None  # of those that wait for a handshake
+        self._entering: dict[asyncio.Task[None], _Visitor] = {}
+        self._waiting: set[_Visitor] = set()  # for their handshakes to begin
+
+    async def open(self, host: str, port: int) -> tuple[str, int]:
+        """Accept connections; return where."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
+        self._listening = socket.create_server(where[:2], family=family, backlog=BACKLOG)
+        self._listening.setblocking(False)
+        limits = PLAIN if self._exchange.credentials is None else SECURED
+        self._handshakes = Handshakes(limits, loop.time())
+        self._begin(self._listening, self._handshakes)
+        bound = self._listening.getsockname()
+        return bound[0], bound[1]
+
+    def _begin(self, listening: socket.socket, handshakes: Handshakes[_Visitor]) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(listening, self._accept, listening, handshakes)
+
+    def _accept(self, listening: socket.socket, handshakes: Handshakes[_Visitor]) -> None:
+        """Accept the connections that wait; a task could be cancelled with a socket in hand."""
+        loop = asyncio.get_running_loop()
+        for _ in range(ACCEPTED_MAX):
+            try:
+                came, where = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                break
+            except OSError as error:  # too many open files, for example
+                self._exchange.complain("cannot accept", "cannot accept", "", str(error))
+                loop.remove_reader(listening)
+                self._again = loop.call_later(ACCEPT_AGAIN_S, self._begin, listening, handshakes)
+                break
+            came.setblocking(False)
+            visitor = _Visitor(came, join_address(where[0], where[1]))
+            self._waiting.add(visitor)
+            refused = handshakes.add(visitor, source_of(where[0]), loop.time())
+            if refused is not None:
+                self._refuse(refused)
+        self._take_turns(handshakes)
+
+    def _refuse(self, visitor: _Visitor) -> None:
+        """Close a connection: its source address has too many that have not greeted."""
+        detail = "its address opens connections more quickly than they are served"
+        if visitor.task is not None:
+            visitor.task.cancel()
+            detail = "it has not greeted, and gives way to another address"
+        else:
+            self._waiting.discard(visitor)
+            visitor.came.close()
+        self._exchange.complain(
+            "connection refused", "too many handshakes", visitor.address, detail
+        )
+
+    def _take_turns(self, handshakes: Handshakes[_Visitor]) -> None:
+        """Let handshakes begin; return later for the rest."""
+        loop = asyncio.get_running_loop()
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
+        for visitor in handshakes.begin(loop.time()):
+            self._waiting.discard(visitor)
+            visitor.task = loop.create_task(self._let_in(visitor))
+            self._entering[visitor.task] = visitor
+            visitor.task.add_done_callback(self._on_entered)
+        if handshakes.is_waited_for:
+            self._next_turn = loop.call_later(TURNS_S, self._take_turns, handshakes)
+
+    def _on_entered(self, task: asyncio.Task[None]) -> None:
+        """Free the place of a connection that has greeted, or is gone."""
+        visitor = self._entering.pop(task)
+        if self._handshakes is not None:
+            self._handshakes.remove(visitor)
+
+    async def _let_in(self, visitor: _Visitor) -> None:
+        """Shake hands, and wait for the greeting."""
+        came, link = visitor.came, Link(self._exchange, None)
+        credentials = self._exchange.credentials
+        keep_alive(came)
+        loop = asyncio.get_running_loop()
+        if credentials is None:
+            opening = loop.connect_accepted_socket(lambda: link, came)
+        else:
+            credentials.refresh()
+            opening = loop.connect_accepted_socket(
+                lambda: link,
+                came,
+                ssl=credentials.server_context(),
+                ssl_handshake_timeout=HANDSHAKE_S,
+            )
+        try:
+            await _opened(opening, came)
+            await link.settled.wait()
+        except asyncio.CancelledError:
+            link.abort()
+            raise
+        except TROUBLES as error:
+            reason, detail = trouble(error)
+            detail = detail or "gone in the middle of it"
+            self._exchange.complain(
+                "connection refused", reason or "handshake failed", visitor.address, detail
+            )
+
+    def close(self) -> None:
+        """Accept no more."""
+        for visitor in self._entering.values():
+            with suppress(OSError):
+                visitor.came.shutdown(socket.SHUT_RD)  # then a handshake ends by itself
+        for visitor in self._waiting:
+            visitor.came.close()
+        self._waiting.clear()
+        for timer in (self._again, self._next_turn):
+            if timer is not None:
+                timer.cancel()
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
+
+    async def closed(self) -> None:
+        """Wait until nothing is left."""
+        if self._entering:
+            await asyncio.wait(list(self._entering))
+        await asyncio.sleep(0)  # let transports say that they are closed

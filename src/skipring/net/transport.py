@@ -1,0 +1,389 @@
+"""Links: one connection to each peer, shared by all topics, dialled on demand.
+
+Sending only queues, with a bound: a slow or absent peer never holds a machine up. What does not fit
+is dropped and counted; the protocol is made for channels that lose messages, and what was published
+comes by repair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from random import Random
+from time import time
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from skipring.core.name_registry import CONFLICT_TICKS, Conflict, ProcessId
+from skipring.core.peers import NodeId
+from skipring.net.addresses import AddressBook, join_address, supervisor_at
+from skipring.net.connection import HANDSHAKE_REASONS, Link
+from skipring.net.connection_limits import Places
+from skipring.net.dial_back import DialBacks
+from skipring.net.name_guard import NameGuard, name_taken_text
+from skipring.net.partial_frames import PartialFrames
+from skipring.net.peer import BACK_OFF_MAX_S, Partner
+from skipring.net.sockets import Doors
+from skipring.net.work_budget import WorkBudget
+from skipring.observability.logs import Rarely, logger
+from skipring.security.credentials import PeerCertificate
+from skipring.wire.codec import Envelope, encode
+from skipring.wire.framing import Frame
+from skipring.wire.handshake import Greeting, Role, encode_greeting
+from skipring.wire.limits import CLONES_MAX
+from skipring.wire.name_messages import (
+    NO_TOPIC,
+    AskHolder,
+    HolderReply,
+    NameMessage,
+    NameTaken,
+)
+from skipring.wire.rpc import Address, WireMessage
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.security.credentials import Credentials, Distrust
+
+CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
+CLIENTS: Final = "client/"  # how the names of all clients begin
+CHECK_S: Final = 1.0  # Guess: the interval in which certificates of open connections are checked.
+SUPERVISORS: Final = supervisor_at("")  # how the names of all supervisors begin
+GRUDGES_MAX: Final = 1024  # Limit of ours: whom we could not reach.
+
+Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
+
+_LOG: Final = logger("links")
+
+
+def _ignore(_: NodeId) -> None:
+    """Nobody waits for an answer."""
+
+
+class Links:
+    """All connections of one process."""
+
+    def __init__(  # noqa: PLR0913  (each is named, and all but the first four can be left out)
+        self,
+        greeting: Greeting,
+        book: AddressBook,
+        receive: Receiver,
+        rng: Random,
+        *,
+        credentials: Credentials | None = None,
+        dials: bool = True,
+        back_off_max_s: float = BACK_OFF_MAX_S,
+    ) -> None:
+        self.counts: Counter[str] = Counter()  # of what was dropped, and why
+        self.on_unreachable: Callable[[NodeId], None] = _ignore  # ``why_unreachable`` has changed
+        self.on_silent: Callable[[NodeId], None] = _ignore  # who may not have got what we sent
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.frames_received = 0
+        self.frames_sent = 0
+        self.book = book
+        self._receive = receive
+        self.rng = rng
+        self.credentials = credentials
+        self.dials = dials  # False for a supervisor: who wants something of it, keeps a link to it
+        self.back_off_max_s = back_off_max_s
+        self.connections: set[Link] = set()
+        self.supervisors: set[Address] = set()  # that have greeted us, of the few we were given
+        self.is_closed = False
+        self.budget = WorkBudget()
+        self.partial_frames = PartialFrames()
+        self._places = Places()
+        self._checking: asyncio.TimerHandle | None = None  # certificates, while there are links
+        self._greeting = greeting
+        self._peers: dict[NodeId, Partner] = {}
+        self._grudges: dict[NodeId, Partner] = {}
+        self._client_numbers = count(1)
+        self.dialling = 0  # how many we dial at this moment
+        self._doors = Doors(self)
+        self._emptied: asyncio.Future[None] | None = None
+        self._gathering: list[Partner] | None = None  # whom something is said, while we react
+        self._rarely = Rarely(_LOG)
+        self._names = NameGuard(self._on_conflict)
+        self._clones: dict[Address, int] = {}  # with our name: ticks until they are forgotten
+        self.dial_backs = DialBacks()
+
+    async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
+        """Accept connections; return where, and say so in greetings from now on.
+
+        Others may have to use another address than we do: it is the advertised one that they hear.
+        """
+        bound = await self._doors.open(host, port)
+        address = join_address(*bound)
+        self._greeting = replace(self._greeting, address=advertised or address)
+        return address
+
+    def send(self, to: NodeId, frame: bytes) -> None:
+        """Queue a frame for a node that we have a link to, or an address of."""
+        self.peer(to).queue(frame)
+
+    def send_to_supervisor(self, address: Address, frame: bytes) -> None:
+        """Queue a frame for the supervisor at an address."""
+        self.peer(supervisor_at(address), address).queue(frame)
+
+    def account_of(self, name: NodeId) -> NodeId:
+        """Return the name that the quotas of a peer are charged to: that of its certificate."""
+        peer = self._peers.get(name)
+        return peer.account if peer is not None else name
+
+    def is_behind(self, name: NodeId) -> bool:
+        """True if somebody has yet to read much of what we sent."""
+        return name in self._peers and self._peers[name].is_behind
+
+    def is_linked(self, name: NodeId) -> bool:
+        """True if there is a link to somebody, over which both have greeted."""
+        return name in self._peers and self._peers[name].link is not None
+
+    def connection_to(self, name: NodeId) -> Link | None:
+        """Return the connection in use with a node; a restarted node has another one."""
+        return self._peers[name].link if name in self._peers else None
+
+    def why_unreachable(self, name: NodeId) -> str | None:
+        """Return why the last dial to a node or supervisor has not led to a link, as a sentence.
+
+        None while there is a link, and before a dial has failed. A server that accepts connections
+        and does not answer is reported after SILENT_S, and may still answer after that. Names of
+        supervisors are those of ``supervisor_at``.
+        """
+        return self._peers[name].why_unreachable if name in self._peers else None
+
+    def is_name_refused(self, name: NodeId) -> bool:
+        """Return True if a node or supervisor refuses us because another process has our name."""
+        return name in self._peers and self._peers[name].is_name_refused
+
+    def sweep(self) -> None:
+        """Close links that nobody needs, and forget whom we could not reach; once a tick."""
+        now = asyncio.get_running_loop().time()
+        self._names.on_tick()
+        self._clones = {each: left - 1 for each, left in self._clones.items() if left > 1}
+        for peer in list(self._peers.values()):
+            peer.sweep(now)
+
+    async def close(self) -> None:
+        """Stop listening, send what is queued if that is quick, and close every connection."""
+        self.is_closed = True
+        self._doors.close()
+        self.partial_frames.close()
+        if self._checking is not None:
+            self._checking.cancel()
+        dialling = [task for peer in list(self._peers.values()) if (task := peer.close())]
+        if dialling:
+            await asyncio.wait(dialling)
+        for link in list(self.connections):
+            link.close()
+        await self._drain()
+        for link in list(self.connections):
+            link.abort()
+        await self._doors.closed()
+
+    async def _drain(self) -> None:
+        """Wait until all connections are closed, but not for one that does not read."""
+        if self.connections:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._emptied], timeout=CLOSE_S)
+
+    def bear_a_grudge(self, peer: Partner) -> None:
+        """Somebody could not be reached; of too many the first are forgiven."""
+        self._grudges.pop(peer.name, None)
+        self._grudges[peer.name] = peer
+        if len(self._grudges) > GRUDGES_MAX:
+            self._grudges.pop(next(iter(self._grudges))).forgive()
+
+    def may_dial(self, name: NodeId, address: Address) -> bool:
+        """Return True if the address of a node is proven, or a dial-back is within its budget."""
+        member = self.book.claimant(name, address)
+        now_s = asyncio.get_running_loop().time()
+        return member is None or self.dial_backs.allows(member, now_s)
+
+    def on_dialled(self, name: NodeId, address: Address, *, is_found: bool) -> None:
+        """Record whether a dial has found a node at an address."""
+        if not self.book.is_proven(name, address):
+            self.dial_backs.record(is_proven=is_found)
+        if is_found:
+            self.book.prove(name, address)
+        else:
+            self.book.doubt(name, address)
+
+    def forget(self, name: NodeId, peer: Partner) -> None:
+        """A node has no link, nothing waits for it, and it was not in vain that we called."""
+        if self._peers.get(name) is peer:
+            del self._peers[name]
+        if self._grudges.get(name) is peer:
+            del self._grudges[name]
+
+    def peer(self, name: NodeId, address: Address | None = None) -> Partner:
+        """The queue of a node, made when it is first needed."""
+        found = self._peers.get(name)
+        if found is None:
+            found = self._peers[name] = Partner(self, name, address)
+        return found
+
+    # -- for a link --------------------------------------------------------------------------
+
+    def greeting_frame(self, nonce: int, *, is_opening: bool) -> bytes:
+        """Return the first frame to send, as the side that opens a connection or accepts it."""
+        return encode_greeting(replace(self._greeting, nonce=nonce), is_opening=is_opening)
+
+    @property
+    def node(self) -> NodeId:
+        """As what we greet."""
+        return self._greeting.node
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation in our greeting."""
+        return self._greeting.incarnation
+
+    @property
+    def is_secured(self) -> bool:
+        """True if whoever talks to us has to show a certificate."""
+        return self.credentials is not None
+
+    def admit(self, link: Link) -> bool:
+        """Count a connection; return False if there are to be no more."""
+        self.connections.add(link)
+        if self.credentials is not None and self._checking is None and not self.is_closed:
+            loop = asyncio.get_running_loop()
+            self._checking = loop.call_later(CHECK_S, self._check_later)
+        return not self.is_closed
+
+    def distrust(self, certificate: PeerCertificate, now_s: float) -> Distrust | None:
+        """Return why a certificate that was verified is refused now; None if it is not."""
+        return self.credentials.distrust(certificate, now_s) if self.credentials else None
+
+    def _check_later(self) -> None:
+        """Look at the files of the credentials and at all connections, while there are some."""
+        self._checking = None
+        if self.credentials is not None and self.connections:
+            self.credentials.refresh()
+            self.check_certificates()
+            loop = asyncio.get_running_loop()
+            self._checking = loop.call_later(CHECK_S, self._check_later)
+
+    def check_certificates(self) -> None:
+        """Close connections whose certificate is denied or has expired."""
+        now_s = time()
+        for link in list(self.connections):
+            link.check_certificate(now_s)
+
+    def why_no_place(self, link: Link, name: NodeId) -> str | None:
+        """Give a connection that others have opened a place; return why there is none."""
+        now_s = asyncio.get_running_loop().time()
+        return self._places.occupy(link, name, is_client=link.role is Role.CLIENT, now_s=now_s)
+
+    def welcome(self, greeting: Greeting) -> Partner:
+        """Somebody who has dialled us has greeted: its queue."""
+        if greeting.role is Role.CLIENT:
+            # No node can have such a name. Each connection has its own: two clients may be called
+            # the same, and an answer is for the one that has asked.
+            return self.peer(f"{CLIENTS}{greeting.node}#{next(self._client_numbers)}")
+        self.book.greet(greeting.node, greeting.address)
+        return self.peer(greeting.node)
+
+    def claim(self, link: Link, greeting: Greeting) -> None:
+        """Admit a node under its name, now or later, or refuse it."""
+        self._names.claim(link, greeting, None if self.is_secured else link.address)
+
+    def on_name_message(self, link: Link, message: NameMessage) -> None:
+        """Handle a message about the name of one end of a connection."""
+        match message:
+            case AskHolder():
+                if not self.is_closed:
+                    is_own = self._is_own(link, message)
+                    link.write(encode(NO_TOPIC, HolderReply(message.connection, is_own)))
+            case HolderReply():
+                self._names.on_reply(link, message)
+            case NameTaken():
+                self._on_name_taken(link, message)
+
+    def _is_own(self, asker: Link, question: AskHolder) -> bool:
+        """Return True if this process has another connection, with this nonce, to the asker.
+
+        A third process that passes the nonce on has another certificate, or without certificates
+        another address.
+        """
+        return any(
+            link.nonce == question.nonce
+            and link.certificate_name == asker.certificate_name
+            and (self.is_secured or link.local_address == question.address)
+            for link in self.connections
+        )
+
+    def _on_name_taken(self, link: Link, message: NameTaken) -> None:
+        """Another process has our name; the peer has refused it, or us."""
+        other = ProcessId(message.incarnation, message.address)
+        why = name_taken_text(self.node, other, is_refused=message.refused)
+        self._rarely.warn("name_conflict", reason=why, address=link.address)
+        if link.role is not Role.CLIENT:
+            self._clones.pop(other.address, None)
+            self._clones[other.address] = CONFLICT_TICKS
+            if len(self._clones) > CLONES_MAX:
+                del self._clones[next(iter(self._clones))]
+        if message.refused and link.is_dialled and link.sender is not None:
+            self.peer(link.sender).on_refused(link, why)
+
+    def _on_conflict(self, conflict: Conflict) -> None:
+        why = name_taken_text(conflict.name, conflict.holder, is_refused=True)
+        self._rarely.warn("name_conflict", reason=why, address=conflict.refused.address)
+
+    @property
+    def clones(self) -> tuple[Address, ...]:
+        """Where other processes with our name listen, of which peers have told us lately."""
+        return tuple(self._clones)
+
+    def conflicts(self) -> list[Conflict]:
+        """Return the names that two live processes had lately, as far as this process saw."""
+        return self._names.conflicts()
+
+    def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
+        """A message has come, in a frame."""
+        self.frames_received += 1
+        if envelope.hints and self.dials and not sender.startswith(CLIENTS):
+            is_told = sender.startswith(SUPERVISORS)
+            self.book.hear(envelope.hints, None if is_told else sender)
+        self._receive(sender, envelope, frame)
+
+    def gather(self) -> None:
+        """Keep what is said from now on for ``write_gathered``."""
+        self._gathering = []
+
+    def write_gathered(self, link: Link) -> None:
+        """Write what was said since ``gather``, to each in one piece; answers over this link."""
+        gathered, self._gathering = self._gathering, None
+        for peer in gathered or ():
+            peer.flush(link)
+
+    def schedule(self, peer: Partner) -> None:
+        """Something waits for a node: it is written once we have reacted to what has come.
+
+        At the next turn of the loop, if it is for another reason that we said it.
+        """
+        if self._gathering is not None:
+            self._gathering.append(peer)
+        else:
+            asyncio.get_running_loop().call_soon(peer.flush)
+
+    def on_lost(self, link: Link) -> None:
+        """A connection is gone."""
+        if link not in self.connections:
+            return
+        self.connections.discard(link)
+        self._places.release(link)
+        self._names.on_lost(link)
+        if self._emptied is not None and not self.connections and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def refuse(self, reason: str, link: Link, detail: str = "") -> None:
+        """A connection is dropped; count it and say so."""
+        self.complain("connection refused", reason, link.address, detail)
+
+    def complain(self, what: str, reason: str, address: str, detail: str = "") -> None:
+        """Count what went wrong with somebody, and say so now and then."""
+        self.counts[reason] += 1
+        kind = detail if reason in HANDSHAKE_REASONS else ""
+        self._rarely.warn(what, reason=reason, kind=kind, address=address, detail=detail)

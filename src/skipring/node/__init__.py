@@ -1,0 +1,1 @@
+"""Hosts of the protocol: the processes of nodes and supervisors."""

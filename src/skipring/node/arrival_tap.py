@@ -1,0 +1,127 @@
+"""What comes to a node while somebody watches: from whom, over how many nodes, and if it was new.
+
+Nothing is noted while nobody asks, and of what is noted only the last arrivals are kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Final, cast
+
+from skipring.core.effects import Deliver, Origin
+from skipring.core.messages import HOPS_MAX, Message, Publications, PublishMany, PublishNew
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import Publication
+from skipring.observability.clock import time_us
+from skipring.wire.limits import ARRIVALS_MAX
+from skipring.wire.monitor_rpc import Arrival, ArrivalPage, ReadArrivals
+from skipring.wire.rpc import WireMessage, is_runtime
+from skipring.world.snapshot import publications_in
+
+KEPT: Final = 2048  # Limit of ours: messages of a topic that are remembered.
+PATIENCE_TICKS: Final = 120  # Our guess: whoever watches asks more often than this.
+
+NEW: Final = (PublishNew, PublishMany)
+_PLACES: Final = {origin: place for place, origin in enumerate(Origin)}
+
+
+class Arrivals:
+    """The last arrivals in each topic that is watched."""
+
+    def __init__(self, clock_us: Callable[[], int] = time_us) -> None:
+        self._clock_us = clock_us
+        self._watched: dict[TopicId, _Log] = {}
+        self._fresh: int | None = (
+            None  # of the message that is being handled; None if there is none
+        )
+
+    @property
+    def is_watched(self) -> bool:
+        """True if somebody wants to know."""
+        return bool(self._watched)
+
+    def answer(self, topic: TopicId, question: ReadArrivals) -> ArrivalPage:
+        """What has come since a number; from now on what comes is noted."""
+        log = self._watched.setdefault(topic, _Log())
+        log.ticks = 0
+        return log.page(question)
+
+    def on_tick(self) -> None:
+        """Forget the topics of which nobody wants to know any more."""
+        for topic, log in list(self._watched.items()):
+            log.ticks += 1
+            if log.ticks > PATIENCE_TICKS:
+                del self._watched[topic]
+
+    @contextmanager
+    def handling(self, topic: TopicId, sender: NodeId, message: WireMessage) -> Iterator[None]:
+        """While a message is handled, count what of it is new, and note its arrival."""
+        came = () if is_runtime(message) else publications_in(cast("Message", message))
+        self._fresh = 0 if came else None
+        try:
+            yield
+        finally:
+            fresh, self._fresh = self._fresh, None
+        if fresh is not None and topic in self._watched:
+            origin = Origin.REPAIR if isinstance(message, Publications) else Origin.SPREAD
+            hops = min(message.hops + 1, HOPS_MAX) if isinstance(message, NEW) else 0
+            self._note(topic, came, sender=sender, hops=hops, origin=origin, fresh=fresh)
+
+    def on_delivered(self, topic: TopicId, delivery: Deliver) -> None:
+        """Publications were new: those of the message that is handled, or they came by no message.
+
+        That is so of our own, and of a history that is read in pages.
+        """
+        if self._fresh is not None:
+            self._fresh += len(delivery.publications)
+        elif topic in self._watched:
+            came, hops, origin = delivery.publications, delivery.hops, delivery.origin
+            self._note(topic, came, sender=None, hops=hops, origin=origin, fresh=len(came))
+
+    def _note(
+        self,
+        topic: TopicId,
+        came: tuple[Publication, ...],
+        *,
+        sender: NodeId | None,
+        hops: int,
+        origin: Origin,
+        fresh: int,
+    ) -> None:
+        first = came[0]
+        self._watched[topic].add(
+            Arrival(
+                time=self._clock_us(),
+                sender=sender,
+                hops=hops,
+                origin=_PLACES[origin],
+                count=len(came),
+                fresh=min(fresh, len(came)),
+                publisher=first.publisher,
+                seq=first.seq,
+                published=first.time,
+            )
+        )
+
+
+class _Log:
+    """The last arrivals in one topic, numbered from 0."""
+
+    def __init__(self) -> None:
+        self.ticks = 0  # since somebody asked
+        self._end = 0
+        self._arrivals: deque[Arrival] = deque(maxlen=KEPT)
+
+    def add(self, arrival: Arrival) -> None:
+        self._arrivals.append(arrival)
+        self._end += 1
+
+    def page(self, question: ReadArrivals) -> ArrivalPage:
+        begin = self._end - len(self._arrivals)
+        since = question.since if question.since <= self._end else 0  # of a node that was restarted
+        first = max(since, begin)
+        found = tuple(islice(self._arrivals, first - begin, first - begin + ARRIVALS_MAX))
+        return ArrivalPage(question.request, first + len(found), found)

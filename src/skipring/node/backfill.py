@@ -1,0 +1,305 @@
+"""A newcomer's history: large pages from several neighbours at once, each of other prefixes.
+
+Comparing tries finds what is missing one way or the other; but where nearly all is missing there is
+nothing to compare. So a node that has just come to a topic asks its neighbours how much they have,
+and if that is much more than it has itself, reads it from them as it lies in their stores. A source
+that does not answer, or sends too little in a tick, is replaced by another (``core/backfill.py``).
+Whatever goes wrong, or is published meanwhile, is left to the comparison of tries.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable
+from itertools import compress, count
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.core.backfill import READ_TICKS_MAX, PageRead, SourceProgress
+from skipring.core.events import HistoryRead
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import ID_BYTES, Encoded, Publication
+from skipring.core.subscriber import Subscriber
+from skipring.errors import MessageError
+from skipring.storage.record import UNREADABLE, decoded_page, rows_of_page
+from skipring.wire.limits import OFFSET_MAX, RECORD_BYTES_MAX, check_publications
+from skipring.wire.rpc import (
+    ReadStored,
+    Refused,
+    RuntimeMessage,
+    StoredPage,
+    Survey,
+    Surveyed,
+)
+
+SOURCES_MAX: Final = 4  # Our guess: more do not fill a link faster.
+HISTORY_MIN: Final = 2048  # Our guess: fewer publications come by comparing tries as quickly.
+SHARE: Final = 2  # Who has less than one part in so many of it, lacks a history.
+
+PAGES_MAX: Final = 1 << 16  # Limit of ours, for one neighbour: some gigabytes.
+
+Say = Callable[[TopicId, NodeId, RuntimeMessage], None]
+Give = Callable[[TopicId, HistoryRead], None]
+
+
+class _Source(Struct):
+    """A neighbour, what it has, and what it was asked for."""
+
+    request: int
+    survey: Surveyed | None = None  # until it has answered
+    prefix: int | None = None  # that it was asked for
+    start: int = 0  # from where on
+    is_held: bool = False  # the next page is not asked for yet
+    progress: SourceProgress = SourceProgress()
+    pages: int = 0
+
+    @property
+    def is_asked(self) -> bool:
+        """True while an answer is open."""
+        return self.survey is None or (self.prefix is not None and not self.is_held)
+
+
+class _History(Struct):
+    """What a node is getting of a topic."""
+
+    sources: dict[NodeId, _Source]
+    prefixes: deque[int]  # that nobody was asked for yet
+    bits: int = 0  # how long these are
+    is_reading: bool = False
+    held: int = 0  # publications of an earlier run
+    ticks: int = 0  # since it began
+
+
+class CatchingUp:
+    """The histories that one node is getting."""
+
+    def __init__(self, say: Say, give: Give, has_room: Callable[[], bool] = lambda: True) -> None:
+        self._say = say
+        self._give = give
+        self._has_room = has_room  # False while the disk cannot keep up
+        self._requests = count(1)
+        # Topics whose neighbours were not asked yet, and the publications of an earlier run.
+        self._expected: dict[TopicId, int] = {}
+        self._histories: dict[TopicId, _History] = {}
+
+    def expect(self, topic: TopicId, held: int = 0) -> None:
+        """Expect a history of a topic that was just joined, with publications of earlier runs."""
+        self._expected[topic] = held
+
+    def is_reading(self, topic: TopicId) -> bool:
+        """Return True while a history of a topic is read."""
+        return topic in self._histories
+
+    def is_awaited(self, topic: TopicId) -> bool:
+        """Return True while other ways to get a history should wait, for READ_TICKS_MAX ticks."""
+        history = self._histories.get(topic)
+        return history is not None and history.ticks < READ_TICKS_MAX
+
+    def is_first(self, topic: TopicId) -> bool:
+        """Return True while the node reads a history and holds nothing of an earlier run."""
+        return topic in self._histories and not self._histories[topic].held
+
+    def forget(self, topic: TopicId) -> None:
+        """We have left a topic."""
+        self._expected.pop(topic, None)
+        self._histories.pop(topic, None)
+
+    def look(self, topic: TopicId, machine: Subscriber | None) -> None:
+        """Begin once there is somebody to ask."""
+        if topic not in self._expected or machine is None or machine.label is None:
+            return
+        neighbours = machine.neighbours()[:SOURCES_MAX]
+        if neighbours:
+            held = self._expected.pop(topic)
+            sources = {node: _Source(next(self._requests)) for node in neighbours}
+            self._histories[topic] = _History(sources, deque(), held=held)
+            self._give(topic, HistoryRead((), is_awaited=True))  # else others send it meanwhile
+            for node, source in sources.items():
+                self._say(topic, node, Survey(source.request, None, None))
+
+    def on_tick(self, topic: TopicId, machine: Subscriber | None) -> None:
+        """Go on without those who do not answer."""
+        self.look(topic, machine)
+        history = self._histories.get(topic)
+        if history is None or machine is None:
+            return
+        history.ticks += 1
+        for node, source in list(history.sources.items()):
+            if source.is_asked:
+                source.progress = source.progress.after_tick()
+            if source.progress.is_too_slow:
+                self._give_up(history, node)
+        self._go_on(topic, history, machine)
+
+    def on_answer(
+        self,
+        sender: NodeId,
+        topic: TopicId,
+        message: Surveyed | StoredPage | Refused,
+        machine: Subscriber | None,
+    ) -> None:
+        """A neighbour has answered."""
+        history = self._histories.get(topic)
+        source = history.sources.get(sender) if history is not None else None
+        if history is None or source is None or source.request != message.request:
+            return
+        if isinstance(message, Surveyed) and source.survey is None:
+            source.survey, source.progress = message, SourceProgress()
+        elif isinstance(message, StoredPage) and source.survey is not None and source.is_asked:
+            self._on_page(sender, topic, history, message, machine)
+        else:
+            self._give_up(history, sender)
+        if machine is not None:
+            self._go_on(topic, history, machine)
+
+    def _give_up(self, history: _History, node: NodeId) -> None:
+        """Ask somebody no more; another one is asked for what it was to bring."""
+        source = history.sources.pop(node)
+        if source.prefix is not None:
+            history.prefixes.append(source.prefix)
+
+    def _on_page(
+        self,
+        node: NodeId,
+        topic: TopicId,
+        history: _History,
+        page: StoredPage,
+        machine: Subscriber | None,
+    ) -> None:
+        source = history.sources[node]
+        assert source.survey is not None
+        part = part_of(page)
+        source.pages += 1
+        is_onward = page.next is None or source.start < page.next <= source.survey.end
+        if part is None or not is_onward or source.pages > PAGES_MAX:
+            self._give_up(history, node)
+            return
+        if page.next is None:
+            source.prefix, source.progress = None, SourceProgress()
+        else:  # asked for at once: it is made ready while we read this one
+            source.start, source.is_held = page.next, True
+            self._ask(topic, history, node)
+        if part.publications:
+            before = machine.count if machine is not None else 0
+            self._give(topic, part)
+            held = machine.count if machine is not None else 0
+            read = PageRead(len(page.publications), len(part.publications), held - before)
+            source.progress = source.progress.after_page(read, held, source.survey.count)
+
+    def _go_on(self, topic: TopicId, history: _History, machine: Subscriber) -> None:
+        """Ask those who have nothing to do; end when there is nothing to be asked for."""
+        if not history.is_reading:
+            if any(source.survey is None for source in history.sources.values()):
+                return  # it is not known yet who has how much
+            _choose(history, machine.count)
+        for node, source in history.sources.items():
+            if source.prefix is None and history.prefixes:
+                source.prefix, source.start = history.prefixes.popleft(), 0
+                source.is_held = True
+            self._ask(topic, history, node)
+        if all(source.prefix is None for source in history.sources.values()):
+            del self._histories[topic]
+            self._give(topic, HistoryRead(()))
+
+    def _ask(self, topic: TopicId, history: _History, node: NodeId) -> None:
+        """Ask for the next page, if it is to be asked for and there is room for it."""
+        source = history.sources[node]
+        survey, prefix = source.survey, source.prefix
+        if survey is None or prefix is None or not source.is_held or not self._has_room():
+            return
+        source.request, source.is_held = next(self._requests), False
+        end = min(survey.end, OFFSET_MAX)
+        self._say(
+            topic,
+            node,
+            ReadStored(
+                source.request,
+                survey.store,
+                survey.epoch,
+                source.start,
+                end,
+                history.bits,
+                prefix,
+                contents=True,
+            ),
+        )
+
+
+def _choose(history: _History, held: int) -> None:
+    """Keep those who have much more than we have, and split the prefixes among them."""
+    counts = {
+        node: source.survey.count
+        for node, source in history.sources.items()
+        if source.survey is not None
+    }
+    # What the second has: one alone may say what it likes, and nobody is left out for it.
+    usual = sorted(counts.values())[-2:][:1]
+    for node, number in counts.items():
+        is_less = any(SHARE * number < each for each in usual)
+        if number - held < HISTORY_MIN or SHARE * held > number or is_less:
+            del history.sources[node]
+    # Few prefixes: to find what is under one everybody reads all that it has.
+    history.bits = max(len(history.sources) - 1, 0).bit_length()
+    if history.sources:
+        history.prefixes.extend(range(1 << history.bits))
+    history.is_reading = True
+
+
+def _decoded(page: bytes) -> list[Publication]:
+    """The publications of a page; garbage is not looked for meanwhile.
+
+    Measured: what is made here is thousands of objects that are all needed, and to look through
+    them, and now and then through all that the process has, took a part in twenty of a history.
+    """
+    is_collected = gc.isenabled()
+    gc.disable()
+    try:
+        return decoded_page(page)
+    finally:
+        if is_collected:
+            gc.enable()
+
+
+def part_of(page: StoredPage) -> HistoryRead | None:
+    """Return the publications of a page, each with the id it is stored under; None: no page.
+
+    A row that no member accepts is left out.
+    """
+    try:
+        publications = _decoded(page.publications)
+        # The same bytes once more: only so is it certain where each begins and ends.
+        sizes = list(map(len, rows_of_page(page.publications)))
+        rows = memoryview(page.publications)[len(page.publications) - sum(sizes) :]
+        part = HistoryRead(tuple(publications), page.ids, Encoded(rows, sizes))
+        if len(page.ids) != ID_BYTES * len(publications):
+            return None
+        if not _is_acceptable(part.publications, sizes):
+            part = _readable(part, sizes)
+            check_publications(part.publications)
+    except MessageError:
+        return None
+    return part
+
+
+def _is_acceptable(publications: tuple[Publication, ...], sizes: list[int]) -> bool:
+    """Return True if a member accepts all rows of a page, as nearly always."""
+    try:
+        check_publications(publications)
+    except MessageError:
+        return False
+    return max(sizes, default=0) <= RECORD_BYTES_MAX
+
+
+def _readable(part: HistoryRead, sizes: list[int]) -> HistoryRead:
+    """Leave out rows that cannot be read or are too long."""
+    assert part.encoded is not None, "a page has rows"
+    pairs = zip(part.publications, sizes, strict=True)
+    chosen = [each is not UNREADABLE and size <= RECORD_BYTES_MAX for each, size in pairs]
+    ids = (part.ids[at : at + ID_BYTES] for at in range(0, len(part.ids), ID_BYTES))
+    return HistoryRead(
+        tuple(compress(part.publications, chosen)),
+        b"".join(compress(ids, chosen)),
+        part.encoded.chosen(chosen),
+    )

@@ -1,0 +1,324 @@
+"""Running a supervisor or a node as a process, until somebody asks it to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
+
+from skipring.core.effects import Deliver
+from skipring.core.peers import NodeId, TopicId
+from skipring.errors import IdentityError, InputError, MessageError, SkipringError
+from skipring.net.addresses import (
+    is_anywhere,
+    is_loopback,
+    parse_supervisors,
+    split_address,
+)
+from skipring.net.connection_limits import LINKS_MAX
+from skipring.net.handshakes import PLAIN
+from skipring.net.sockets import why_not_listening
+from skipring.net.transport import Links
+from skipring.node.group_commit import opened
+from skipring.node.host import Node
+from skipring.node.settings import Settings
+from skipring.node.supervisor_host import SupervisorServer
+from skipring.observability.http import Source, Telemetry
+from skipring.observability.logs import logger
+from skipring.observability.loop_pause import LoopPause
+from skipring.observability.readings import NodeMeasures, SupervisorMeasures
+from skipring.security.credentials import may_act_as
+from skipring.storage.data_dir import check_name, node_id
+from skipring.storage.delivery_log import DeliveryTrace
+from skipring.storage.store import PublicationStore
+from skipring.storage.supervisor_store import SupervisorStore
+from skipring.wire.limits import check_topic
+from skipring.wire.rpc import Address
+
+if TYPE_CHECKING:
+    from skipring.security.credentials import Credentials
+
+
+def allow_files(wanted: int) -> int:
+    """Let this process open so many files, or as many as it may; return how many that is."""
+    try:
+        import resource  # noqa: PLC0415  (not on every system)
+    except ImportError:
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """A loop of uvloop's, or Python's own where there is none."""
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415  (not on every system)
+    except ImportError:
+        return asyncio.new_event_loop()
+    return new_event_loop()
+
+
+# Links of others, those that have not greeted, our own, and what else is open.
+FILES: Final = LINKS_MAX + PLAIN.at_once + 1024
+LEAVING_S: Final = 5.0  # Our guess: as long as a person waits for a process to stop.
+
+Announce = Callable[[str], None]
+Result = TypeVar("Result")
+
+_LOG: Final = logger("process")
+
+
+class Stop(Struct, frozen=True):
+    """How a node has ended: by which signal, and what nobody else has."""
+
+    signal: signal.Signals
+    not_handed_over: int = 0  # publications that no remaining member has confirmed
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where a process listens, keeps its data and shows how it is."""
+
+    listen: Address
+    data: Path | None = None
+    metrics: Address | None = None
+
+
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in the quickest loop there is."""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(main)
+
+
+async def serve_supervisor(settings: Settings, place: Place, announce: Announce) -> signal.Signals:
+    """Run a supervisor until it is asked to stop; return by which signal."""
+    host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
+    if settings.credentials is not None and not may_act_as("supervisor", settings.credentials.name):
+        raise IdentityError(
+            f"the certificate is called {settings.credentials.name}, and a supervisor's is called "
+            "supervisor; make one with skipring certs issue supervisor"
+        )
+    stop = _stop_signal()
+    async with AsyncExitStack() as stack:
+        store = None
+        if place.data is not None:
+            store = stack.enter_context(await opened(SupervisorStore.open, place.data))
+        allow_files(FILES)
+        server = SupervisorServer(settings, rng=Random(), store=store)
+        stack.push_async_callback(server.close)
+        await _listening(server.start(host, port), place.listen)
+        _on_hangup(partial(_read_again, server.links, None))
+        _show(partial(SupervisorMeasures, server), settings, place, stack)
+        announce(f"listening {server.address}")
+        _LOG.info("supervisor started", address=server.address, secured=_is_secured(settings))
+        await stop
+        _LOG.info("supervisor stops")
+    return stop.result()
+
+
+async def serve_node(
+    settings: Settings,
+    place: Place,
+    topics: tuple[TopicId, ...],
+    *,
+    name: NodeId | None,
+    announce: Announce,
+    supervisors_again: Callable[[], Sequence[Address]] | None = None,
+) -> Stop:
+    """Run a subscriber of some topics until it is asked to stop; leave them, and return how.
+
+    Before it leaves it hands over what it holds, within ``settings.drain_s`` or until a second
+    signal. On SIGHUP certificates are read again, and so is the list of supervisors: topics move
+    if it has changed.
+    """
+    host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
+    parse_supervisors(settings.supervisors, is_secured=_is_secured(settings))
+    if is_anywhere(host) and settings.advertised is None:
+        raise InputError(
+            f"peers cannot dial {host}; give the address that they dial in advertise",
+            parameter="listen",
+        )
+    for topic in topics:
+        check_topic_name(topic)
+    stop = _stop_signal()
+    async with AsyncExitStack() as stack:
+        store = trace = None
+        if place.data is not None:
+            store = stack.enter_context(await opened(PublicationStore.open, place.data))
+            trace = await asyncio.to_thread(DeliveryTrace.open, place.data, store)
+            stack.callback(trace.close)
+        called = _name_of(place.data, name, settings.credentials)
+        allow_files(FILES)
+        node = Node(called, settings, rng=Random(), deliver=_ignore, store=store, trace=trace)
+        stack.push_async_callback(node.close)
+        await _listening(node.start(host, port), place.listen)
+        reload = partial(_reload, node, supervisors_again) if supervisors_again else None
+        _on_hangup(partial(_read_again, node.links, reload))
+        _show(partial(NodeMeasures, node), settings, place, stack)
+        announce(f"listening {node.address}")
+        _LOG.info("node started", node=called, address=node.address, topics=" ".join(topics))
+        if store is not None and store.recovery.damage is not None:
+            _LOG.warning("storage recovered", what=str(store.recovery))
+        for topic in topics:
+            node.subscribe(topic)
+        await stop
+        _LOG.info("node stops", node=called)
+        left = await hand_over(node, topics, settings.drain_s, _stop_signal())
+        await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
+    return Stop(stop.result(), left)
+
+
+async def hand_over(
+    node: Node, topics: Sequence[TopicId], drain_s: float, stop: asyncio.Future[signal.Signals]
+) -> int:
+    """Hand over what is held of topics; return how many publications were not handed over.
+
+    Another signal ends the wait.
+    """
+
+    async def drain(topic: TopicId) -> int:
+        departure = await node.drain(topic, drain_s)
+        left = departure.unconfirmed
+        if departure.receiver is not None and not left:
+            _LOG.info("handed over", topic=topic, to=departure.receiver)
+        elif left:
+            _LOG.error("not_handed_over", topic=topic, publications=left)
+        elif departure.on_disk:
+            _LOG.info("on_this_disk_only", topic=topic, publications=departure.on_disk)
+        return left
+
+    draining = {topic: asyncio.ensure_future(drain(topic)) for topic in topics}
+    everything = asyncio.gather(*draining.values(), return_exceptions=True)
+    await asyncio.wait((everything, stop), return_when=asyncio.FIRST_COMPLETED)
+    left = 0
+    for topic, task in draining.items():
+        if task.done():
+            left += task.result()
+            continue
+        count = node.not_handed_over(topic)
+        if count:
+            _LOG.error("not_handed_over", topic=topic, publications=count, reason="a second signal")
+        left += count
+    everything.cancel()
+    await asyncio.wait((everything,))
+    return left
+
+
+# -- names and addresses -----------------------------------------------------------------------
+
+
+def check_topic_name(topic: TopicId) -> None:
+    """Raise InputError for a text that cannot name a topic."""
+    try:
+        check_topic(topic)
+    except MessageError as error:
+        raise InputError(str(error), parameter="topic") from None
+
+
+def _name_of(data: Path | None, name: NodeId | None, credentials: Credentials | None) -> NodeId:
+    """What the node is called: as told, as before, as its certificate, or anyhow."""
+    if name is not None:
+        check_name(name, parameter="name")
+    elif credentials is not None:
+        name = credentials.name
+    called = node_id(data, name) if data is not None else name or _any_name()
+    if credentials is not None and not may_act_as(credentials.name, called):
+        raise IdentityError(
+            f"the node is called {called}, and its certificate {credentials.name}; it may only be "
+            f"called that, or {credentials.name}.something"
+        )
+    return called
+
+
+def _any_name() -> NodeId:
+    """A name for a node that keeps nothing."""
+    return f"node-{Random().getrandbits(48):012x}"
+
+
+def _is_secured(settings: Settings) -> bool:
+    return settings.credentials is not None
+
+
+async def _listening(starting: Coroutine[Any, Any, object], listen: Address) -> None:
+    try:
+        await starting
+    except OSError as error:
+        raise InputError(why_not_listening(listen, error), parameter="listen") from None
+
+
+# -- what goes on beside -----------------------------------------------------------------------
+
+
+def _show(
+    source_of: Callable[[LoopPause], Source],
+    settings: Settings,
+    place: Place,
+    stack: AsyncExitStack,
+) -> None:
+    """Show how the process is: on loopback plainly, elsewhere to those with a certificate."""
+    if place.metrics is None:
+        return
+    host, port = split_address(place.metrics, "metrics", is_secured=_is_secured(settings))
+    credentials = None if is_loopback(host) else settings.credentials
+    pause = LoopPause()
+    pause.start()
+    stack.callback(pause.stop)
+    telemetry = Telemetry(source_of(pause), asyncio.get_running_loop())
+    stack.callback(telemetry.close)
+    _LOG.info("metrics", address=telemetry.start(host, port, credentials))
+
+
+def _on_hangup(react: Callable[[], None]) -> None:
+    """Without a reaction of ours the signal would end the process."""
+    with suppress(AttributeError, NotImplementedError):  # not every system has this signal
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, react)
+
+
+def _read_again(links: Links, reload: Callable[[], None] | None) -> None:
+    """Read certificates, the deny list and the list of supervisors again, if there are such."""
+    if links.credentials is not None:
+        links.credentials.reload()
+        links.check_certificates()
+    if reload is not None:
+        reload()
+    elif links.credentials is None:
+        reason = "there are no certificates, and no list of supervisors is from a file"
+        _LOG.warning("settings not read again", reason=reason)
+
+
+def _reload(node: Node, supervisors_again: Callable[[], Sequence[Address]]) -> None:
+    try:
+        supervisors = supervisors_again()
+    except SkipringError as error:
+        _LOG.error("settings not read again", reason=str(error))
+        return
+    node.set_supervisors(supervisors)
+    _LOG.info("settings read again", supervisors=",".join(supervisors))
+
+
+def _ignore(topic: TopicId, delivery: Deliver) -> None:
+    """There is no application: the node is there to keep and to pass on."""
+
+
+def _stop_signal() -> asyncio.Future[signal.Signals]:
+    """The signal by which somebody asks the process to stop, once it has come."""
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[signal.Signals] = loop.create_future()
+
+    def on_signal(number: signal.Signals) -> None:
+        if not stop.done():
+            stop.set_result(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    return stop

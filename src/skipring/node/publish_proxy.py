@@ -1,0 +1,94 @@
+"""Publishing for those who are no members: each is told once it is durable, or why it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final, Protocol
+
+from skipring.core.events import PublishRequested
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.topics import SubscriberTopics
+from skipring.errors import SkipringError
+from skipring.node.group_commit import Durability
+from skipring.node.sender import Driver
+from skipring.wire.rpc import Publish, Published, Refused
+
+NO_DISK: Final = "it keeps nothing on a disk"
+PUBLISHING_MAX: Final = 1024  # Limit of ours: publications for others that are under way.
+
+
+class Publishing(Protocol):
+    """How a node publishes."""
+
+    def __call__(self, topic: TopicId, *requests: PublishRequested) -> Awaitable[list[bytes]]:
+        """Publish in a topic we are in; return the ids once they are durable here and spread."""
+
+
+class Errands:
+    """What one node publishes for others."""
+
+    def __init__(
+        self,
+        topics: SubscriberTopics,
+        driver: Driver,
+        durability: Durability,
+        publish: Publishing,
+        *,
+        has_disk: bool,
+    ) -> None:
+        self._topics = topics
+        self._driver = driver
+        self._durability = durability
+        self._publish = publish
+        self._has_disk = has_disk
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """How many are under way."""
+        return len(self._tasks)
+
+    def begin(self, sender: NodeId, topic: TopicId, message: Publish) -> None:
+        """Publish for a client; refuse at once what cannot be taken."""
+        why = self._why_not(topic, message)
+        if why is not None:
+            self._driver.say(topic, sender, Refused(message.request, why))
+            return
+        task = asyncio.get_running_loop().create_task(self._run(sender, topic, message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, sender: NodeId, topic: TopicId, message: Publish) -> None:
+        given = message.publication
+        assert given.payload is not None, "it was refused"
+        event = PublishRequested(
+            payload=given.payload,
+            time=given.time,
+            key=given.key,
+            headers=given.headers,
+            publisher=given.publisher,
+            seq=given.seq,
+        )
+        try:
+            await self._publish(topic, event)
+        except SkipringError as error:
+            self._driver.say(topic, sender, Refused(message.request, str(error)))
+            return
+        key = given.id_in(topic)
+        offset = self._topics.offset_of(topic, key)
+        self._driver.say(topic, sender, Published(message.request, key, offset or 0))
+
+    def _why_not(self, topic: TopicId, message: Publish) -> str | None:
+        """Why we do not publish for somebody, or None."""
+        machine = self._topics.machine(topic)
+        if machine is None:
+            return "not a member of the topic"
+        if machine.is_leaving:  # what it would accept now, it could not hand over
+            return "it is about to leave the topic"
+        if message.publication.payload is None:
+            return "no payload"
+        if not self._has_disk and not message.volatile:
+            return NO_DISK
+        if self._durability.is_overfull or len(self._tasks) >= PUBLISHING_MAX:
+            return "too much waits to be stored; try again"
+        return None

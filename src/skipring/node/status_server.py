@@ -1,0 +1,218 @@
+"""Answering those who look: from a machine and a request to an answer.
+
+Each answer costs the one who is asked a bounded amount of work, and fits into its frame whatever
+the machine holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from msgspec.structs import replace
+
+from skipring.core.labels import Label
+from skipring.core.log import Archive
+from skipring.core.name_registry import Conflict
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import Publication
+from skipring.core.roster import Roster
+from skipring.core.state import SilenceState
+from skipring.core.subscriber import Subscriber
+from skipring.core.supervisor import Supervisor
+from skipring.errors import MessageError
+from skipring.net.work_budget import Spent, never_spent
+from skipring.node.change_log import Journals
+from skipring.storage.topic_log import StoredArchive
+from skipring.wire.fields import check_entry
+from skipring.wire.limits import (
+    CONFLICTS_MAX,
+    ENTRIES_MAX,
+    LISTED_MAX,
+    NUMBER_MAX,
+    SHORTCUTS_MAX,
+    check_listed,
+)
+from skipring.wire.rpc import (
+    DatabasePage,
+    InspectDatabase,
+    JournalPage,
+    ListPublications,
+    NodeHealth,
+    NodeStatus,
+    PublicationPage,
+    ReadJournal,
+    Refused,
+)
+
+# Limits of ours: pages stay below what their frames hold, hints and all.
+LABELS_BYTES_MAX: Final = 128 * 1024
+PUBLICATIONS_BYTES_MAX: Final = 128 * 1024  # and one more, which may be the largest there is
+READ_BYTES_MAX: Final = 4 << 20  # Our guess: what may be read for one answer.
+
+NOT_A_MEMBER: Final = "not a member of the topic"
+
+Question = ListPublications | ReadJournal
+
+
+# -- a supervisor ----------------------------------------------------------------------------
+
+
+def database_page(
+    machine: Supervisor | None, question: InspectDatabase, conflicts: Iterable[Conflict] = ()
+) -> DatabasePage:
+    """A part of the database of a topic, then of those who wait; nothing of an unknown topic."""
+    if machine is None:
+        return DatabasePage(question.request, 0, 0, 0, None, (), ())
+    roster = machine.roster
+    queue = machine.queue
+    total = len(roster.database()) if roster.is_loaded else len(roster)
+    start = min(question.start, total + len(queue))
+    entries = list(_within_bytes(_entries(roster, start)))
+    after = start + len(entries)
+    waiting: list[NodeId] = []
+    if after >= total:
+        waiting = list(islice(queue, after - total, after - total + ENTRIES_MAX - len(entries)))
+        after += len(waiting)
+    return DatabasePage(
+        request=question.request,
+        total=total,
+        digest=roster.digest,
+        cursor=_believable_cursor(roster),
+        next=after if after < total + len(queue) else None,
+        entries=tuple(entry for entry in entries if _can_be_said(*entry)),
+        queue=tuple(node for node in waiting if _can_be_said("", node)),
+        conflicts=tuple(each for each in conflicts if each.name in roster)[:CONFLICTS_MAX],
+    )
+
+
+def _entries(roster: Roster, start: int) -> Iterator[tuple[str, NodeId | None]]:
+    """Some entries of the database in the paper's form; only these are made."""
+    if roster.is_loaded:
+        yield from roster.database()[start : start + ENTRIES_MAX]
+        return
+    for index, node in enumerate(roster.nodes[start : start + ENTRIES_MAX], start):
+        yield Label.nth(index).bits, node
+
+
+def _within_bytes(
+    entries: Iterable[tuple[str, NodeId | None]],
+) -> Iterator[tuple[str, NodeId | None]]:
+    """The first entries, up to as many characters as a page has room for, but one in any case."""
+    size = 0
+    for label, node in entries:
+        if size and size + len(label) > LABELS_BYTES_MAX:
+            return
+        size += len(label)
+        yield label, node
+
+
+def _can_be_said(label: str, node: NodeId | None) -> bool:
+    """False for what only a damaged file can hold, and no world file may."""
+    try:
+        check_entry(label, node)
+    except MessageError:
+        return False
+    return True
+
+
+def _believable_cursor(roster: Roster) -> int:
+    """Where the round robin is; what is no number of ours is taken modulo n (S6)."""
+    if 0 <= roster.cursor <= NUMBER_MAX:
+        return roster.cursor
+    return roster.cursor % max(1, len(roster))
+
+
+# -- a node ----------------------------------------------------------------------------------
+
+
+def answer(
+    topic: TopicId,
+    machine: Subscriber | None,
+    journals: Journals,
+    question: Question,
+    is_spent: Spent = never_spent,
+) -> PublicationPage | JournalPage | Refused:
+    """What a node says to one who looks at it; one that is not in the topic refuses."""
+    if machine is None:
+        return Refused(question.request, NOT_A_MEMBER)
+    match question:
+        case ListPublications():
+            return publication_page(machine.archive, question, is_spent)
+        case ReadJournal(request=request):
+            return JournalPage(request, journals.ticks, journals.entries(topic))
+
+
+def node_status(machine: Subscriber, request: int, health: NodeHealth | None = None) -> NodeStatus:
+    """Return the variables of a subscriber; of too many (corrupted memory) the first."""
+    silence, heard = machine.silence, machine.digests
+    return NodeStatus(
+        request=request,
+        member=machine.member,
+        label=machine.label,
+        left=machine.left,
+        right=machine.right,
+        ring=machine.ring,
+        shortcuts=tuple(islice(machine.shortcuts.items(), SHORTCUTS_MAX)),
+        silence={node: _clamped(silence[node]) for node in islice(silence, SHORTCUTS_MAX)},
+        digests={node: heard[node] for node in islice(heard, SHORTCUTS_MAX)},
+        count=len(machine.trie),
+        end=machine.archive.end,
+        root=machine.trie.root,
+        health=health or NodeHealth(),
+    )
+
+
+def _clamped(state: SilenceState) -> SilenceState:
+    """Counters as far as they can be written: corrupted ones may have any size."""
+    ticks, threshold = (
+        min(max(number, -NUMBER_MAX), NUMBER_MAX) for number in (state.ticks, state.threshold)
+    )
+    return SilenceState(ticks, threshold, state.pending)
+
+
+def publication_page(
+    archive: Archive, question: ListPublications, is_spent: Spent = never_spent
+) -> PublicationPage:
+    """What is stored from an offset on: so many offsets are looked at, and so many bytes sent.
+
+    A scan ends early once its time is spent; the page then says where to continue.
+    """
+    end = min(question.end, archive.end)
+    stop = min(question.start + LISTED_MAX, end)
+    chosen: list[Publication] = []
+    size = read = 0
+    for offset, stored in _stored(archive, question.start, stop):
+        shown = stored if question.payloads else _without_content(stored)
+        if _can_be_listed(shown):
+            chosen.append(shown)
+        size += shown.size_bytes
+        read += stored.size_bytes
+        if size > PUBLICATIONS_BYTES_MAX or read > READ_BYTES_MAX or is_spent():
+            stop = offset + 1
+            break
+    return PublicationPage(question.request, stop if stop < end else None, tuple(chosen))
+
+
+def _stored(archive: Archive, start: int, stop: int) -> Iterator[tuple[int, Publication]]:
+    if isinstance(archive, StoredArchive):
+        yield from archive.read_range(start, stop)
+        return
+    for offset in range(start, stop):
+        publication = archive.read(offset)
+        if publication is not None:
+            yield offset, publication
+
+
+def _without_content(publication: Publication) -> Publication:
+    return replace(publication, payload=None, key=None, headers={})
+
+
+def _can_be_listed(publication: Publication) -> bool:
+    """False for what could not travel: it is left out, and the rest is shown."""
+    try:
+        check_listed(publication)
+    except MessageError:
+        return False
+    return True

@@ -1,0 +1,317 @@
+"""A supervisor process: lets subscribers in and out, and sees nothing of what they publish."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from random import Random
+from typing import Final, Self
+
+from skipring.core.effects import Effect, Send
+from skipring.core.events import NodeSuspected, Received
+from skipring.core.messages import (
+    GetConfiguration,
+    Message,
+    SetConfiguration,
+    Subscribe,
+    Unsubscribe,
+)
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.core.quotas import Quotas
+from skipring.core.state import SupervisorState
+from skipring.core.topics import SupervisorTopics
+from skipring.errors import StorageError
+from skipring.net.addresses import AddressBook
+from skipring.net.transport import Links
+from skipring.node.chaos_server import DAMAGES, damage_supervisor, kill_process
+from skipring.node.failure_detector import Detector
+from skipring.node.sender import Driver
+from skipring.node.settings import Settings
+from skipring.node.status_server import database_page
+from skipring.node.timer import Ticker
+from skipring.observability.logs import logger
+from skipring.storage.supervisor_store import SupervisorStore
+from skipring.wire.codec import Envelope
+from skipring.wire.framing import Frame
+from skipring.wire.handshake import Greeting, Role
+from skipring.wire.limits import TOPICS_MAX as TOPICS_IN_A_PAGE
+from skipring.wire.monitor_rpc import InspectSupervisor, SupervisorStatus, TopicStatus
+from skipring.wire.rpc import (
+    Address,
+    InspectDatabase,
+    Locate,
+    Members,
+    Probe,
+    Refused,
+    ReportSilent,
+    RuntimeMessage,
+    WireMessage,
+    is_runtime,
+)
+
+REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)  # what the paper's bound is about
+NOT_ALLOWED: Final = "this supervisor does not allow the topic"
+
+_LOG: Final = logger("supervisor")
+
+
+class SupervisorServer:
+    """Serves the topics of one supervisor over sockets."""
+
+    def __init__(
+        self, settings: Settings, *, rng: Random, store: SupervisorStore | None = None
+    ) -> None:
+        self._store = store
+        self._allowed = settings.allowed_topics
+        self.is_chaotic = settings.is_chaotic
+        self.on_crash: Callable[[], None] = kill_process  # who is told to end at once
+        self._advertised = settings.advertised
+        self.counts: Counter[str] = Counter()  # of what it was asked for, and what it did
+        self._requests: Counter[TopicId] = Counter()  # of the protocol, in topics we have
+        self._topics = SupervisorTopics(config=settings.config)
+        self._quotas = Quotas()
+        self._accounts: dict[TopicId, NodeId] = {}  # that the topics are charged to
+        self._stored: dict[TopicId, tuple[int, int]] = {}  # how large, and which sum (R14)
+        self._rng = rng
+        book = self._book = AddressBook()
+        self._driver = Driver(
+            self._topics,
+            node=SUPERVISOR,
+            book=book,
+            supervisors=(),
+            keep=_nothing_to_keep,
+            answer=self._on_runtime_message,
+        )
+        self._detector = Detector()
+        greeting = Greeting(node=SUPERVISOR, address="", role=Role.SUPERVISOR)
+        self.links = Links(
+            greeting, book, self._receive, rng, credentials=settings.credentials, dials=False
+        )
+        self._driver.links = self.links
+        self.ticker = Ticker(self._tick, settings.tick_s, rng)
+        self._answer_s = settings.answer_s
+        self._asked: set[TopicId] = set()  # topics in which somebody waits for an answer
+        self._flushing: asyncio.TimerHandle | None = None  # when they are answered
+        self.address: Address = ""
+
+    async def start(self, host: str, port: int) -> Self:
+        """Listen; port 0 picks a free one. What the store remembers may be wrong: it is mended."""
+        for topic, state in (self._store.load() if self._store is not None else {}).items():
+            self._topics.load(topic, state)
+        self._quotas.on_tick(self._owners())
+        self.address = await self.links.listen(host, port, self._advertised)
+        self.ticker.start()
+        return self
+
+    def _receive(self, sender: NodeId, envelope: Envelope[WireMessage], _: Frame) -> None:
+        self._detector.hear(sender)
+        message = envelope.message
+        self.counts[type(message).__name__] += 1
+        if isinstance(message, InspectSupervisor):  # it is about no topic
+            self._driver.say(envelope.topic, sender, self._status(message))
+            return
+        if self._allowed and not any(fnmatchcase(envelope.topic, glob) for glob in self._allowed):
+            self._turn_away(sender, envelope, "topic not allowed", NOT_ALLOWED)
+            return
+        if self._is_over_quota(sender, envelope):
+            return
+        self._driver.receive(sender, envelope)
+        if isinstance(message, REQUESTS) and envelope.topic in self._topics:
+            self._requests[envelope.topic] += 1
+            self._flush_soon(envelope.topic)
+
+    def _is_over_quota(self, sender: NodeId, envelope: Envelope[WireMessage]) -> bool:
+        """Return True, and say why, if a name uses more than its share of this supervisor."""
+        message, account = envelope.message, self.links.account_of(sender)
+        if envelope.topic not in self._topics and not is_runtime(message):
+            why = self._quotas.refuse_topic(account)
+            if why is not None:
+                self._turn_away(sender, envelope, "too many topics", why)
+                return True
+            self._accounts[envelope.topic] = account
+        if isinstance(message, GetConfiguration) and message.node != sender:
+            why = self._quotas.refuse_subject(account)
+            if why is not None:
+                self.links.counts["too many subjects"] += 1
+                if self._quotas.is_first_excess(account):
+                    self._driver.say(envelope.topic, sender, Refused(0, why))
+                return True
+        return False
+
+    def _owners(self) -> Iterator[NodeId]:
+        """Return the account that each topic is charged to.
+
+        A topic keeps its account while its owner is not connected: the name of the certificate is
+        known from a connection only.
+        """
+        accounts, self._accounts = self._accounts, {}
+        for topic, machine in self._topics.machines():
+            owner = machine.owner
+            if owner is not None:
+                is_known = self.links.is_linked(owner) or topic not in accounts
+                account = self.links.account_of(owner) if is_known else accounts[topic]
+                self._accounts[topic] = account
+                yield account
+
+    def _status(self, question: InspectSupervisor) -> SupervisorStatus:
+        """How we fare, and some of our topics."""
+        topics = sorted((topic, len(each.roster)) for topic, each in self._topics.machines())
+        end = question.start + TOPICS_IN_A_PAGE
+        return SupervisorStatus(
+            request=question.request,
+            ticks=self.ticker.calls,
+            suspects=self._detector.suspects,
+            evictions=self.counts["evictions"],
+            total=len(topics),
+            next=end if end < len(topics) else None,
+            topics=tuple(
+                TopicStatus(topic, members, self._requests[topic])
+                for topic, members in topics[question.start : end]
+            ),
+        )
+
+    def _turn_away(
+        self, sender: NodeId, envelope: Envelope[WireMessage], counted: str, why: str
+    ) -> None:
+        """We do not serve such topics; who asks should know why nothing happens."""
+        self.links.counts[counted] += 1
+        message = envelope.message
+        if isinstance(message, Subscribe | Locate | InspectDatabase):
+            request = 0 if isinstance(message, Subscribe) else message.request
+            self._driver.say(envelope.topic, sender, Refused(request, why))
+
+    def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
+        match message:
+            case ReportSilent(node=node):
+                self._on_report(topic, node, sender)
+            case Locate(request=request, count=count):
+                self._driver.say(topic, sender, Members(request, self._members(topic, count)))
+            case InspectDatabase():
+                page = database_page(self._topics.machine(topic), message, self.links.conflicts())
+                self._driver.say(topic, sender, page)
+            case _ if isinstance(message, DAMAGES):
+                self._driver.say(topic, sender, damage_supervisor(self, topic, message))
+            case _:
+                pass  # an answer to nobody
+
+    def _on_report(self, topic: TopicId, node: NodeId, accuser: NodeId) -> None:
+        """Only members accuse, and only members are accused."""
+        machine = self._topics.machine(topic)
+        if machine is not None and node in machine.roster and accuser in machine.roster:
+            self._detector.report(topic, node, accuser)
+
+    def _members(self, topic: TopicId, count: int) -> dict[NodeId, Address]:
+        """Some members of a topic and where they listen, by chance."""
+        machine = self._topics.machine(topic)
+        nodes = list(machine.roster.nodes) if machine is not None else []
+        chosen = self._rng.sample(nodes, min(count, len(nodes)))
+        return self._book.hints(chosen)
+
+    def _tick(self) -> None:
+        """Run the machines, and look after those who were reported silent (section 3.3)."""
+        self._tell(self._topics.tick())
+        self._quotas.on_tick(self._owners())
+        for topic in [each for each in self._requests if each not in self._topics]:
+            del self._requests[topic]
+        self._detector.tick()
+        for topic, node in self._detector.to_probe():
+            self.counts["probes"] += 1
+            self._driver.say(topic, node, Probe(0))
+        for topic, node in self._detector.to_evict():
+            self._evict(topic, node)
+        self._remember()
+        self.links.sweep()
+
+    def _flush_soon(self, topic: TopicId) -> None:
+        """Answer whoever waits a little later, many at once, if nobody is to wait for a tick."""
+        if self._answer_s is None:
+            return
+        self._asked.add(topic)
+        if self._flushing is None and not self.links.is_closed:
+            loop = asyncio.get_running_loop()
+            self._flushing = loop.call_later(self._answer_s, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        topics, self._asked = self._asked, set()
+        self._tell(self._topics.flush(topics))
+
+    def _tell(self, work: list[tuple[TopicId, list[Effect]]]) -> None:
+        """Carry out what the machines want; whom they give a place should say that it has come."""
+        for topic, effects in work:
+            for effect in effects:
+                if isinstance(effect, Send) and _is_place(effect.message):
+                    self._detector.expect(topic, effect.to)
+        self._driver.perform_all(work)
+
+    def _evict(self, topic: TopicId, node: NodeId) -> None:
+        self.counts["evictions"] += 1
+        _LOG.warning("evicted", topic=topic, node=node)
+        self._driver.give(topic, NodeSuspected(node))
+        # One that lives after all subscribes again at once; what others say of it we ignore (S10).
+        self._driver.perform(topic, [Send(node, SetConfiguration(None, None, None))])
+        self._flush_soon(topic)
+
+    def _remember(self) -> None:
+        """Keep the databases: a supervisor that comes back with them disturbs nobody."""
+        if self._store is None:
+            return
+        try:
+            rosters = {topic: machine.roster for topic, machine in self._topics.machines()}
+            marks = {topic: (len(each), each.digest) for topic, each in rosters.items()}
+            for topic, mark in marks.items():
+                if self._stored.get(topic) != mark:  # where the cursor is may be lost
+                    self._store.save(topic, self.state(topic))
+            for topic in self._stored.keys() - marks.keys():
+                self._store.forget(topic)
+            self._stored = marks
+        except StorageError:
+            self.links.counts["not stored"] += 1  # it may be lost: the ring tells it again
+
+    # -- damage on purpose -------------------------------------------------------------------
+
+    def load(self, topic: TopicId, state: SupervisorState) -> None:
+        """Take over the database of a topic, however wrong."""
+        self._topics.load(topic, state)
+
+    def forge(self, topic: TopicId, message: Message) -> None:
+        """Take a message for one that has come."""
+        self._driver.give(topic, Received(message))
+
+    def crash(self) -> None:
+        """End at once."""
+        self.on_crash()
+
+    # -- what can be seen --------------------------------------------------------------------
+
+    @property
+    def suspects(self) -> int:
+        """How many members are held for silent, in all topics."""
+        return self._detector.suspects
+
+    def members(self) -> dict[TopicId, int]:
+        """How many members each topic has."""
+        return {topic: len(machine.roster) for topic, machine in self._topics.machines()}
+
+    def state(self, topic: TopicId) -> SupervisorState:
+        """The database of a topic as a value."""
+        machine = self._topics.machine(topic)
+        return machine.state() if machine is not None else SupervisorState()
+
+    async def close(self) -> None:
+        """Stop serving."""
+        self.ticker.stop()
+        if self._flushing is not None:
+            self._flushing.cancel()
+        await self.links.close()
+
+
+def _is_place(message: Message) -> bool:
+    """True for a configuration that its receiver acknowledges: it gives it a place."""
+    return isinstance(message, SetConfiguration) and message.label is not None
+
+
+def _nothing_to_keep(topic: TopicId, effect: Effect) -> None:
+    raise AssertionError(f"a supervisor only sends, in {topic} it wants {effect}")

@@ -1,0 +1,1 @@
+"""Metrics, logs and clocks of a process."""

@@ -1,0 +1,270 @@
+"""Logs: events with fields, through the standard library's logger "skipring".
+
+A program that uses skipring as a library configures that logger itself and sees nothing if it does
+not. The processes of the command line call ``configure_logs``: each event is then one line, a JSON
+object on a pipe or file and text on a terminal.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Final, TextIO
+
+from skipring.errors import InputError
+from skipring.wire.limits import shown
+
+ROOT: Final = "skipring"
+LEVELS: Final = ("debug", "info", "warning", "error")
+FORMS: Final = ("auto", "text", "json")
+FIELD_CHARACTERS_MAX: Final = 200  # Our guess: enough to recognise what somebody has sent.
+EVENT_CHARACTERS_MAX: Final = 1000  # Our guess: libraries that log have their say too.
+TRACEBACK_CHARACTERS_MAX: Final = 8000  # Our guess: some fifty calls; the last ones matter.
+EXCEPTION_CHARACTERS_MAX: Final = 1000  # Guess: on one line of text the last calls are enough.
+PERIOD_S: Final = 60.0  # Our guess: a person sees that it goes on, and the disk does not fill.
+REASONS_MAX: Final = 64  # Limit of ours: more kinds of lines than we have.
+
+_FIELDS: Final = "skipring_fields"  # the attribute of a log record
+_OTHERS: Final = ("", "")
+
+_WORD: Final = re.compile(r'[^\s"\\=]+')
+_DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+_COLOURS: Final = {"debug": _DIM, "warning": "\x1b[33m", "error": "\x1b[31m"}
+
+logging.getLogger(ROOT).addHandler(logging.NullHandler())  # else warnings would go to stderr
+
+
+class Log:
+    """Says what happens in one part of skipring."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, part: str) -> None:
+        self._logger = logging.getLogger(f"{ROOT}.{part}")
+
+    def debug(self, event: str, **fields: object) -> None:
+        """Something for those who look for a mistake."""
+        self._say(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        """Something that was to be expected."""
+        self._say(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Something that skipring copes with, but somebody may want to look at."""
+        self._say(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        """Something that somebody has to look at."""
+        self._say(logging.ERROR, event, fields)
+
+    def _say(self, level: int, event: str, fields: Mapping[str, object]) -> None:
+        if self._logger.isEnabledFor(level):
+            plain = {name: _plain(value) for name, value in fields.items()}
+            said = {"event": event, **plain}
+            self._logger.log(level, "%s", _in_words(event, plain), extra={_FIELDS: said})
+
+
+def logger(part: str) -> Log:
+    """The log of one part of skipring, such as "links"."""
+    return Log(part)
+
+
+class Rarely:
+    """Lets one warning per event and reason through in a while, and says how many it has left out.
+
+    For what others can cause as often as they like: it must not fill the disk.
+    """
+
+    def __init__(
+        self, log: Log, period_s: float = PERIOD_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log = log
+        self._period_s = period_s
+        self._clock = clock
+        self._lines: dict[tuple[str, str], tuple[float, int]] = {}  # when next, how many left out
+        self._lock = threading.Lock()
+
+    def warn(self, event: str, *, reason: str, kind: str = "", **fields: object) -> None:
+        """Warn, unless the same was said a moment ago; of one reason there may be several kinds."""
+        repeated = self._left_out(event, reason + kind)
+        if repeated is not None:
+            more = {"repeated": repeated} if repeated else {}
+            self._log.warning(event, reason=reason, **fields, **more)
+
+    def _left_out(self, event: str, reason: str) -> int | None:
+        """How many lines like this were left out before it; None if this one is, too."""
+        key = (event, reason)
+        with self._lock:
+            if key not in self._lines and len(self._lines) >= REASONS_MAX:
+                key = _OTHERS
+            now = self._clock()
+            next_s, left_out = self._lines.get(key, (now, 0))
+            if now < next_s:
+                self._lines[key] = (next_s, left_out + 1)
+                return None
+            self._lines[key] = (now + self._period_s, 0)
+            return left_out
+
+
+# -- what comes from outside -----------------------------------------------------------------
+
+
+def _plain(value: object) -> object:
+    """A value as it can stand in JSON, and not long."""
+    match value:
+        case None | bool() | int():
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case str():
+            return _cut(value, FIELD_CHARACTERS_MAX)
+        case _:
+            return _cut(str(value), FIELD_CHARACTERS_MAX)
+
+
+def _cut(text: str, characters_max: int) -> str:
+    return text if len(text) <= characters_max else text[:characters_max] + "..."
+
+
+def _in_words(event: str, fields: Mapping[str, object]) -> str:
+    """An event on one line, for whoever has a log of another form."""
+    words = (
+        f"{name}={shown(value) if isinstance(value, str) else value}"
+        for name, value in fields.items()
+    )
+    return " ".join((event, *words))
+
+
+# -- the logs of a process ---------------------------------------------------------------------
+
+
+def configure_logs(level: str, stream: TextIO | None = None, form: str = "auto") -> None:
+    """Write events from ``level`` on to a stream, stderr by default, one line each.
+
+    The form is ``text``, ``json`` or ``auto``: text on a terminal, JSON elsewhere. Records of other
+    libraries have the same form, from warnings on.
+    """
+    if level not in LEVELS:
+        raise InputError(f"a level of logs is one of {', '.join(LEVELS)}, not {shown(level)}")
+    if form not in FORMS:
+        raise InputError(f"a form of logs is one of {', '.join(FORMS)}, not {shown(form)}")
+    handler = _Lines(stream)
+    is_terminal = handler.stream.isatty()
+    if form == "text" or (form == "auto" and is_terminal):
+        handler.setFormatter(_TextFormatter(is_coloured=is_terminal and _allows_colours()))
+    else:
+        handler.setFormatter(_json_formatter())
+    handler.setLevel(level.upper())
+    everything = logging.getLogger()
+    for old in [each for each in everything.handlers if isinstance(each, _Lines)]:
+        everything.removeHandler(old)
+    everything.addHandler(handler)
+    logging.getLogger(ROOT).setLevel(level.upper())
+
+
+def _allows_colours() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class _Lines(logging.StreamHandler[TextIO]):
+    """Writes lines; whether somebody reads them is no matter of the process."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's own name)
+        """Stderr is closed, or full: there is nowhere to say so."""
+
+
+class _TextFormatter(logging.Formatter):
+    """One event as text on one line: local time, level, event, fields.
+
+    >>> record = logging.LogRecord("skipring", logging.INFO, "", 0, "stopped", (), None)
+    >>> _TextFormatter(is_coloured=False).format(record)[8:]
+    ' info     stopped  logger=skipring'
+    """
+
+    def __init__(self, *, is_coloured: bool) -> None:
+        super().__init__(datefmt="%H:%M:%S")
+        self._is_coloured = is_coloured
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without control characters except those of our own colours."""
+        given = {"event": record.getMessage(), "logger": record.name}
+        fields = dict(getattr(record, _FIELDS, given))
+        event = _printable(_cut(str(fields.pop("event")), EVENT_CHARACTERS_MAX))
+        if record.exc_info:
+            trace = self.formatException(record.exc_info)
+            fields["exception"] = trace[-EXCEPTION_CHARACTERS_MAX:]
+        level, paint = record.levelname.lower(), self._painted
+        parts = [
+            f"{paint(self.formatTime(record, self.datefmt), _DIM)} "
+            + paint(f"{level:<7}", _COLOURS.get(level, "")),
+            paint(event, _BOLD),
+        ]
+        if fields:
+            pairs = (f"{paint(name + '=', _DIM)}{_as_text(fields[name])}" for name in fields)
+            parts.append(" ".join(pairs))
+        return "  ".join(parts)
+
+    def _painted(self, text: str, colour: str) -> str:
+        return f"{colour}{text}{_PLAIN}" if self._is_coloured and colour else text
+
+
+def _as_text(value: object) -> str:
+    """Return a value as one word, in quotes where it would not be one."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case str():
+            return value if _WORD.fullmatch(value) and value.isprintable() else _quoted(value)
+        case _:
+            return str(value)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{_printable(escaped)}"'
+
+
+def _printable(text: str) -> str:
+    """Escape line ends, terminal sequences and whatever else a terminal would act on."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def _json_formatter() -> logging.Formatter:
+    # Here and not above: structlog takes longer to import than all of a client.
+    from structlog import processors, stdlib  # noqa: PLC0415
+
+    return stdlib.ProcessorFormatter(
+        processors=[
+            _take_fields,
+            stdlib.ProcessorFormatter.remove_processors_meta,
+            stdlib.add_log_level,
+            processors.TimeStamper(fmt="iso", utc=True, key="time"),
+            processors.format_exc_info,
+            _in_order,
+            processors.JSONRenderer(),  # it escapes whatever could end a line
+        ]
+    )
+
+
+def _take_fields(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ANN401
+    """Take event and fields from a record of ours; others only have a text."""
+    record: logging.LogRecord = line["_record"]
+    line.update(getattr(record, _FIELDS, {"logger": record.name}))
+    return line
+
+
+def _in_order(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ANN401
+    """Put first what every line has."""
+    event = _cut(str(line.pop("event")), EVENT_CHARACTERS_MAX)
+    first = {"time": line.pop("time"), "level": line.pop("level"), "event": event}
+    if "exception" in line:
+        line["exception"] = line["exception"][-TRACEBACK_CHARACTERS_MAX:]
+    return {**first, **line}

@@ -1,0 +1,1 @@
+"""Clients for processes that are not members of a ring."""

@@ -1,0 +1,319 @@
+"""One that asks without joining the ring: it publishes through members, and looks at them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count, islice
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args
+
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
+from skipring.core.publications import Publication
+from skipring.errors import UnreachableError, VolatileMembersError
+from skipring.net.addresses import AddressBook, supervisor_at, supervisor_of
+from skipring.net.transport import Links
+from skipring.node.publish_proxy import NO_DISK
+from skipring.wire.chaos import Done
+from skipring.wire.codec import Envelope, encode, named_nodes
+from skipring.wire.framing import Frame
+from skipring.wire.handshake import Greeting, Role
+from skipring.wire.monitor_rpc import ArrivalPage, SupervisorStatus
+from skipring.wire.name_messages import NO_TOPIC
+from skipring.wire.rpc import (
+    Address,
+    DatabasePage,
+    DeliveryPage,
+    JournalPage,
+    Locate,
+    Members,
+    NodeStatus,
+    PublicationPage,
+    Publish,
+    Published,
+    Refused,
+    RuntimeMessage,
+    StoredPage,
+    Surveyed,
+    WireMessage,
+)
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.security.credentials import Credentials
+
+SHOWN_MAX: Final = 4
+REPORT_S: Final = 0.05  # Guess: a failed dial has ended the requests by then.
+LOCATE_MIN_S: Final = 1.0  # Guess: a supervisor on a loaded machine answers within.
+BACK_OFF_MAX_S: Final = 1.0  # Guess: a client waits for its supervisor, and few dial at once.
+ANSWER_S: Final = 5.0  # Our guess: whoever has not answered by then will not.
+NAME_CHARACTERS_MAX: Final = 64  # of a node
+MEMBERS: Final = 16  # to choose from: the first may just have crashed, or have no disk
+LOCATIONS_MAX: Final = 8  # Our guess: after so many members, of a large topic, we give up.
+
+Answer = (
+    Members
+    | Published
+    | DatabasePage
+    | NodeStatus
+    | PublicationPage
+    | JournalPage
+    | Surveyed
+    | StoredPage
+    | DeliveryPage
+    | SupervisorStatus
+    | ArrivalPage
+    | Done
+)
+Wanted = TypeVar("Wanted", bound=Answer)
+_ANSWERS: Final = (*get_args(Answer), Refused)
+
+
+class WaitReport:
+    """Reports of why a client waits, each reason once until something succeeds."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._last = ""
+
+    def __call__(self, reason: str) -> None:
+        """Report a reason unless it is the last one."""
+        if reason != self._last:
+            self._last = reason
+            self._report(reason)
+
+    def reset(self) -> None:
+        """Forget the last reason: the client has succeeded."""
+        self._last = ""
+
+
+class Outsider:
+    """Talks to supervisors and members, and is none of them."""
+
+    def __init__(
+        self,
+        supervisors: Sequence[Address],
+        *,
+        rng: Random,
+        credentials: Credentials | None = None,
+        is_volatile: bool = False,
+        locate_s: float = ANSWER_S,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        name: NodeId = f"client-{rng.getrandbits(48):012x}"
+        self.name = name if credentials is None else _name_below(credentials.name, name)
+        self._is_volatile = is_volatile  # members that only have a memory will do
+        self._supervisors = tuple(supervisors)
+        self.book = AddressBook()
+        greeting = Greeting(node=self.name, address="", role=Role.CLIENT)
+        self._links = Links(
+            greeting,
+            self.book,
+            self._receive,
+            rng,
+            credentials=credentials,
+            back_off_max_s=BACK_OFF_MAX_S,
+        )
+        self._locate_s = locate_s  # how long a supervisor may take for an answer
+        self._links.on_silent = self._give_up
+        self._report = report  # of supervisors that cannot be reached, while requests wait
+        self._links.on_unreachable = self._on_unreachable
+        self._requests = count(1)
+        self._located: dict[TopicId, dict[NodeId, Address]] = {}
+        # Who was asked, by the number of the request: nobody else can answer it.
+        self._waiting: dict[int, tuple[NodeId, asyncio.Future[Answer | Refused | None]]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close every connection."""
+        await self._links.close()
+
+    def supervisor_of(self, topic: TopicId) -> Address:
+        """Which of the supervisors a topic belongs to."""
+        return supervisor_of(topic, self._supervisors)
+
+    async def publish(self, topic: TopicId, publications: Sequence[Publication]) -> list[Published]:
+        """Publish in order through a member; returns once all are durable there.
+
+        Members are tried one after the other. The id follows from the fields, so what a member
+        has taken although its answer was lost is not published twice.
+        """
+        tried: dict[NodeId, str] = {}
+        for _ in range(LOCATIONS_MAX):
+            members = {
+                node: at for node, at in (await self._members(topic)).items() if node not in tried
+            }
+            if not members:
+                break
+            for node, address in members.items():
+                answers = await self._publish_through(topic, node, address, publications)
+                done = [answer for answer in answers if isinstance(answer, Published)]
+                if len(done) == len(publications):
+                    self._located[topic] = {node: address}
+                    return done
+                refused = (answer.reason for answer in answers if isinstance(answer, Refused))
+                tried[node] = next(refused, "no answer")
+            self._located.pop(topic, None)
+        if tried and set(tried.values()) == {NO_DISK}:
+            raise VolatileMembersError(
+                f"no member of {topic!r} stores publications on disk; start a node with a data "
+                "directory, or accept storage in memory"
+            )
+        raise UnreachableError(_nobody_took(topic, tried))
+
+    async def _publish_through(
+        self, topic: TopicId, node: NodeId, address: Address, publications: Sequence[Publication]
+    ) -> list[Published | Refused | None]:
+        self.book.hear({node: address})
+        questions = (
+            partial(Publish, publication=each, volatile=self._is_volatile) for each in publications
+        )
+        asked = (self.ask(topic, node, question, Published) for question in questions)
+        return list(await asyncio.gather(*asked))
+
+    async def _members(self, topic: TopicId) -> dict[NodeId, Address]:
+        """Return some members of a topic, from the supervisor or as it listed them before."""
+        if not self._located.get(topic):  # a topic without members may have some by now
+            self._located[topic] = await self.locate(topic)
+        return self._located[topic]
+
+    async def locate(self, topic: TopicId, count: int = MEMBERS) -> dict[NodeId, Address]:
+        """Some members of a topic by chance, from now on known; UnreachableError if nobody says."""
+        question = partial(Locate, count=count)
+        answer = await self.ask(topic, SUPERVISOR, question, Members, self._locate_s)
+        if isinstance(answer, Refused):
+            raise UnreachableError(f"{topic!r}: {answer.reason}")
+        if answer is None:
+            raise UnreachableError(self.no_supervisor_of(topic))
+        self.book.hear(answer.members)
+        return answer.members
+
+    def no_supervisor_of(self, topic: TopicId) -> str:
+        """Return why the supervisor of a topic does not answer, and what to do."""
+        return self.no_supervisor_at(self.supervisor_of(topic))
+
+    def no_supervisor_at(self, address: Address) -> str:
+        """Return why the supervisor at an address does not answer, and what to do."""
+        why = self._links.why_unreachable(supervisor_at(address))
+        return why or f"no supervisor answers at {address}; is it running?"
+
+    def connection_to(self, node: NodeId) -> object | None:
+        """Return a token of the connection in use; a restarted node has another one."""
+        return self._links.connection_to(node)
+
+    async def ask(
+        self,
+        topic: TopicId,
+        to: NodeId,
+        question: Callable[[int], RuntimeMessage],
+        kind: type[Wanted],
+        timeout_s: float = ANSWER_S,
+    ) -> Wanted | Refused | None:
+        """Send a request and return its answer; None if none of the kind comes in time.
+
+        Nor does one come from whom we cannot reach, or have lost the connection to.
+        """
+        if to == SUPERVISOR:
+            return await self._ask_supervisor(
+                self.supervisor_of(topic), topic, question, kind, timeout_s
+            )
+        return await self._ask(to, partial(self._links.send, to), topic, question, kind, timeout_s)
+
+    async def ask_supervisor(
+        self,
+        address: Address,
+        question: Callable[[int], RuntimeMessage],
+        kind: type[Wanted],
+        timeout_s: float = ANSWER_S,
+    ) -> Wanted | Refused | None:
+        """As ``ask``, but of one of the supervisors, and about no topic."""
+        return await self._ask_supervisor(address, NO_TOPIC, question, kind, timeout_s)
+
+    async def _ask_supervisor(
+        self,
+        address: Address,
+        topic: TopicId,
+        question: Callable[[int], RuntimeMessage],
+        kind: type[Wanted],
+        timeout_s: float,
+    ) -> Wanted | Refused | None:
+        send = partial(self._links.send_to_supervisor, address)
+        return await self._ask(supervisor_at(address), send, topic, question, kind, timeout_s)
+
+    async def _ask(
+        self,
+        asked: NodeId,
+        send: Callable[[bytes], None],
+        topic: TopicId,
+        question: Callable[[int], RuntimeMessage],
+        kind: type[Wanted],
+        timeout_s: float,
+    ) -> Wanted | Refused | None:
+        request = next(self._requests)
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[request] = asked, future
+        try:
+            message = question(request)
+            send(encode(topic, message, self.book.hints(named_nodes(message))))
+            async with asyncio.timeout(timeout_s):
+                answer = await future
+        except TimeoutError:
+            return None
+        finally:
+            del self._waiting[request]
+        return answer if isinstance(answer, kind | Refused) else None
+
+    def _on_unreachable(self, name: NodeId) -> None:
+        if self._report is not None and name.startswith(f"{SUPERVISOR}@"):
+            asyncio.get_running_loop().call_later(REPORT_S, self._report_if_waiting, name)
+
+    def _report_if_waiting(self, name: NodeId) -> None:
+        """Report an unreachable supervisor while a request to it waits; others have failed."""
+        why = self._links.why_unreachable(name)
+        is_waited_for = any(asked == name for asked, _ in self._waiting.values())
+        if self._report is not None and why is not None and is_waited_for:
+            self._report(why)
+
+    def _give_up(self, node: NodeId) -> None:
+        """Wait no more for answers of somebody who may not have got the questions."""
+        for asked, future in list(self._waiting.values()):
+            if asked == node and not future.done():
+                future.set_result(None)
+
+    def _receive(self, sender: NodeId, envelope: Envelope[WireMessage], _: Frame) -> None:
+        message = envelope.message
+        if isinstance(message, _ANSWERS):
+            asked, future = self._waiting.get(message.request, (None, None))
+            if future is not None and asked == sender and not future.done():
+                future.set_result(message)
+
+
+def locate_s(wait_s: float) -> float:
+    """Return how long a client that waits so long gives a supervisor for one answer."""
+    return min(max(wait_s, LOCATE_MIN_S), ANSWER_S)
+
+
+def nobody_in(topic: TopicId) -> str:
+    """Return the sentence that a topic has no members, and the remedy."""
+    return f"{topic!r} has no members; start a node (`skipring node`) that subscribes to it"
+
+
+def _nobody_took(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
+    if not tried:
+        return nobody_in(topic)
+    why = ", ".join(f"{node}: {reason}" for node, reason in islice(tried.items(), SHOWN_MAX))
+    return f"no member of {topic!r} took the publication ({why}); is it still running?"
+
+
+def _name_below(certificate_name: str, name: NodeId) -> NodeId:
+    """A name that whoever shows a certificate may use; its own, if a longer one is too long."""
+    below = f"{certificate_name}.{name}"
+    return below if len(below) <= NAME_CHARACTERS_MAX else certificate_name

@@ -1,0 +1,193 @@
+"""Reading a topic without joining it: what its members have stored, and how it came to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from functools import partial
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from skipring.core.peers import NodeId, TopicId
+from skipring.errors import DataLossError, UnreachableError
+from skipring.node.log_server import ANOTHER_STORE
+from skipring.rpc.client import Outsider, nobody_in
+from skipring.wire.limits import LOCATED_MAX
+from skipring.wire.rpc import (
+    Address,
+    DeliveryPage,
+    ReadDeliveries,
+    ReadStored,
+    Refused,
+    RuntimeMessage,
+    StoredPage,
+    Survey,
+    Surveyed,
+)
+
+SURVEY_S: Final = 2.5  # Our guess: a member on a busy machine answers within.
+PAGE_S: Final = 10.0  # Our guess: a page may be read from a slow disk.
+ATTEMPTS: Final = 2  # an answer may be lost
+
+Question = Callable[[int], RuntimeMessage]  # by the number of the request
+Page = TypeVar("Page", StoredPage, DeliveryPage)
+
+
+class Holder(Struct, frozen=True, kw_only=True):
+    """A member of a topic, and how far it has stored it."""
+
+    node: NodeId
+    address: Address
+    survey: Surveyed
+
+
+class Stretch(Struct, frozen=True, kw_only=True):
+    """What is wanted of a member: offsets from ``start`` to before ``end``, under a prefix."""
+
+    store: str
+    epoch: int
+    start: int
+    end: int
+    bits: int = 0
+    prefix: int = 0
+    has_contents: bool = True
+
+
+async def survey(
+    outsider: Outsider,
+    topic: TopicId,
+    bits: int | None,
+    count: int = LOCATED_MAX,
+    *,
+    offset: int | None = None,
+) -> list[Holder]:
+    """Ask some members how far they have stored a topic; those who answer, by name.
+
+    The chain values are those at an offset, or at the end of what is durable. UnreachableError if
+    there is no supervisor, no member, or none that answers.
+    """
+    members = await outsider.locate(topic, count)
+    if not members:
+        raise UnreachableError(nobody_in(topic))
+    holders = await survey_of(outsider, topic, members.items(), bits, offset=offset)
+    if not holders:
+        names = ", ".join(sorted(members)[:4])
+        raise UnreachableError(
+            f"no member of {topic!r} answers ({names}); can they be reached from here?"
+        )
+    return holders
+
+
+async def survey_of(
+    outsider: Outsider,
+    topic: TopicId,
+    members: Iterable[tuple[NodeId, Address]],
+    bits: int | None,
+    *,
+    offset: int | None = None,
+) -> list[Holder]:
+    """The same, of members that are known; without those who do not answer."""
+    question = partial(Survey, bits=bits, offset=offset)
+    asked = (_ask(outsider, topic, node, address, question) for node, address in sorted(members))
+    return [holder for holder in await asyncio.gather(*asked) if holder is not None]
+
+
+async def _ask(
+    outsider: Outsider, topic: TopicId, node: NodeId, address: Address, question: Question
+) -> Holder | None:
+    outsider.book.hear({node: address})
+    answer = await outsider.ask(topic, node, question, Surveyed, SURVEY_S)
+    if not isinstance(answer, Surveyed):
+        return None
+    return Holder(node=node, address=address, survey=answer)
+
+
+# -- pages -------------------------------------------------------------------------------------
+
+
+def pages(
+    outsider: Outsider, topic: TopicId, node: NodeId, address: Address, wanted: Stretch
+) -> AsyncGenerator[StoredPage, None]:
+    """What a member has stored; DataLossError if it has another store by now."""
+
+    def question(start: int) -> Question:
+        return partial(
+            ReadStored,
+            store=wanted.store,
+            epoch=wanted.epoch,
+            start=start,
+            end=wanted.end,
+            bits=wanted.bits,
+            prefix=wanted.prefix,
+            contents=wanted.has_contents,
+        )
+
+    return _in_pages(outsider, topic, (node, address), StoredPage, question, wanted.start)
+
+
+def delivery_pages(
+    outsider: Outsider, topic: TopicId, node: NodeId, address: Address, wanted: range
+) -> AsyncGenerator[DeliveryPage, None]:
+    """How what is at these offsets came to a member."""
+
+    def question(start: int) -> Question:
+        return partial(ReadDeliveries, start=start, end=wanted.stop)
+
+    return _in_pages(outsider, topic, (node, address), DeliveryPage, question, wanted.start)
+
+
+async def _in_pages(
+    outsider: Outsider,
+    topic: TopicId,
+    member: tuple[NodeId, Address],
+    kind: type[Page],
+    question: Callable[[int], Question],
+    first: int,
+) -> AsyncGenerator[Page, None]:
+    """Read from a member page by page; while one is looked at, the next is on its way.
+
+    UnreachableError if the member does not answer, or is no member any more.
+    """
+    node, _ = member
+    outsider.book.hear(dict([member]))
+
+    def ask(start: int) -> asyncio.Future[Page]:
+        asked = _page(outsider, topic, node, kind, question(start), start)
+        return asyncio.ensure_future(asked)
+
+    start: int | None = first
+    coming = ask(first)
+    try:
+        while start is not None:
+            page = await coming
+            start = page.next
+            if start is not None:
+                coming = ask(start)
+            yield page
+    finally:
+        coming.cancel()
+
+
+async def _page(
+    outsider: Outsider,
+    topic: TopicId,
+    node: NodeId,
+    kind: type[Page],
+    question: Question,
+    start: int,
+) -> Page:
+    why = "no answer"
+    for _ in range(ATTEMPTS):
+        answer = await outsider.ask(topic, node, question, kind, PAGE_S)
+        if isinstance(answer, kind) and (answer.next is None or answer.next > start):
+            return answer
+        if isinstance(answer, Refused):
+            why = answer.reason
+            break
+    if why == ANOTHER_STORE:
+        raise DataLossError(
+            f"{node} has lost what it had stored of {topic!r} while it was read; run the query "
+            "again"
+        )
+    raise UnreachableError(f"{node} stopped serving {topic!r} at offset {start} ({why})")

@@ -1,0 +1,247 @@
+"""Reading a topic through its members, without joining the ring.
+
+One member at a time serves its log in the order of its offsets. When it stops serving, the tail
+continues at another member, whose log has another order, and skips the ids it has returned. A
+member that was restarted may have lost its log or restored it from a backup: the tail reads it
+from its start again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+from random import Random
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.core.peers import TopicId
+from skipring.core.publications import ID_BYTES, Publication, ids_of, name
+from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
+from skipring.net.access import Access
+from skipring.observability.clock import time_us
+from skipring.rpc.client import Outsider, WaitReport, locate_s, nobody_in
+from skipring.rpc.log_reader import Holder, Stretch, pages, survey_of
+from skipring.storage.record import decoded_page
+from skipring.wire.limits import LOCATED_MAX, NUMBER_MAX, check_topic
+from skipring.wire.rpc import StoredPage
+
+POLL_S: Final = 0.1  # Guess: soon for a person; a poll is one small request to one member.
+SEEN_BYTES: Final = 16  # of an id: enough that two of 2^40 publications do not collide
+
+
+class Until(Enum):
+    """When following a topic ends by itself."""
+
+    LOG_END = auto()  # at the end of the member's log
+    IN_SYNC = auto()  # once all members have the same publications, and all are read
+    STOPPED = auto()  # when the caller stops it
+
+
+class TailPlan(Struct, frozen=True, kw_only=True):
+    """Where following a topic starts and ends, and how long it waits for a member."""
+
+    until: Until
+    is_new: bool = False  # start at the end of the log
+    since: int = 0  # microseconds since the epoch; earlier publications are skipped
+    wait_s: float = 0.0  # unless the end is STOPPED: then it waits without a bound
+
+
+async def follow_topic(
+    access: Access,
+    topic: TopicId,
+    plan: TailPlan,
+    emit: Callable[[Publication], bool],
+    *,
+    report: Callable[[str], None],
+    is_stopped: Callable[[], bool],
+) -> None:
+    """Call ``emit`` for each publication of a topic, until it returns True or the plan ends.
+
+    ``report`` receives the reason while no member can be read. UnreachableError if none can be
+    read within ``wait_s``.
+    """
+    try:
+        check_topic(topic)
+    except MessageError as error:
+        raise InputError(str(error)) from None
+    credentials = access.credentials()
+    since = time_us() if plan.is_new else plan.since
+    waiting = WaitReport(report)
+    client = Outsider(
+        access.supervisors,
+        rng=Random(),
+        credentials=credentials,
+        locate_s=locate_s(plan.wait_s),
+        report=waiting,
+    )
+    async with client:
+        tail = TopicTail(client, topic, since=since, is_new=plan.is_new)
+        await _follow(tail, plan, emit, waiting, is_stopped)
+
+
+async def _follow(
+    tail: TopicTail,
+    plan: TailPlan,
+    emit: Callable[[Publication], bool],
+    waiting: WaitReport,
+    is_stopped: Callable[[], bool],
+) -> None:
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + plan.wait_s
+    while not is_stopped():
+        publications: list[Publication] = []
+        try:
+            publications = await tail.read()
+            if not publications and await _is_at_end(tail, plan.until):
+                return
+            deadline = clock() + plan.wait_s
+            waiting.reset()
+        except UnreachableError as error:
+            if plan.until is not Until.STOPPED and clock() >= deadline:
+                raise
+            waiting(str(error))
+        if any(emit(each) for each in publications):
+            return
+        if not publications:
+            await asyncio.sleep(POLL_S)
+
+
+async def _is_at_end(tail: TopicTail, until: Until) -> bool:
+    match until:
+        case Until.LOG_END:
+            return tail.is_at_log_end
+        case Until.IN_SYNC:
+            return await tail.is_in_sync()
+        case Until.STOPPED:
+            return False
+
+
+class TopicTail:
+    """A position in a topic that moves from member to member as they come and go.
+
+    ``since`` is in microseconds since the epoch: older publications are skipped. With ``is_new``
+    the tail starts at the end of the log; after a failover it returns what was published after
+    ``since``, because another member's log has no such position.
+    """
+
+    def __init__(
+        self, client: Outsider, topic: TopicId, *, since: int = 0, is_new: bool = False
+    ) -> None:
+        self.topic = topic
+        self._client = client
+        self._since = 0 if is_new else since
+        self._since_after_failover = since
+        self._starts_at_end = is_new
+        self._holder: Holder | None = None
+        self._next = 0  # offset at the holder
+        self._connection: object | None = None  # over which the holder served
+        self._seen: set[bytes] = set()
+
+    async def read(self) -> list[Publication]:
+        """Return the next publications, or none if the member has no more now.
+
+        UnreachableError if no member can be reached; a later call may succeed.
+        """
+        if self._holder is None:
+            await self._find_holder()
+        assert self._holder is not None
+        holder = await self._refreshed(self._holder)
+        if holder is None:
+            self._holder = None
+            return await self._failed_over()
+        self._holder = holder
+        if self._client.connection_to(holder.node) is not self._connection:
+            self._start_over(holder)
+        return await self._read_page(holder)
+
+    @property
+    def is_at_log_end(self) -> bool:
+        """True if the member had no more when it was last asked."""
+        return self._holder is not None and self._next >= self._holder.survey.end
+
+    async def is_in_sync(self) -> bool:
+        """Return True if all members that answer have the same publications, and all are read."""
+        members = await self._client.locate(self.topic, LOCATED_MAX)
+        found = await survey_of(self._client, self.topic, members.items(), bits=0)
+        holder = self._holder
+        own = next((each for each in found if holder and each.node == holder.node), None)
+        if own is None or own.survey.end != self._next:
+            return False
+        return len({(each.survey.count, each.survey.digests) for each in found}) == 1
+
+    # -- members -------------------------------------------------------------------------------
+
+    async def _find_holder(self) -> None:
+        """Choose the member with most publications, so that a newcomer is not read first."""
+        members = await self._client.locate(self.topic, LOCATED_MAX)
+        if not members:
+            raise UnreachableError(nobody_in(self.topic))
+        found = await survey_of(self._client, self.topic, members.items(), None)
+        if not found:
+            raise UnreachableError(f"no member of {self.topic!r} answers: {', '.join(members)}")
+        self._holder = max(found, key=lambda holder: (holder.survey.count, holder.node))
+        self._start_over(self._holder)
+        if self._starts_at_end:
+            self._next, self._starts_at_end = self._holder.survey.end, False
+
+    def _start_over(self, holder: Holder) -> None:
+        """Read a log from its start; ids that were returned are skipped."""
+        self._connection = self._client.connection_to(holder.node)
+        self._next = 0
+        if not self._starts_at_end:
+            self._since = self._since_after_failover
+
+    async def _failed_over(self) -> list[Publication]:
+        await self._find_holder()
+        assert self._holder is not None
+        return await self._read_page(self._holder)
+
+    async def _refreshed(self, holder: Holder) -> Holder | None:
+        """Ask the member how far it is; None if it is gone, or its offsets are others by now."""
+        found = await survey_of(self._client, self.topic, [(holder.node, holder.address)], None)
+        if not found:
+            return None
+        before, now = holder.survey, found[0].survey
+        is_same = (before.store, before.epoch) == (now.store, now.epoch) and now.end >= self._next
+        return found[0] if is_same else None
+
+    # -- publications --------------------------------------------------------------------------
+
+    async def _read_page(self, holder: Holder) -> list[Publication]:
+        survey = holder.survey
+        if self._next >= survey.end:
+            return []
+        wanted = Stretch(
+            store=survey.store,
+            epoch=survey.epoch,
+            start=self._next,
+            end=min(survey.end, NUMBER_MAX),
+        )
+        reading = pages(self._client, self.topic, holder.node, holder.address, wanted)
+        try:
+            page = await anext(reading)
+        except SkipringError:  # the member is gone, or has another store: find another one
+            self._holder = None
+            return []
+        finally:
+            await reading.aclose()
+        self._next = survey.end if page.next is None else page.next
+        return self._fresh(page)
+
+    def _fresh(self, page: StoredPage) -> list[Publication]:
+        """Return the publications of a page that are genuine, wanted and not yet returned."""
+        try:
+            publications = decoded_page(page.publications)
+        except MessageError:
+            return []  # a damaged page; anti-entropy repairs the member, and others have them too
+        ids = ids_of(publications, self.topic)
+        name(publications, ids)
+        fresh = []
+        for publication, key in zip(publications, ids, strict=True):
+            mark = key[:SEEN_BYTES]
+            if len(key) == ID_BYTES and publication.time >= self._since and mark not in self._seen:
+                self._seen.add(mark)
+                fresh.append(publication)
+        return fresh

@@ -1,0 +1,1 @@
+"""Credentials, the certificate authority and the deny list."""

@@ -1,0 +1,417 @@
+"""What a process shows to others, and whom it trusts: an authority, a certificate and its key."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic, time_ns
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import Struct
+
+from skipring.core.peers import NodeId
+from skipring.errors import InputError, MessageError
+from skipring.observability.logs import logger
+from skipring.security.deny_list import deny_list_beside, read_deny_list, serial_text
+from skipring.wire.limits import check_node
+
+
+def peer_name(certificate: Mapping[str, Any] | None) -> NodeId | None:
+    """The name in what ``getpeercert`` says of the other side; None if there is no clear one."""
+    subject = certificate.get("subject", ()) if certificate else ()
+    return name_in([text for part in subject for key, text in part if key == "commonName"])
+
+
+def may_act_as(certificate_name: str, node: str) -> bool:
+    """True if whoever holds the certificate of a name may speak for a node."""
+    return bool(certificate_name) and (
+        node == certificate_name or node.startswith(f"{certificate_name}.")
+    )
+
+
+def name_in(common_names: Sequence[str]) -> NodeId | None:
+    """The one name among those of a certificate's subject that a node can have; None if none."""
+    if len(common_names) != 1:
+        return None
+    try:
+        check_node(common_names[0])
+    except MessageError:
+        return None
+    return common_names[0]
+
+
+class PeerCertificate(Struct, frozen=True):
+    """Name, serial number and expiry of a certificate."""
+
+    name: NodeId | None  # None if the certificate names no single node
+    serial: int
+    ends_s: float  # seconds since 1970
+
+    @classmethod
+    def read(cls, shown: Mapping[str, Any]) -> PeerCertificate:
+        """Read the result of ``getpeercert`` for a verified certificate."""
+        ends_s = ssl.cert_time_to_seconds(shown["notAfter"])
+        return cls(peer_name(shown), int(shown["serialNumber"], 16), ends_s)
+
+
+PURPOSES: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+CHECK_S: Final = 1.0  # Guess: files change rarely, and an operator waits for it.
+FRESH_NS: Final = 1_000_000_000  # Guess: a certificate and its key are replaced within a second.
+
+_LOG: Final = logger("credentials")
+
+_FILE_BYTES_MAX: Final = 1 << 20  # Limit of ours: hundreds of certificates.
+_OF_OTHERS: Final = 0o077
+
+
+class Distrust(Struct, frozen=True):
+    """Why a certificate is refused that an authority has signed."""
+
+    reason: str  # to be counted
+    sentence: str
+
+
+class _Loaded(Struct, frozen=True):
+    """What the files held when they were read."""
+
+    name: NodeId
+    expires: datetime
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+class Credentials:
+    """A certificate that was checked, ready to be shown to others.
+
+    Its files are read again when they have changed (``refresh``), and so is the deny list beside
+    the file of the authorities. Connections that are open keep what they have shown.
+    """
+
+    def __init__(self, ca: Path, cert: Path, key: Path) -> None:
+        self._files = ca, cert, key
+        self._deny_list = deny_list_beside(ca)
+        self._stamps = self._stamp()  # of what was read, or could not be used
+        self._loaded = self._load()
+        self._denied = read_deny_list(self._deny_list)
+        self._check_s = 0.0  # when the files are looked at again
+
+    @classmethod
+    def load(cls, ca: Path, cert: Path, key: Path) -> Credentials:
+        """Read the three files, and refuse now what others would refuse later.
+
+        The first may hold several authorities: while a cluster goes over to a new one, both are
+        trusted.
+        """
+        return cls(ca, cert, key)
+
+    def __repr__(self) -> str:
+        return f"Credentials(name={self.name!r}, expires={self.expires!r})"
+
+    @property
+    def name(self) -> NodeId:
+        """The name in the certificate."""
+        return self._loaded.name
+
+    @property
+    def expires(self) -> datetime:
+        """When others cease to accept it."""
+        return self._loaded.expires
+
+    def server_context(self) -> ssl.SSLContext:
+        """For connections that others open."""
+        return self._loaded.server
+
+    def client_context(self) -> ssl.SSLContext:
+        """For connections that we open."""
+        return self._loaded.client
+
+    def distrust(self, peer: PeerCertificate, now_s: float) -> Distrust | None:
+        """Return why a certificate that was verified is refused now; None if it is not."""
+        if peer.serial in self._denied:
+            sentence = f"the certificate {serial_text(peer.serial)} of {peer.name} is denied"
+            return Distrust("certificate denied", sentence)
+        if now_s >= peer.ends_s:
+            ends = told(datetime.fromtimestamp(peer.ends_s, UTC))
+            return Distrust(
+                "certificate expired", f"the certificate of {peer.name} expired at {ends}"
+            )
+        return None
+
+    # -- reading again -----------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Read the files again if they have changed; look at them once a second at most."""
+        if monotonic() < self._check_s:
+            return
+        self._check_s = monotonic() + CHECK_S
+        stamps = self._stamp()
+        if stamps == self._stamps or _is_fresh(stamps):
+            return
+        self._stamps = stamps
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the files again; log why one cannot be used, and keep what was read before.
+
+        The deny list does not depend on the other files: it is read although they cannot be used.
+        """
+        self._stamps = self._stamp()
+        errors = []
+        try:
+            self._denied = read_deny_list(self._deny_list)
+        except InputError as error:
+            errors.append(error)
+        try:
+            loaded = self._load()
+            self._check_name(loaded.name)
+            self._loaded = loaded
+        except InputError as error:
+            errors.append(error)
+        for each in errors:
+            _LOG.error("credentials not read again", reason=str(each), denied=len(self._denied))
+        if not errors:
+            expires = told(self.expires)
+            _LOG.info("credentials read again", expires=expires, denied=len(self._denied))
+
+    def _check_name(self, name: NodeId) -> None:
+        if name != self.name:
+            raise InputError(
+                f"{self._files[1]}: called {name}, and this process was started with the "
+                f"certificate of {self.name}; restart it to change its name"
+            )
+
+    def _stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(map(_stamp_of, (*self._files, self._deny_list)))
+
+    def _load(self) -> _Loaded:
+        ca, cert, key = self._files
+        authorities = read_certificates(ca)
+        certificate = read_certificates(cert)[0]
+        name = _usable_name(certificate)
+        if not belongs_to(read_key(key), certificate):
+            raise InputError(f"{key}: not the key of {cert}; give the two that were made together")
+        issuer = _issuer(certificate, authorities)
+        for each in (issuer, certificate):
+            each.check_time()
+        # Not ssl.create_default_context: it trusts the system's authorities, and writes down the
+        # keys of connections if the environment says so.
+        server, client = map(ssl.SSLContext, (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
+        server.num_tickets = 0  # nobody comes back without showing a certificate
+        for context in (server, client):
+            _prepare(context, authorities, cert, key)
+        return _Loaded(name, min(certificate.ends, issuer.ends), server, client)
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes with a file; None if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ctime_ns, found.st_ino, found.st_size
+
+
+def _is_fresh(stamps: tuple[tuple[int, int, int] | None, ...]) -> bool:
+    """Return True if a file has changed just now: another one may be about to."""
+    now_ns = time_ns()
+    return any(each is not None and 0 <= now_ns - each[0] < FRESH_NS for each in stamps)
+
+
+def _usable_name(certificate: Certificate) -> NodeId:
+    name = name_in(certificate.common_names)
+    if name is None:
+        raise InputError(
+            f"{certificate.path}: its common name is not that of a node; "
+            "take a certificate of skipring certs issue"
+        )
+    if not set(PURPOSES) <= certificate.purposes:
+        raise InputError(
+            f"{certificate.path}: not made for both ends of a connection, serverAuth and "
+            "clientAuth; take a certificate of skipring certs issue"
+        )
+    return name
+
+
+def _issuer(certificate: Certificate, authorities: Sequence[Certificate]) -> Certificate:
+    """Whichever authority has signed a certificate."""
+    for authority in authorities:
+        if not authority.is_authority:
+            raise InputError(
+                f"{authority.path}: not an authority's certificate; "
+                "give the ca.pem of skipring certs init"
+            )
+    for authority in authorities:
+        if certificate.is_signed_by(authority):
+            return authority
+    raise InputError(
+        f"{certificate.path}: not signed by the authority in {authorities[0].path}; "
+        "all processes of a cluster have certificates of the same one"
+    )
+
+
+def _prepare(
+    context: ssl.SSLContext, authorities: Sequence[Certificate], cert: Path, key: Path
+) -> None:
+    """Show our certificate, and want one of an authority's from the other side."""
+    context.check_hostname = False  # addresses change; whoever uses this checks names.peer_name
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with _refusal_told(authorities[0].path):
+        context.load_verify_locations(cadata="".join(each.pem for each in authorities))
+    with _refusal_told(cert):
+        context.load_cert_chain(cert, key)
+
+
+@contextmanager
+def _refusal_told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # ssl.SSLError is one; a key may be too short, for example
+        raise InputError(
+            f"{path}: cannot be used for TLS: {error.strerror}; take one of skipring certs"
+        ) from None
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+class Certificate(Struct, frozen=True):
+    """A certificate read from a file; what we use of it has been parsed."""
+
+    path: Path
+    parsed: x509.Certificate
+    common_names: tuple[str, ...]
+    public_key: bytes
+    is_authority: bool
+    purposes: frozenset[x509.ObjectIdentifier]
+    starts: datetime
+    ends: datetime
+
+    @property
+    def pem(self) -> str:
+        """The certificate as text."""
+        return self.parsed.public_bytes(Encoding.PEM).decode()
+
+    @property
+    def serial(self) -> int:
+        """The serial number, unique among the certificates of an authority."""
+        return self.parsed.serial_number
+
+    def is_signed_by(self, issuer: Certificate) -> bool:
+        """True if the key of another certificate has signed this one."""
+        try:
+            self.parsed.verify_directly_issued_by(issuer.parsed)
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+            return False
+        return True
+
+    def check_time(self) -> None:
+        """Refuse a certificate that is not valid now."""
+        now = _now()
+        if now >= self.ends:
+            remedy = "init in a new directory" if self.is_authority else "issue"
+            raise InputError(
+                f"{self.path}: expired at {told(self.ends)}; "
+                f"make a new one with skipring certs {remedy}"
+            )
+        if now < self.starts:
+            raise InputError(
+                f"{self.path}: valid from {told(self.starts)} only; check this machine's clock"
+            )
+
+
+def told(moment: datetime) -> str:
+    """A moment, for people."""
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def read_certificates(path: Path) -> list[Certificate]:
+    """Read all certificates of a PEM file; there is at least one."""
+    data = _read(path)
+    with _damage_told(path, "certificate"):
+        return [_certificate(path, each) for each in x509.load_pem_x509_certificates(data)]
+
+
+def read_key(path: Path) -> PrivateKeyTypes:
+    """Read a key from a PEM file that is its owner's only."""
+    data = _read(path, is_secret=True)
+    with _damage_told(path, "unencrypted private key"):
+        return load_pem_private_key(data, password=None)
+
+
+def belongs_to(key: PrivateKeyTypes, certificate: Certificate) -> bool:
+    """True if a certificate is about the public half of a key."""
+    return _public_bytes(key) == certificate.public_key
+
+
+def _certificate(path: Path, parsed: x509.Certificate) -> Certificate:
+    found = {type(each.value): each.value for each in parsed.extensions}
+    constraints, usage = found.get(x509.BasicConstraints), found.get(x509.ExtendedKeyUsage)
+    names = parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return Certificate(
+        path,
+        parsed,
+        common_names=tuple(str(name.value) for name in names),
+        public_key=_public_bytes(parsed),
+        is_authority=isinstance(constraints, x509.BasicConstraints) and constraints.ca,
+        # Where none are named, all are meant.
+        purposes=frozenset(usage if isinstance(usage, x509.ExtendedKeyUsage) else PURPOSES),
+        starts=parsed.not_valid_before_utc,
+        ends=parsed.not_valid_after_utc,
+    )
+
+
+def _public_bytes(holder: PrivateKeyTypes | x509.Certificate) -> bytes:
+    return holder.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _read(path: Path, *, is_secret: bool = False) -> bytes:
+    try:
+        with path.open("rb") as file:
+            if is_secret and os.fstat(file.fileno()).st_mode & _OF_OTHERS:
+                raise InputError(
+                    f"{path}: others than its owner may use this key; "
+                    f"chmod 600 {shlex.quote(str(path))} keeps them out"
+                )
+            return file.read(_FILE_BYTES_MAX)
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; check the path and who may read it"
+        ) from None
+
+
+@contextmanager
+def _damage_told(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (
+        ValueError,
+        TypeError,  # a key that needs a password
+        UnsupportedAlgorithm,
+        x509.DuplicateExtension,
+        x509.InvalidVersion,
+        x509.UnsupportedGeneralNameType,
+    ):
+        raise InputError(
+            f"{path}: no {what} in PEM form can be read from it; "
+            "check that it is the right file, and whole"
+        ) from None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

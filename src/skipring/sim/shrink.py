@@ -1,0 +1,355 @@
+"""Making a world that fails smaller while it still fails: delta debugging.
+
+A world is reduced in one respect after the other: all that could go at once, then halves, then
+quarters, down to one by one; and from the start again, until nothing more can go. A reduction
+only ever takes away, and takes every mention of what is gone with it, so each candidate is a
+world that a file can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from skipring.core.labels import LABEL_BITS, Label
+from skipring.core.messages import (
+    CheckAndPublish,
+    CheckHeld,
+    CheckTrie,
+    Digest,
+    Draining,
+    GetConfiguration,
+    HandoverDone,
+    Held,
+    IHave,
+    Message,
+    RemoveConnections,
+    RequestHandover,
+    Subscribe,
+    TrieEqual,
+    Unsubscribe,
+    Want,
+)
+from skipring.core.peers import NodeId
+from skipring.core.prefix import Prefix
+from skipring.core.state import SubscriberState, SupervisorState
+from skipring.sim.runner import Simulation
+from skipring.sim.scenario import Scenario
+from skipring.world.snapshot import Parcel, Snapshot, peers_in
+
+T = TypeVar("T")
+
+Predicate: TypeAlias = Callable[[Snapshot], bool]
+Field: TypeAlias = tuple[NodeId, str]  # a variable of a subscriber
+
+
+class Reduction(Struct, Generic[T], frozen=True):
+    """One respect in which a world can be smaller."""
+
+    find: Callable[[Snapshot], Sequence[T]]  # what is there, in a fixed order
+    reduce: Callable[[Snapshot, Collection[T]], Snapshot]  # the world with less of that
+
+
+def fails_to_converge(scenario: Scenario) -> Predicate:
+    """The question whether a world, run as the scenario says, does not converge and stay so."""
+    return lambda candidate: not Simulation(scenario, candidate).run().is_good
+
+
+def shrink(start: Snapshot, fails: Predicate, *, attempts_max: int) -> Snapshot:
+    """Return the smallest world found, in so many attempts, that fails as ``start`` does."""
+    search = _Search(fails, attempts_max)
+    world = start
+    while True:
+        before = world
+        for reduction in REDUCTIONS:
+            world = search.smallest(world, reduction)
+        if world is before:
+            return world
+
+
+class _Search:
+    """Asks whether candidates fail, each once, and not for ever."""
+
+    def __init__(self, fails: Predicate, attempts_max: int) -> None:
+        self._fails = fails
+        self._attempts_left = attempts_max
+        self._tried: set[bytes] = set()
+
+    def smallest(self, world: Snapshot, reduction: Reduction[Any]) -> Snapshot:
+        """Reduce a world in one respect, by ever smaller steps, as long as it fails."""
+        items = reduction.find(world)
+        step = len(items)
+        while step > 0:
+            place = 0
+            while place < len(items) and self._attempts_left > 0:
+                candidate = reduction.reduce(world, items[place : place + step])
+                if self._has_failed(candidate):
+                    world = candidate
+                    items = reduction.find(world)  # what follows has moved up to this place
+                else:
+                    place += step
+            step //= 2
+        return world
+
+    def _has_failed(self, candidate: Snapshot) -> bool:
+        """True if the candidate fails; one that was tried before did not, or we would be there."""
+        key = blake2b(repr(candidate).encode()).digest()
+        if key in self._tried:
+            return False
+        self._tried.add(key)
+        self._attempts_left -= 1
+        return self._fails(candidate)
+
+
+# -- messages ------------------------------------------------------------------------------
+
+
+def _message_places(world: Snapshot) -> Sequence[int]:
+    return range(len(world.channels))
+
+
+def _without_messages(world: Snapshot, places: Collection[int]) -> Snapshot:
+    kept = (parcel for place, parcel in enumerate(world.channels) if place not in places)
+    return replace(world, channels=tuple(kept))
+
+
+# -- nodes ---------------------------------------------------------------------------------
+
+
+def _live_nodes(world: Snapshot) -> Sequence[NodeId]:
+    return list(world.subscribers)
+
+
+def _crashed_nodes(world: Snapshot) -> Sequence[NodeId]:
+    return world.crashed
+
+
+def _without_nodes(world: Snapshot, nodes: Collection[NodeId]) -> Snapshot:
+    """The world as if the nodes had never been: nobody knows of them, no message names them."""
+    gone = frozenset(nodes)
+    supervisor = world.supervisor
+    return replace(
+        world,
+        supervisor=replace(
+            supervisor,
+            database=tuple(entry for entry in supervisor.database if entry[1] not in gone),
+            queue=tuple(node for node in supervisor.queue if node not in gone),
+        ),
+        subscribers={
+            node: _state_without(state, gone)
+            for node, state in world.subscribers.items()
+            if node not in gone
+        },
+        crashed=tuple(node for node in world.crashed if node not in gone),
+        channels=tuple(_channels_without(world.channels, gone)),
+    )
+
+
+def _state_without(state: SubscriberState, gone: frozenset[NodeId]) -> SubscriberState:
+    left, right, ring = (
+        peer if peer is not None and peer.node not in gone else None
+        for peer in (state.left, state.right, state.ring)
+    )
+    return replace(
+        state,
+        left=left,
+        right=right,
+        ring=ring,
+        shortcuts={label: node for label, node in state.shortcuts.items() if node not in gone},
+        silence={node: watch for node, watch in state.silence.items() if node not in gone},
+        digests={node: total for node, total in state.digests.items() if node not in gone},
+    )
+
+
+def _channels_without(channels: Iterable[Parcel], gone: frozenset[NodeId]) -> Iterable[Parcel]:
+    for parcel in channels:
+        if parcel.to not in gone and gone.isdisjoint(_nodes_in(parcel.message)):
+            yield replace(parcel, sender=None) if parcel.sender in gone else parcel
+
+
+def _nodes_in(message: Message) -> list[NodeId | None]:
+    """Every node that a message names."""
+    match message:
+        case (
+            Subscribe(node=node)
+            | Unsubscribe(node=node)
+            | GetConfiguration(node=node)
+            | RemoveConnections(node=node)
+            | Digest(node=node)
+        ):
+            return [node]
+        case (
+            CheckTrie(sender=node)
+            | CheckAndPublish(sender=node)
+            | TrieEqual(sender=node)
+            | IHave(sender=node)
+            | Want(sender=node)
+            | CheckHeld(sender=node)
+            | Held(sender=node)
+            | RequestHandover(sender=node)
+            | HandoverDone(sender=node)
+        ):
+            return [node]
+        case Draining(sender=node, remaining=others):
+            return [node, *others]
+        case _:
+            return [peer.node for peer in peers_in(message)]
+
+
+# -- what subscribers remember -------------------------------------------------------------
+
+
+def _variables(*names: str) -> Reduction[Field]:
+    """Set variables of subscribers to what a new subscriber has."""
+
+    def find(world: Snapshot) -> Sequence[Field]:
+        return [
+            (node, name)
+            for node, state in world.subscribers.items()
+            for name in names
+            if getattr(state, name) != getattr(_NEW_SUBSCRIBER, name)
+        ]
+
+    def reduce(world: Snapshot, fields: Collection[Field]) -> Snapshot:
+        changes: dict[NodeId, dict[str, Any]] = {}
+        for node, name in fields:
+            changes.setdefault(node, {})[name] = getattr(_NEW_SUBSCRIBER, name)
+        return _with_changes(world, changes)
+
+    return Reduction(find, reduce)
+
+
+def _shortcuts(world: Snapshot) -> Sequence[tuple[NodeId, Label]]:
+    return [(node, label) for node, state in world.subscribers.items() for label in state.shortcuts]
+
+
+def _without_shortcuts(world: Snapshot, slots: Collection[tuple[NodeId, Label]]) -> Snapshot:
+    gone = frozenset(slots)
+    changes: dict[NodeId, dict[str, Any]] = {}
+    for node in dict.fromkeys(node for node, _ in slots):
+        held = world.subscribers[node].shortcuts
+        kept = {label: holder for label, holder in held.items() if (node, label) not in gone}
+        changes[node] = {"shortcuts": kept}
+    return _with_changes(world, changes)
+
+
+def _rows(world: Snapshot) -> Sequence[tuple[NodeId, int]]:
+    return [
+        (node, row)
+        for node, state in world.subscribers.items()
+        for row in range(len(state.publications))
+    ]
+
+
+def _without_rows(world: Snapshot, rows: Collection[tuple[NodeId, int]]) -> Snapshot:
+    gone = frozenset(rows)
+    changes: dict[NodeId, dict[str, Any]] = {}
+    for node in dict.fromkeys(node for node, _ in rows):
+        held = world.subscribers[node].publications
+        kept = (publication for row, publication in enumerate(held) if (node, row) not in gone)
+        changes[node] = {"publications": tuple(kept)}
+    return _with_changes(world, changes)
+
+
+def _hashes(world: Snapshot) -> Sequence[tuple[NodeId, Prefix]]:
+    return [(node, prefix) for node, state in world.subscribers.items() for prefix in state.hashes]
+
+
+def _without_hashes(world: Snapshot, places: Collection[tuple[NodeId, Prefix]]) -> Snapshot:
+    gone = frozenset(places)
+    changes: dict[NodeId, dict[str, Any]] = {}
+    for node in dict.fromkeys(node for node, _ in places):
+        held = world.subscribers[node].hashes
+        kept = {prefix: digest for prefix, digest in held.items() if (node, prefix) not in gone}
+        changes[node] = {"hashes": kept}
+    return _with_changes(world, changes)
+
+
+def _long_labels(world: Snapshot) -> Sequence[NodeId]:
+    return [
+        node
+        for node, state in world.subscribers.items()
+        if state.label is not None and state.label.length > 1
+    ]
+
+
+def _with_halved_labels(world: Snapshot, nodes: Collection[NodeId]) -> Snapshot:
+    return _with_shorter_labels(world, nodes, lambda length: length // 2)
+
+
+def _with_trimmed_labels(world: Snapshot, nodes: Collection[NodeId]) -> Snapshot:
+    return _with_shorter_labels(world, nodes, lambda length: length - 1)
+
+
+def _with_shorter_labels(
+    world: Snapshot, nodes: Collection[NodeId], shorter: Callable[[int], int]
+) -> Snapshot:
+    """Cut labels off after some bits; what is left is a label, or becomes one without its 0s."""
+    changes: dict[NodeId, dict[str, Any]] = {}
+    for node in nodes:
+        label = world.subscribers[node].label
+        if label is not None:
+            cut = LABEL_BITS - shorter(label.length)
+            changes[node] = {"label": Label(label.position >> cut << cut)}
+    return _with_changes(world, changes)
+
+
+def _with_changes(world: Snapshot, changes: dict[NodeId, dict[str, Any]]) -> Snapshot:
+    """The world with some variables of some subscribers changed, and all in their order."""
+    states = {
+        node: replace(state, **changes[node]) if node in changes else state
+        for node, state in world.subscribers.items()
+    }
+    return replace(world, subscribers=states)
+
+
+# -- what the supervisor remembers ---------------------------------------------------------
+
+
+def _database_places(world: Snapshot) -> Sequence[int]:
+    return range(len(world.supervisor.database))
+
+
+def _without_entries(world: Snapshot, places: Collection[int]) -> Snapshot:
+    database = world.supervisor.database
+    kept = tuple(entry for place, entry in enumerate(database) if place not in places)
+    return replace(world, supervisor=replace(world.supervisor, database=kept))
+
+
+def _supervisor_variables(world: Snapshot) -> Sequence[str]:
+    return [
+        name
+        for name in ("memory", "queue", "next")
+        if getattr(world.supervisor, name) != getattr(_NEW_SUPERVISOR, name)
+    ]
+
+
+def _without_supervisor_variables(world: Snapshot, names: Collection[str]) -> Snapshot:
+    cleared = {name: getattr(_NEW_SUPERVISOR, name) for name in names}
+    return replace(world, supervisor=replace(world.supervisor, **cleared))
+
+
+_NEW_SUBSCRIBER: Final = SubscriberState()
+_NEW_SUPERVISOR: Final = SupervisorState()
+
+# What weighs most goes first: it makes all later attempts quicker.
+REDUCTIONS: Final[tuple[Reduction[Any], ...]] = (
+    Reduction(_message_places, _without_messages),
+    Reduction(_live_nodes, _without_nodes),
+    Reduction(_crashed_nodes, _without_nodes),
+    _variables("left", "right", "ring"),
+    Reduction(_shortcuts, _without_shortcuts),
+    _variables("memory"),
+    _variables("silence", "digests"),
+    Reduction(_hashes, _without_hashes),
+    Reduction(_rows, _without_rows),
+    Reduction(_database_places, _without_entries),
+    _variables("label"),
+    Reduction(_long_labels, _with_halved_labels),
+    Reduction(_long_labels, _with_trimmed_labels),
+    Reduction(_supervisor_variables, _without_supervisor_variables),
+)

@@ -1,0 +1,333 @@
+"""The data source ``skipring_deliveries``: how each publication came to each member with a disk.
+
+This is telemetry. A stream follows every store it can find, each at its own offset. One that
+begins anew (its node has lost its disk) is read anew, so a delivery may come twice: whoever counts
+removes duplicates by (topic, node, id). What a member that went away could not tell is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from logging import getLogger
+from typing import Any, Final
+
+import pyarrow as pa
+from msgspec import Struct, ValidationError, convert
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from skipring.core.effects import Origin
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import ID_BYTES
+from skipring.errors import InputError, MessageError, UnreachableError
+from skipring.rpc.log_reader import Holder
+from skipring.spark.arrow import DELIVERY, spark_schema
+from skipring.spark.options import ACCESS_OPTIONS, EARLIEST, ReadOptions, check_names
+from skipring.spark.partitions import cut
+from skipring.spark.ring_client import Reach, settle
+from skipring.wire.rpc import Address, DeliveryPage
+
+NAME: Final = "skipring_deliveries"
+DELIVERY_OPTIONS: Final = (*ACCESS_OPTIONS, "subscribe", "startingOffsets", "maxOffsetsPerTrigger")
+STORES_MAX: Final = 1024  # Limit of ours: stores of a topic that a stream remembers.
+ROWS_PER_PARTITION: Final = 100_000  # Our guess: a second's work; a node reads its disk for it.
+_ORIGINS: Final = tuple(origin.value for origin in Origin)
+_LOG: Final = getLogger(__name__)
+
+Json = dict[str, Any]
+
+
+class Mark(Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a store has been read."""
+
+    epoch: int
+    offset: int
+
+
+Marks = dict[TopicId, dict[str, Mark]]  # by topic and store
+
+
+@dataclass(frozen=True)
+class TracePartition(InputPartition):
+    """What one task reads: offsets of one member's store."""
+
+    topic: TopicId
+    node: NodeId
+    address: Address
+    offsets: range
+
+
+class DeliveriesDataSource(DataSource):
+    """Reads deliveries; nothing is asked of a ring before a query runs."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As in ``spark.read.format("skipring_deliveries")``."""
+        return NAME
+
+    def schema(self) -> str:
+        """The columns of a read."""
+        check_names(self.options, DELIVERY_OPTIONS)
+        return spark_schema(DELIVERY)
+
+    def reader(self, schema: StructType) -> TraceBatchReader:
+        """A batch read."""
+        return TraceBatchReader(parse_options(self.options, is_stream=False))
+
+    def streamReader(self, schema: StructType) -> TraceStreamReader:
+        """A stream."""
+        return TraceStreamReader(parse_options(self.options, is_stream=True))
+
+
+def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
+    """Check the options of a read."""
+    check_names(options, DELIVERY_OPTIONS)
+    parsed = ReadOptions.parse(options, is_stream=is_stream)
+    if not isinstance(parsed.starting, str):
+        raise InputError(f'"startingOffsets" of {NAME} is "earliest" or "latest", nothing else')
+    return parsed
+
+
+# -- whom to ask -------------------------------------------------------------------------------
+
+
+class Members:
+    """The members of topics that have disks; those once found are asked again."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._known: dict[TopicId, dict[NodeId, Address]] = {}
+
+    def holders(self, topic: TopicId) -> dict[str, Holder]:
+        """Who answers now, by their stores; UnreachableError if nobody was ever found."""
+        known = self._known.setdefault(topic, {})
+        try:
+            found = self._reach.survey(topic, None)
+        except UnreachableError:
+            if not known:
+                raise
+            found = []  # without a supervisor we still have those we know
+        named = {holder.node for holder in found}
+        for node in sorted(known.keys() - named):  # a supervisor names only some of many
+            holder = self._reach.survey_of(topic, node, known[node])
+            found += [holder] if holder is not None else []
+        self._known[topic] = {holder.node: holder.address for holder in found}
+        return {holder.survey.store: holder for holder in found if holder.survey.store}
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+class TraceBatchReader(DataSourceReader):
+    """Reads all deliveries that are known now."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Parts of the members' stores."""
+        with Reach(self._options.access) as reach:
+            members = Members(reach)
+            return [
+                partition
+                for topic in self._options.topics
+                for holder in members.holders(topic).values()
+                for partition in _partitions(topic, holder, 0, holder.survey.durable_end)
+            ] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition, in the process of a task."""
+        return read_partition(self._options, partition)
+
+
+class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the deliveries of topics; Spark keeps the marks."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._reach: Reach | None = None
+        self._members: Members | None = None
+        self._initial: Json | None = None
+        self._last: Marks | None = None  # where a query that drains ends
+
+    def initialOffset(self) -> Json:
+        """Where a new query begins; Spark asks twice."""
+        if self._initial is None:
+            ends = self._ends()
+            if self._options.starting == EARLIEST:
+                ends = {topic: {} for topic in ends}
+            self._initial = to_json(ends)
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """How much a micro-batch may read."""
+        limit = self._options.offsets_max
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read nothing that comes after this moment."""
+        self._last = self._ends()
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        """How far the next micro-batch reads; where it begins, if there is nothing new."""
+        before = from_json(start)
+        ends = self._ends() if self._last is None else self._last
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        after = advanced(before, ends, rows_max)
+        return start if after == before else to_json(after)
+
+    def reportLatestOffset(self) -> Json | None:
+        """How far it could read at most, for the figures of a query."""
+        return to_json(self._ends())
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """What the tasks of a micro-batch read; of members that are gone, nothing."""
+        before, after = from_json(start), from_json(end)
+        found: list[InputPartition] = []
+        for topic, marks in after.items():
+            holders = self._found().holders(topic)
+            for store, mark in marks.items():
+                first = _start(before.get(topic, {}).get(store), mark)
+                holder = holders.get(store)
+                if holder is not None and holder.survey.epoch == mark.epoch:
+                    found += _partitions(topic, holder, first, mark.offset)
+                elif first < mark.offset:
+                    _LOG.warning("the store %s of %r is gone; skipped", store, topic)
+        return found or [InputPartition(None)]
+
+    def commit(self, end: Json) -> None:
+        """Spark has it: nothing is kept here that could be forgotten now."""
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._reach is not None:
+            self._reach.close()
+            self._reach = self._members = None
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition, in the process of a task."""
+        return read_partition(self._options, partition)
+
+    def _found(self) -> Members:
+        if self._members is None:
+            self._reach = Reach(self._options.access)
+            self._members = Members(self._reach)
+        return self._members
+
+    def _ends(self) -> Marks:
+        """How far each store goes."""
+        return {
+            topic: {
+                store: Mark(holder.survey.epoch, holder.survey.durable_end)
+                for store, holder in self._found().holders(topic).items()
+            }
+            for topic in self._options.topics
+        }
+
+
+def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """What a member tells of some offsets; a member that went away is left out."""
+    settle()
+    if not isinstance(partition, TracePartition):
+        return
+    topic, node, address = partition.topic, partition.node, partition.address
+    with Reach(options.access) as reach:
+        try:
+            for page in reach.deliveries(topic, node, address, partition.offsets):
+                if page.offsets:
+                    yield to_arrow(topic, node, page)
+        except (UnreachableError, MessageError) as error:
+            _LOG.warning("%s; the rest is skipped", error)
+
+
+def _partitions(topic: TopicId, holder: Holder, start: int, end: int) -> list[TracePartition]:
+    return [
+        TracePartition(topic, holder.node, holder.address, offsets)
+        for (offsets,) in cut([range(start, end)], ROWS_PER_PARTITION)
+    ]
+
+
+def to_arrow(topic: TopicId, node: NodeId, page: DeliveryPage) -> pa.RecordBatch:
+    """A page as Spark takes it; MessageError if it is not what a member should send."""
+    count = len(page.offsets)
+    sizes = {len(page.times), len(page.hops), len(page.origins)}
+    if sizes != {count} or len(page.ids) != count * ID_BYTES:
+        raise MessageError(f"a page of deliveries from {node} has columns of different lengths")
+    if any(place >= len(_ORIGINS) for place in page.origins):
+        raise MessageError(f"a page of deliveries from {node} has an origin we do not know")
+    ids = pa.Array.from_buffers(pa.binary(ID_BYTES), count, [None, pa.py_buffer(page.ids)])
+    columns = [
+        pa.repeat(pa.scalar(topic), count),
+        pa.repeat(pa.scalar(node), count),
+        pa.array(page.offsets, pa.int64()),
+        ids.cast(pa.binary()),
+        pa.array(page.times, DELIVERY.field("arrived").type),
+        pa.array(list(page.hops), pa.int32()),
+        pa.array([_ORIGINS[place] for place in page.origins]),
+    ]
+    return pa.record_batch(columns, schema=DELIVERY)
+
+
+# -- marks -------------------------------------------------------------------------------------
+
+
+def advanced(before: Marks, ends: Marks, rows_max: int | None) -> Marks:
+    """How far a micro-batch of so many rows gets: the same share of each store.
+
+    What does not answer now stays where it was; whoever has something ahead goes on by one.
+    """
+    ahead = {
+        (topic, store): end.offset - _start(before.get(topic, {}).get(store), end)
+        for topic, marks in ends.items()
+        for store, end in marks.items()
+    }
+    total = sum(ahead.values())
+    share = 1.0 if rows_max is None or total <= rows_max else rows_max / total
+    after = {topic: dict(before.get(topic, {})) for topic in ends}
+    for (topic, store), count in ahead.items():
+        end = ends[topic][store]
+        if count:
+            taken = max(1, int(count * share))
+            after[topic][store] = Mark(end.epoch, end.offset - count + taken)
+    return {topic: _remembered(marks, ends[topic]) for topic, marks in after.items()}
+
+
+def _start(before: Mark | None, end: Mark) -> int:
+    """Where reading up to a mark begins; a store in another epoch begins anew."""
+    if before is None or before.epoch != end.epoch:
+        return 0
+    return min(before.offset, end.offset)
+
+
+def _remembered(marks: Mapping[str, Mark], present: Mapping[str, Mark]) -> dict[str, Mark]:
+    """As many marks as we keep, those of stores that are there before the others."""
+    kept = sorted(marks, key=lambda store: (store not in present, store))[:STORES_MAX]
+    return {store: marks[store] for store in sorted(kept)}
+
+
+def to_json(marks: Marks) -> Json:
+    """Marks as Spark keeps them."""
+    return {
+        topic: {store: {"epoch": it.epoch, "offset": it.offset} for store, it in sorted(of.items())}
+        for topic, of in sorted(marks.items())
+    }
+
+
+def from_json(kept: Json) -> Marks:
+    """Marks as they were kept; InputError if they cannot be any."""
+    try:
+        return convert(kept, dict[str, dict[str, Mark]])
+    except ValidationError as error:
+        raise InputError(f"the offsets of {NAME} cannot be read: {error}") from None

@@ -1,0 +1,55 @@
+"""What Spark's exceptions say in one sentence: ours, if one of our errors is at the bottom of it.
+
+Readers and writers run in other processes. Their errors come back as texts inside of Spark's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from skipring import errors
+from skipring.errors import InputError, SkipringError
+
+_NEEDED: Final = ("pyspark", "pyarrow", "pandas", "plotly")  # the extra "spark" of pyproject.toml
+
+
+def require_spark() -> None:
+    """Raise an InputError that says what to install, if the extra ``spark`` is not."""
+    if not all(find_spec(name) for name in _NEEDED):
+        raise InputError("Spark is not installed; run: pip install 'skipring[spark]'")
+
+
+SENTENCE_MAX: Final = 500  # Our guess: more characters are no sentence any more.
+
+_OURS: Final = re.compile(r"^.*?\bskipring\.errors\.(\w+): (.+)$", re.MULTILINE)
+_RAISED: Final = re.compile(
+    r"^(?:Caused by: )?(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE
+)
+
+
+@contextmanager
+def spark_failures_told() -> Iterator[None]:
+    """Turn what Spark raises into an error of ours."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise told(error) from None
+
+
+def told(error: Exception) -> SkipringError:
+    """Our own error if there is one at the bottom, else what Spark says went wrong."""
+    text = str(error)
+    for name, sentence in reversed(_OURS.findall(text)):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, SkipringError):
+            return kind(sentence.strip())
+    raised = _RAISED.findall(text)
+    reason = raised[-1] if raised else text.strip().partition("\n")[0]
+    return SkipringError(f"Spark has failed: {reason[:SENTENCE_MAX]}")

@@ -1,0 +1,167 @@
+"""Micro-batches whose store is gone, read from the standby: what was read is not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace as replace_fields
+from logging import getLogger
+from typing import Final
+
+from msgspec.structs import replace
+
+from skipring.core.peers import TopicId
+from skipring.errors import DataLossError, MessageError, UnreachableError
+from skipring.rpc.log_reader import Holder
+from skipring.spark.offsets import Place, Position, Standby
+from skipring.spark.partitions import BRING_IT_BACK, RangePartition, gone, partitions_of
+from skipring.spark.snapshot import Stores
+
+IDS_MAX: Final = 100_000  # Our guess: 3 MB; after more the two are compared by their roots.
+
+
+def with_standby(
+    stores: Stores, topic: TopicId, before: Position | None, after: Position, holder: Holder
+) -> Position:
+    """A position together with its standby, if there can be one.
+
+    ``before`` is an earlier position in the same log, if there is one.
+    """
+    with suppress(UnreachableError, MessageError, DataLossError):  # then there is none for now
+        moved = before and _moved(stores, topic, before, after, holder)
+        return replace(after, standby=moved or _begun(stores, topic, after, holder))
+    return replace(after, standby=None)
+
+
+def _moved(
+    stores: Stores, topic: TopicId, before: Position, after: Position, holder: Holder
+) -> Standby | None:
+    """The standby that was there, moved on by what is read and what has arrived."""
+    standby = before.standby or _at_the_start(stores, topic, before)
+    if standby is None:
+        return None
+    other = stores.find(topic, standby)
+    if other is None:
+        return None
+    durable_end = other.survey.durable_end
+    if max(after.offset - before.offset, durable_end - standby.offset) > IDS_MAX:
+        return None
+    end = stores.place_at(topic, other, durable_end)
+    read = stores.entries(topic, holder, before.offset, after.offset)
+    arrived = stores.entries(topic, other, standby.offset, durable_end)
+    return standby.moved((key for _, key in read), arrived, end)
+
+
+def _at_the_start(stores: Stores, topic: TopicId, before: Position) -> Standby | None:
+    """Where nothing has been read, nothing has been read of any store."""
+    if before.offset:
+        return None
+    for other in stores.durable(topic):
+        if other.survey.store != before.store:
+            return Standby(store=other.survey.store, epoch=other.survey.epoch, offset=0)
+    return None
+
+
+def _begun(stores: Stores, topic: TopicId, after: Position, holder: Holder) -> Standby | None:
+    """A standby at the end of a store that holds the same, if everything has been read."""
+    holders = stores.durable(topic, bits=0)
+    ours = [each for each in holders if each.survey.store == holder.survey.store]
+    if not ours or not _is_settled(ours[0]):
+        return None
+    if (after.offset, after.chain) != (ours[0].survey.end, ours[0].survey.chain):
+        return None
+    for other in holders:
+        survey = other.survey
+        is_equal = (survey.digests, survey.count) == (ours[0].survey.digests, ours[0].survey.count)
+        if other is not ours[0] and is_equal and _is_settled(other):
+            end, chain = survey.durable_end, survey.chain
+            return Standby(store=survey.store, epoch=survey.epoch, offset=end, chain=chain)
+    return None
+
+
+def _is_settled(holder: Holder) -> bool:
+    """True if all that a member has is on its disk."""
+    return holder.survey.end == holder.survey.durable_end
+
+
+SKIPPED: Final = "what came since is skipped"
+
+_LOG: Final = getLogger(__name__)
+
+
+def replayed(
+    stores: Stores,
+    topic: TopicId,
+    before: Position,
+    after: Position,
+    partitions_min: int | None,
+) -> Sequence[RangePartition]:
+    """What lies between two positions of which the first, or both, are in a store that is gone."""
+    end = _place_of(after, before)
+    start = _place_in(before, end) if end is not None else None
+    if start is None or end is None:
+        _LOG.warning("%s", gone(topic, before, SKIPPED))
+        return []
+    holder = stores.find(topic, end)
+    if holder is None:
+        advice = f"{BRING_IT_BACK}, or begin anew with another checkpoint"
+        raise DataLossError(gone(topic, before, advice))
+    if not stores.has(topic, holder, start):  # it was restored, and the end is behind all it has
+        _LOG.warning("%s", gone(topic, before, SKIPPED))
+        return []
+    start = replace(start, seen=start.seen | before.seen)
+    latest = stores.place_at(topic, holder, holder.survey.durable_end)
+    return partitions_between(topic, holder, (start, end, latest), partitions_min)
+
+
+def _place_of(after: Position, before: Position) -> Standby | None:
+    """Where the end is in a store that is not the one of the beginning."""
+    if (after.store, after.epoch) == (before.store, before.epoch):
+        return after.standby
+    return Standby(store=after.store, epoch=after.epoch, offset=after.offset, chain=after.chain)
+
+
+def _place_in(before: Position, end: Standby) -> Standby | None:
+    """Where the beginning is in the store of the end."""
+    standby = before.standby
+    if standby is not None and (standby.store, standby.epoch) == (end.store, end.epoch):
+        return standby
+    if before.offset == 0:  # nothing was read of any store
+        return Standby(store=end.store, epoch=end.epoch, offset=0)
+    return None
+
+
+def partitions_between(
+    topic: TopicId,
+    holder: Holder,
+    places: tuple[Standby, Standby, Place],
+    partitions_min: int | None,
+) -> list[RangePartition]:
+    """What has been read at the end and not at the start, in one member's store.
+
+    The third place is where the store ends now.
+    """
+    start, end, latest = places
+    late = {offset for offset, _ in start.missing}
+    unread = {offset for offset, _ in end.missing}
+    ranges = [range(offset, offset + 1) for offset in sorted(late - unread)]
+    ranges += _without(range(start.offset, max(start.offset, end.offset)), unread)
+    found = partitions_of(topic, holder, ranges, partitions_min, end, start.seen)
+    beyond = end.seen - start.seen
+    if beyond:  # read, but they came to this member later, if at all
+        rest = range(end.offset, max(end.offset, latest.offset))
+        later = partitions_of(topic, holder, [rest], None, latest)
+        found += [replace_fields(partition, only=beyond) for partition in later]
+    return found
+
+
+def _without(whole: range, holes: set[int]) -> list[range]:
+    """A range without some of its numbers."""
+    parts = []
+    start = whole.start
+    for hole in sorted(holes):
+        if start <= hole < whole.stop:
+            parts.append(range(start, hole))
+            start = hole + 1
+    parts.append(range(start, whole.stop))
+    return [part for part in parts if part]

@@ -1,0 +1,142 @@
+"""Reads of one member's store, between two of its offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+from pyspark.sql.datasource import InputPartition
+
+from skipring.core.peers import NodeId, TopicId
+from skipring.errors import DataLossError, InputError
+from skipring.rpc.log_reader import Holder, Stretch
+from skipring.spark.arrow import Rows
+from skipring.spark.offsets import Place, Position
+from skipring.spark.options import ReadOptions
+from skipring.spark.ring_client import Reach
+from skipring.spark.snapshot import Stores, verified
+from skipring.wire.rpc import Address
+
+ROWS_PER_PARTITION: Final = 25_000  # Our guess: a second's work at most.
+PARTITIONS_MAX: Final = 64  # Our guess: more tasks only cost more.
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """What one task reads of a store, without these ids; or only these, if any are named."""
+
+    topic: TopicId
+    node: NodeId
+    address: Address
+    end: Place  # in the store; the task reads nothing if another log is there by now
+    ranges: tuple[range, ...]
+    without: frozenset[bytes] = frozenset()
+    only: frozenset[bytes] | None = None
+
+
+def range_partitions(
+    topic: TopicId, reach: Reach, options: ReadOptions
+) -> Sequence[RangePartition]:
+    """The partitions of a batch read between two positions, one of which may be left open."""
+    given = [
+        offsets[topic]
+        for offsets in (options.starting, options.ending)
+        if not isinstance(offsets, str)
+    ]
+    if any((each.store, each.epoch) != (given[0].store, given[0].epoch) for each in given):
+        raise InputError(
+            f"startingOffsets and endingOffsets of {topic!r} are of different stores or epochs, "
+            "which count differently; take both from the same member"
+        )
+    stores = Stores(reach)
+    holder = stores.find(topic, replace(given[0], offset=0))  # the member that has the store
+    if holder is None:
+        raise DataLossError(gone(topic, given[0], READ_WITHOUT))
+    for each in given:
+        _check_given(stores, topic, holder, each)
+    start = 0 if isinstance(options.starting, str) else options.starting[topic].offset
+    end = holder.survey.durable_end
+    if not isinstance(options.ending, str):
+        end = options.ending[topic].offset
+    place = stores.place_at(topic, holder, end)
+    return partitions_of(topic, holder, [range(start, end)], options.partitions_min, place)
+
+
+def _check_given(stores: Stores, topic: TopicId, holder: Holder, given: Position) -> None:
+    """Raise DataLossError or InputError if a position is not in a member's store."""
+    end = holder.survey.durable_end
+    if given.epoch == holder.survey.epoch and not given.chain and given.offset > end:
+        raise InputError(
+            f"{topic!r} has {end} offsets in that store, and {given.offset} was asked for"
+        )
+    if not stores.has(topic, holder, given):
+        raise DataLossError(gone(topic, given, READ_WITHOUT))
+
+
+def partitions_of(
+    topic: TopicId,
+    holder: Holder,
+    ranges: Sequence[range],
+    partitions_min: int | None,
+    end: Place,
+    without: frozenset[bytes] = frozenset(),
+) -> list[RangePartition]:
+    """Partitions of about the same size for some ranges of a member's store, before ``end``."""
+    size = sum(map(len, ranges))
+    if not size:
+        return []
+    count = max(partitions_min or 1, min(size // ROWS_PER_PARTITION, PARTITIONS_MAX))
+    return [
+        RangePartition(topic, holder.node, holder.address, end.bare(), part, without)
+        for part in cut(ranges, -(-size // count))
+    ]
+
+
+def cut(ranges: Sequence[range], size: int) -> Iterator[tuple[range, ...]]:
+    """Ranges in groups of about so many offsets, in order."""
+    group: list[range] = []
+    room = size
+    for each in ranges:
+        rest = each
+        while rest:
+            taken, rest = rest[:room], rest[room:]
+            group.append(taken)
+            room -= len(taken)
+            if not room:
+                yield tuple(group)
+                group, room = [], size
+    if group:
+        yield tuple(group)
+
+
+def read_range(reach: Reach, partition: RangePartition) -> Iterator[Rows]:
+    """Read a part of a store; DataLossError if the member has another one, or another log."""
+    topic, node, address, end = partition.topic, partition.node, partition.address, partition.end
+    verified(reach, topic, node, address, end)
+    for part in partition.ranges:
+        wanted = Stretch(store=end.store, epoch=end.epoch, start=part.start, end=part.stop)
+        for page in reach.pages(topic, node, address, wanted):
+            rows = Rows.of(topic, page).without(partition.without)
+            if partition.only is not None:
+                only = partition.only
+                rows = rows.where([i for i, key in enumerate(rows.ids) if key in only])
+            yield rows
+
+
+BRING_IT_BACK: Final = "bring it back"
+READ_WITHOUT: Final = f"{BRING_IT_BACK}, or read without offsets"
+READ_ON: Final = (
+    "bring it back, or set failOnDataLoss to false to read on from another member, or begin anew "
+    "with another checkpoint"
+)
+
+
+def gone(topic: TopicId, position: Place, advice: str) -> str:
+    """That a store cannot be found, and what to do."""
+    return (
+        f"the store {position.store} (epoch {position.epoch}) from which {topic!r} was read up to "
+        f"offset {position.offset} is gone: its node is down, has left the topic, has lost its "
+        f"disk or was restored from a backup; {advice}"
+    )

@@ -1,0 +1,108 @@
+"""What a lake is about: remembered in it, so that nothing else is ever mixed in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from msgspec import DecodeError, Struct, json
+from msgspec.structs import replace
+
+from skipring.errors import InputError
+from skipring.spark.pipeline.lake import Name, make_tables
+from skipring.spark.pipeline.silver import Format
+from skipring.storage.data_dir import failures_told
+
+FORMAT: Final = "skipring-lake/1"
+FILE: Final = "lake.json"
+CHECKPOINT: Final = "checkpoint"
+WINDOW_S: Final = 60
+
+
+class About(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The ring and the topics of a lake, and how it is made from them."""
+
+    format: str = FORMAT
+    supervisors: tuple[str, ...]
+    topics: tuple[str, ...]
+    values: Format = Format.AUTO
+    window_s: int = WINDOW_S
+    # Where it began. Spark keeps only where a micro-batch ends, and asks again where the first one
+    # began if that one was killed.
+    began: dict[str, dict[str, str | int]] = {}
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """What a user wants a lake to be about; what is not said is as it was."""
+
+    supervisors: tuple[str, ...]
+    topics: tuple[str, ...]
+    values: Format | None = None
+    window_s: int | None = None
+
+
+def read_about(lake: Path) -> About:
+    """What a lake is about; InputError if it is no lake."""
+    try:
+        about = json.decode((lake / FILE).read_bytes(), type=About)
+    except FileNotFoundError:
+        raise InputError(
+            f"{lake} is no lake: it has no {FILE}; 'skipring pipeline run' makes one"
+        ) from None
+    except DecodeError as error:
+        raise InputError(f"{lake / FILE} cannot be read: {error}") from None
+    if about.format != FORMAT:
+        raise InputError(f"{lake} is of the form {about.format!r}, and we know only {FORMAT!r}")
+    return about
+
+
+def agreed(lake: Path, wish: Wish) -> About:
+    """What a lake will be about; InputError if it is about something else."""
+    topics = tuple(sorted(wish.topics))
+    if not (lake / FILE).exists():
+        if lake.is_dir() and any(lake.iterdir()):
+            raise InputError(f"{lake} is no lake, and not empty; choose another directory")
+        return About(
+            supervisors=wish.supervisors,
+            topics=topics,
+            values=wish.values or Format.AUTO,
+            window_s=wish.window_s or WINDOW_S,
+        )
+    about = read_about(lake)
+    _require_same(lake, "topics", ", ".join(about.topics), ", ".join(topics))
+    _require_same(lake, "values", about.values, wish.values or about.values)
+    _require_same(lake, "windows", f"{about.window_s} s", f"{wish.window_s or about.window_s} s")
+    if not set(about.supervisors) & set(wish.supervisors):
+        raise InputError(
+            f"{lake} belongs to the ring of {', '.join(about.supervisors)}; choose another "
+            "directory, or name the old address beside the new one if the supervisor has moved"
+        )
+    _require_checkpoint(lake)
+    known = dict.fromkeys((*wish.supervisors, *about.supervisors))
+    return replace(about, supervisors=tuple(known))
+
+
+def write_about(lake: Path, about: About) -> None:
+    """Remember what a lake is about."""
+    with failures_told(lake):
+        make_tables(lake)
+        new = lake / f"{FILE}.new"
+        new.write_bytes(json.format(json.encode(about)) + b"\n")
+        new.replace(lake / FILE)
+
+
+def _require_same(lake: Path, what: str, known: str, wanted: str) -> None:
+    if known != wanted:
+        raise InputError(
+            f"{lake} has {what} {known}, not {wanted}; choose another directory for these"
+        )
+
+
+def _require_checkpoint(lake: Path) -> None:
+    """Without it Spark would begin anew, under the numbers of micro-batches that are there."""
+    has_rows = any(any((lake / name).glob("*")) for name in Name)
+    if has_rows and not (lake / CHECKPOINT / "offsets").is_dir():
+        raise InputError(
+            f"{lake} has lost its directory {CHECKPOINT!r}, and nobody knows how far it is; "
+            "bring it back, or begin anew in another directory"
+        )

@@ -1,0 +1,345 @@
+"""A running pipeline: one streaming query over publications and deliveries, and how far it is."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from logging import CRITICAL, getLogger
+from pathlib import Path
+from threading import Event, Lock
+from time import monotonic, sleep
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.json import encode
+from msgspec.structs import replace
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from skipring.errors import SkipringError, StoreBusyError
+from skipring.net.access import Access
+from skipring.spark import register
+from skipring.spark.delivery_source import NAME
+from skipring.spark.errors import spark_failures_told
+from skipring.spark.options import ReadOptions
+from skipring.spark.pipeline.lake import Name, Writer, batch_folder, rows_by_part
+from skipring.spark.pipeline.manifest import CHECKPOINT, About, write_about
+from skipring.spark.pipeline.microbatch import Figures, Steps, together
+from skipring.spark.stream import StreamReader
+from skipring.storage.data_dir import failures_told
+
+
+@contextmanager
+def shown(console: Console, about: About) -> Iterator[Tell]:
+    """Show progress as long as it lasts."""
+    if not console.is_terminal:
+        yield lambda progress: console.print(as_line(progress), highlight=False, soft_wrap=True)
+        return
+    with Live(_waiting(about), console=console, auto_refresh=False) as live:
+        live.refresh()
+        yield lambda progress: live.update(as_table(about, progress), refresh=True)
+
+
+def as_json(progress: Progress) -> str:
+    """One line for a program."""
+    totals = {str(name): count for name, count in progress.totals.items()}
+    found = {
+        **{name: getattr(progress.figures, name) for name in progress.figures.__struct_fields__},
+        "per_s": progress.per_s,
+        "behind": progress.behind,
+        "totals": totals,
+    }
+    return encode(found).decode()
+
+
+def as_line(progress: Progress) -> str:
+    """One line for a person."""
+    new = progress.figures
+    parts = [
+        f"batch {new.batch}: {new.bronze:,} publications ({progress.per_s:,.0f}/s)",
+        f"{new.silver:,} new",
+        f"{new.rejected:,} rejected",
+        _many(new.duplicates, "duplicate"),
+        f"{new.deliveries:,} deliveries",
+        _many(new.windows, "window"),
+        f"{_behind(progress)} behind",
+        f"{new.seconds:.1f} s",
+    ]
+    return ", ".join(parts)
+
+
+def as_table(about: About, progress: Progress) -> Table:
+    """Everything at a glance."""
+    new = progress.figures
+    grid = _grid(about)
+    grid.add_column("rows", justify="right")
+    grid.add_column("last batch", justify="right")
+    last = {
+        Name.BRONZE: new.bronze,
+        Name.DELIVERIES: new.deliveries,
+        Name.SILVER: new.silver,
+        Name.REJECTED: new.rejected,
+        Name.GOLD: new.windows,
+    }
+    for name, count in last.items():
+        unit = _many(count, "window") if name is Name.GOLD else f"{count:,}"
+        style = "red" if name is Name.REJECTED and progress.totals[name] else None
+        grid.add_row(name, f"{progress.totals[name]:,}", unit, style=style)
+    grid.add_section()
+    grid.add_row("rate", f"{progress.per_s:,.1f}/s", "")
+    grid.add_row("behind the ring", _behind(progress), "")
+    grid.add_row("duplicates removed", "", f"{new.duplicates:,}")
+    grid.add_row("batch", f"{new.batch}", f"{new.seconds:.1f} s")
+    return grid
+
+
+def _waiting(about: About) -> Table:
+    grid = _grid(about)
+    grid.add_row("Spark starts, or nothing has come yet")
+    return grid
+
+
+def _grid(about: About) -> Table:
+    grid = Table(title=f"{', '.join(about.topics)}   windows of {about.window_s} s")
+    grid.add_column("table")
+    return grid
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
+
+
+def _behind(progress: Progress) -> str:
+    return "?" if progress.behind is None else f"{progress.behind:,}"
+
+
+LOOK_S: Final = 0.2  # Our guess: nobody sees that progress is told so much later.
+# Our guess: the JVM of a killed run ends within. Until then it may still write.
+LOCK_WAIT_S: Final = 30.0
+LOCK: Final = ".lock"
+FINISH_S: Final = 10.0  # Our guess: whoever interrupts does not want to wait longer.
+OFFSETS_MAX: Final = 100_000  # Our guess: publications of a micro-batch, some seconds' work.
+DELIVERIES_MAX: Final = 400_000  # Our guess: the same; they are smaller.
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What a pipeline is to do."""
+
+    access: Access
+    lake: Path
+    about: About
+    starting: str  # "earliest" or "latest"; counts for a new lake only
+    trigger_s: float | None  # None: take what is there, then end
+    offsets_max: int = OFFSETS_MAX
+    fails_on_data_loss: bool = True
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How far a pipeline is after a micro-batch."""
+
+    figures: Figures
+    totals: Mapping[Name, int]  # rows in the lake
+    per_s: float  # publications since the micro-batch before
+    behind: int | None  # publications that the ring has more; None if nobody can say
+
+
+Tell = Callable[[Progress], None]
+
+
+def rooted(plan: Plan) -> Plan:
+    """The plan with where a new lake begins; UnreachableError if a topic cannot be followed."""
+    given = {**_access(plan.access), "subscribe": ",".join(plan.about.topics)}
+    options = ReadOptions.parse({**given, "startingOffsets": plan.starting}, is_stream=True)
+    reader = StreamReader(options)
+    try:
+        began = reader.initialOffset()
+    finally:
+        reader.stop()
+    about = plan.about
+    return plan if about.began else replace(plan, about=replace(about, began=began))
+
+
+def make_place(lake: Path) -> None:
+    """Make the directory of a lake, if it is not there."""
+    with failures_told(lake):
+        lake.mkdir(parents=True, exist_ok=True)
+
+
+def run_pipeline(spark: SparkSession, plan: Plan, tell: Tell, is_over: Event) -> dict[Name, int]:
+    """Follow the topics until it is over; what the lake then has."""
+    with spark_failures_told(), locked(spark, plan.lake):
+        write_about(plan.lake, plan.about)
+        Writer(plan.lake).recover()
+        watch = _Watch(plan, tell)
+        turn = _Turn(is_over)
+        query = start_query(spark, plan, watch.note, turn)
+        try:
+            while query.isActive and not is_over.wait(LOOK_S):
+                watch.look(query)
+            turn.await_end()
+            watch.look(query, is_last=True)
+            if not is_over.is_set():
+                query.awaitTermination()  # raises what went wrong
+        finally:
+            query.stop()
+    return watch.totals
+
+
+class _Turn:
+    """Whose turn it is: a micro-batch may end before the query is stopped, and none begins then."""
+
+    def __init__(self, is_over: Event) -> None:
+        self._is_over = is_over
+        self._lock = Lock()
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """A micro-batch is done in here; SkipringError if there is to be none any more."""
+        with self._lock:
+            if self._is_over.is_set():
+                raise SkipringError("the pipeline was asked to end")
+            yield
+
+    def await_end(self) -> None:
+        """Wait for the micro-batch that is being done; for a while, since it can be done again."""
+        if self._lock.acquire(timeout=FINISH_S):
+            self._lock.release()
+
+
+def start_query(
+    spark: SparkSession, plan: Plan, note: Callable[[Figures], None], turn: _Turn
+) -> StreamingQuery:
+    """Start the query; ``note`` is told of every micro-batch."""
+    prepare(spark)
+    steps = Steps(plan.lake, plan.about.values, plan.about.window_s)
+
+    def take(rows: DataFrame, batch: int) -> None:
+        # What is raised here goes through Spark as a text: it cannot stand a long one.
+        with spark_failures_told(), turn.taken():
+            note(steps.take(rows, batch))
+
+    writing = both_streams(spark, plan).writeStream.foreachBatch(take)
+    writing = writing.option("checkpointLocation", str(plan.lake / CHECKPOINT))
+    writing = writing.queryName(f"skipring pipeline {plan.lake}")
+    if plan.trigger_s is None:
+        return writing.trigger(availableNow=True).start()
+    return writing.trigger(processingTime=f"{round(plan.trigger_s * 1000)} milliseconds").start()
+
+
+def prepare(spark: SparkSession) -> None:
+    """Settings that a lake depends on: UTC's days, and times that every reader understands."""
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    getLogger("py4j").setLevel(CRITICAL)  # it logs whatever it hands on
+
+
+def both_streams(spark: SparkSession, plan: Plan) -> DataFrame:
+    """Publications and deliveries of the topics as one stream."""
+    register(spark)
+    options = {**_access(plan.access), "subscribe": ",".join(plan.about.topics)}
+    publications = spark.readStream.format("skipring").options(
+        **options,
+        startingOffsets=json.dumps(plan.about.began),
+        includeHeaders="true",
+        failOnDataLoss=str(plan.fails_on_data_loss).lower(),
+        maxOffsetsPerTrigger=str(plan.offsets_max),
+    )
+    deliveries = spark.readStream.format(NAME).options(
+        **options, startingOffsets=plan.starting, maxOffsetsPerTrigger=str(DELIVERIES_MAX)
+    )
+    return together(publications.load(), deliveries.load())
+
+
+def _access(access: Access) -> dict[str, str]:
+    files = {"ca": access.ca, "cert": access.cert, "key": access.key}
+    given = {name: file for name, file in files.items() if file is not None}
+    return {"supervisor": ",".join(access.supervisors), **given}
+
+
+class _Watch:
+    """Tells of micro-batches, each when Spark has said how far the ring is."""
+
+    def __init__(self, plan: Plan, tell: Tell) -> None:
+        self._rows = {name: rows_by_part(plan.lake / name) for name in Name}
+        self._lake = plan.lake
+        self._tell = tell
+        self._noted: deque[Figures] = deque()
+        self._told_at = monotonic()
+
+    @property
+    def totals(self) -> dict[Name, int]:
+        """How many rows the tables have."""
+        return {name: sum(rows.values()) for name, rows in self._rows.items()}
+
+    def note(self, figures: Figures) -> None:
+        """Take down what a micro-batch has brought; called in a thread of Spark's."""
+        self._noted.append(figures)
+
+    def look(self, query: StreamingQuery, *, is_last: bool = False) -> None:
+        """Tell of what is complete."""
+        progress = query.lastProgress
+        reached = -1 if progress is None else int(progress["batchId"])
+        while self._noted and (is_last or self._noted[0].batch <= reached):
+            figures = self._noted.popleft()
+            is_latest = progress is not None and reached == figures.batch
+            self._tell(self._progress(figures, behind(progress) if is_latest else None))
+
+    def _progress(self, figures: Figures, more: int | None) -> Progress:
+        for name in (Name.BRONZE, Name.DELIVERIES, Name.SILVER, Name.REJECTED):
+            self._rows[name][batch_folder(self._lake, name, figures.batch).name] = getattr(
+                figures, name
+            )  # which may have been there before it was killed
+        self._rows[Name.GOLD] = rows_by_part(self._lake / Name.GOLD)
+        elapsed_s = monotonic() - self._told_at
+        self._told_at = monotonic()
+        return Progress(
+            figures=figures,
+            totals=self.totals,
+            per_s=round(figures.bronze / max(elapsed_s, LOOK_S), 1),
+            behind=more,
+        )
+
+
+def behind(progress: Any) -> int | None:  # noqa: ANN401  (Spark's own)
+    """How many publications the ring has that were not read; None if stores differ."""
+    source = progress["sources"][0]
+    read, there = _parsed(source["endOffset"]), _parsed(source["latestOffset"])
+    if not read or not there:
+        return None  # Spark does not say it of a micro-batch that is done again
+    total = 0
+    for topic, position in there.items():
+        known = read.get(topic)
+        if known is None or any(known[key] != position[key] for key in ("store", "epoch")):
+            return None
+        total += max(0, position["offset"] - known["offset"])
+    return total
+
+
+def _parsed(offset: Any) -> dict[str, Any] | None:  # noqa: ANN401  (Spark's own)
+    found: dict[str, Any] | None = json.loads(offset) if isinstance(offset, str) else offset
+    return found
+
+
+@contextmanager
+def locked(spark: SparkSession, lake: Path) -> Iterator[None]:
+    """Keep others out of a lake for as long as our JVM lives, which is what writes to it.
+
+    It may outlive us for a moment if we are killed, so the lock is the JVM's and not ours.
+    """
+    make_place(lake)
+    jvm: Any = spark._jvm  # noqa: SLF001  (PySpark has no other way)
+    file = jvm.java.io.RandomAccessFile(str(lake / LOCK), "rw")
+    try:
+        deadline = monotonic() + LOCK_WAIT_S
+        while file.getChannel().tryLock() is None:
+            if monotonic() > deadline:
+                raise StoreBusyError(f"{lake}: another pipeline runs on it; stop that one first")
+            sleep(LOOK_S)
+        yield
+    finally:
+        file.close()  # and with it the lock

@@ -1,0 +1,127 @@
+"""Our code on the executors of a cluster: sent along, and checked before it is needed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.resources import files
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from threading import Event, Timer
+from typing import Final
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from skipring.errors import InputError, UnreachableError
+from skipring.spark.session.settings import scratch
+
+# What our code imports on executors and no zip can carry, or other people's code that we do not.
+NEEDED: Final = ("cryptography", "msgspec", "pandas", "prometheus_client", "pyarrow", "structlog")
+
+
+def missing(_: object) -> list[str]:
+    """What is not installed for the Python that this runs in."""
+    return [name for name in NEEDED if find_spec(name) is None]
+
+
+EXECUTOR_WAIT_S: Final = 120.0  # Our guess: a cluster with room starts an executor in seconds
+PROBES_MAX: Final = 256  # Limit of ours: enough to see what executors lack, cheap on large clusters
+
+_PACKAGES: Final = ("skipring", "pyspark_skipring")
+_CHECK: Final = "skipring: what executors lack"
+_HOW_TO_SHIP: Final = (
+    "install 'skipring[spark]' there, or pack an environment with venv-pack or conda-pack and send "
+    "it: set spark.archives=env.tar.gz#env and spark.pyspark.python=env/bin/python"
+)
+
+
+def ship(spark: SparkSession) -> None:
+    """Send our code to all executors, also those that come later; it goes before what they have."""
+    spark.sparkContext.addPyFile(str(kept_zip()))
+
+
+def check_executors(spark: SparkSession) -> None:
+    """Raise an error that says what to do if executors do not come, or cannot run our code."""
+    context = spark.sparkContext
+    context.setJobGroup(_CHECK, _CHECK, interruptOnCancel=True)
+    is_late = Event()
+    timer = Timer(EXECUTOR_WAIT_S, _give_up, (context, is_late))
+    timer.start()
+    try:
+        tasks = min(context.defaultParallelism, PROBES_MAX)
+        answers = context.parallelize(range(tasks), tasks).map(missing).collect()
+    except (PySparkException, Py4JJavaError) as error:
+        raise _explained(error, is_late=is_late.is_set()) from None
+    finally:
+        timer.cancel()
+        timer.join()
+        context._jsc.clearJobGroup()  # noqa: SLF001  (PySpark can only set one)
+    if lacking := sorted({name for answer in answers for name in answer}):
+        raise InputError(f"the executors' Python lacks {', '.join(lacking)}; {_HOW_TO_SHIP}")
+
+
+def _give_up(context: SparkContext, is_late: Event) -> None:
+    is_late.set()
+    context.cancelJobGroup(_CHECK)
+
+
+def package_zip() -> bytes:
+    """Our packages as a zip that Python imports from; the same code gives the same bytes."""
+    written = BytesIO()
+    with ZipFile(written, "w", ZIP_DEFLATED) as archive:
+        for name, content in sorted(_contents()):
+            archive.writestr(ZipInfo(name), content, ZIP_DEFLATED)  # dated 1980, whenever made
+    return written.getvalue()
+
+
+def _contents() -> Iterator[tuple[str, bytes]]:
+    """The files of our packages, and the metadata that says which version they are."""
+    for package in _PACKAGES:
+        root = Path(str(files(package)))
+        for path in root.rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield f"{package}/{path.relative_to(root).as_posix()}", path.read_bytes()
+    try:
+        metadata = distribution("skipring").read_text("METADATA")
+    except PackageNotFoundError:  # run from a source tree
+        return
+    if metadata is not None:
+        yield "skipring.dist-info/METADATA", metadata.encode()
+
+
+@cache
+def kept_zip() -> Path:
+    """The zip as a file, under a name that no other content has: Spark knows files by name."""
+    content = package_zip()
+    path = scratch() / f"skipring-{blake2b(content, digest_size=8).hexdigest()}.zip"
+    path.write_bytes(content)
+    return path
+
+
+def _explained(error: Exception, *, is_late: bool) -> Exception:
+    """The same error in words of what to do."""
+    if is_late:
+        return UnreachableError(
+            f"no executor has done a task within {EXECUTOR_WAIT_S:.0f} s; see on the master's page "
+            "whether it has cores and memory free, or ask for less: set spark.cores.max=1 "
+            "and spark.executor.memory=512m"
+        )
+    said = [line.strip() for line in str(error).splitlines()]
+    told = next((line for line in said if any(sign in line for sign in _SIGNS)), said[0])
+    version = ".".join(map(str, sys.version_info[:2]))
+    return InputError(
+        f"executors cannot run our code ({told}); they need a Python {version} with "
+        f"PySpark's needs: {_HOW_TO_SHIP}"
+    )
+
+
+# What tells most of an error of Spark's, which has a hundred lines.
+_SIGNS: Final = ("PYTHON_VERSION_MISMATCH", "ModuleNotFoundError", "Cannot run program")

@@ -1,0 +1,186 @@
+"""The stores of a topic's members: where they are, and what is in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from time import sleep
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from skipring.core.peers import NodeId, TopicId
+from skipring.errors import DataLossError, UnreachableError
+from skipring.rpc.log_reader import ATTEMPTS, Holder, Stretch
+from skipring.spark.arrow import entries
+from skipring.spark.offsets import Entry, Place
+from skipring.spark.ring_client import Reach
+from skipring.wire.limits import LOCATED_MAX
+from skipring.wire.rpc import Address, Surveyed
+
+LOOKS: Final = 4  # a member may be restarting
+LOOKS_AT_MANY: Final = 8  # Our guess: a supervisor names 32 members at a time, by chance.
+AGAIN_S: Final = 1.0  # Our guess: what a node needs to come back is a few of these.
+
+
+class Stores:
+    """Finds members by their stores, and remembers where they were."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._known: dict[tuple[TopicId, str], tuple[NodeId, Address]] = {}
+
+    def find(self, topic: TopicId, place: Place) -> Holder | None:
+        """The member that has the log of a place; None if there is none, or it is another log.
+
+        Its survey has the chain value at the place.
+        """
+        if known := self._known.get((topic, place.store)):  # then no supervisor is needed
+            holder = self._reach.survey_of(topic, *known, place.offset)
+            if holder is not None and fits(holder.survey, place):
+                return holder
+        for look in range(LOOKS_AT_MANY):
+            holders = self._look(topic, offset=place.offset)
+            named = [each for each in holders if each.survey.store == place.store]
+            if named:
+                return next((each for each in named if fits(each.survey, place)), None)
+            if look + 1 >= LOOKS and len(holders) < LOCATED_MAX:
+                break  # these were all members
+            sleep(AGAIN_S)
+        return None
+
+    def durable(self, topic: TopicId, bits: int | None = None) -> list[Holder]:
+        """Members that keep the topic on a disk, those with most of it first."""
+        holders = [holder for holder in self._look(topic, bits) if holder.survey.store]
+        return sorted(holders, key=lambda each: (-each.survey.durable_end, each.node))
+
+    def first(self, topic: TopicId) -> Holder:
+        """The member that has most of a topic on its disk; UnreachableError if there is none."""
+        found = self.durable(topic)
+        if not found:
+            raise UnreachableError(
+                f"no member of {topic!r} keeps its publications on a disk, so there are no "
+                "offsets that a stream could go on from; start a node with a data directory"
+            )
+        return found[0]
+
+    def place_at(self, topic: TopicId, holder: Holder, offset: int) -> Place:
+        """A place in the log of a member, with its chain value; errors as those of ``verified``."""
+        place = Place(store=holder.survey.store, epoch=holder.survey.epoch, offset=offset)
+        survey = verified(self._reach, topic, holder.node, holder.address, place)
+        return replace(place, chain=survey.chain)
+
+    def has(self, topic: TopicId, holder: Holder, place: Place) -> bool:
+        """Return True if a member's log is that of a place; UnreachableError if it is silent."""
+        try:
+            verified(self._reach, topic, holder.node, holder.address, place)
+        except DataLossError:
+            return False
+        return True
+
+    def entries(self, topic: TopicId, holder: Holder, start: int, end: int) -> list[Entry]:
+        """Offsets and ids in a part of a member's store."""
+        survey = holder.survey
+        wanted = Stretch(
+            store=survey.store, epoch=survey.epoch, start=start, end=end, has_contents=False
+        )
+        pages = self._reach.pages(topic, holder.node, holder.address, wanted)
+        return [entry for page in pages for entry in entries(page)]
+
+    def _look(
+        self, topic: TopicId, bits: int | None = None, offset: int | None = None
+    ) -> list[Holder]:
+        holders = self._reach.survey(topic, bits, offset)
+        for holder in holders:
+            self._known[topic, holder.survey.store] = holder.node, holder.address
+        return holders
+
+
+def fits(survey: Surveyed, place: Place) -> bool:
+    """Return True if a survey at the offset of a place is of the log that the place is in.
+
+    A place without a chain value is believed if the log is long enough.
+    """
+    log = Place(store=survey.store, epoch=survey.epoch, offset=survey.durable_end)
+    is_same = not place.chain or not place.offset or survey.chain == place.chain
+    return place.is_in_log_of(log) and place.offset <= survey.durable_end and is_same
+
+
+def verified(
+    reach: Reach, topic: TopicId, node: NodeId, address: Address, place: Place
+) -> Surveyed:
+    """Survey a member at a place; DataLossError if its log is another one by now.
+
+    UnreachableError if it does not answer.
+    """
+    for _ in range(ATTEMPTS):
+        holder = reach.survey_of(topic, node, address, place.offset)
+        if holder is None:
+            continue
+        if not fits(holder.survey, place):
+            raise DataLossError(
+                f"{node} has lost what it had stored of {topic!r}, or was restored from a backup, "
+                "since the query was planned; run the query again"
+            )
+        return holder.survey
+    raise UnreachableError(f"{node} stopped serving {topic!r} at offset {place.offset}")
+
+
+class Source(Struct, frozen=True):
+    """A member to read from: what it has at offsets below its mark."""
+
+    node: NodeId
+    address: Address
+    store: str
+    epoch: int
+    mark: int
+
+
+class Part(Struct, frozen=True):
+    """What lies under one prefix, as its digest says, and who has it; the first is to be asked."""
+
+    prefix: int
+    digest: bytes
+    sources: tuple[Source, ...]
+
+
+def agreed_parts(holders: Sequence[Holder]) -> list[Part]:
+    """One snapshot of a topic in parts, read from as many members as agree; without empty parts.
+
+    The reference is a member that has most, and among those one with whom most agree.
+    """
+    reference = max(holders, key=lambda each: (each.survey.count, _agreement(each, holders)))
+    loads: Counter[NodeId] = Counter()
+    parts = []
+    for prefix, digest in enumerate(reference.survey.digests):
+        if digest:
+            alike = [each for each in holders if _digest(each, prefix) == digest]
+            alike.sort(key=lambda each: (loads[each.node], each.node))
+            loads[alike[0].node] += 1
+            sources = tuple(_source(each) for each in alike)
+            parts.append(Part(prefix, digest, sources))
+    return parts
+
+
+def _source(holder: Holder) -> Source:
+    survey = holder.survey
+    return Source(holder.node, holder.address, survey.store, survey.epoch, survey.end)
+
+
+def is_shared(parts: Sequence[Part]) -> bool:
+    """True if every part can be had from two members at least."""
+    return all(len(part.sources) > 1 for part in parts)
+
+
+def _agreement(holder: Holder, holders: Sequence[Holder]) -> int:
+    """Of how many members and prefixes the digests are those of a member."""
+    digests = holder.survey.digests
+    return sum(
+        _digest(each, prefix) == digest for each in holders for prefix, digest in enumerate(digests)
+    )
+
+
+def _digest(holder: Holder, prefix: int) -> bytes | None:
+    digests = holder.survey.digests
+    return digests[prefix] if prefix < len(digests) else None

@@ -1,0 +1,283 @@
+"""Files of a data directory: who may use them, how they are replaced and put aside."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from errno import EDQUOT, ENOSPC
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from string import ascii_lowercase, digits
+from typing import Final
+
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.errors import IdentityError, StorageError, StoreBusyError, StoreFullError
+
+COMMAND_CHARACTERS_MAX: Final = 60  # Guess: enough to recognise a command.
+
+
+def process_text(pid: int) -> str | None:
+    """Return "process 123 (python -m skipring node)"; None if no such process runs.
+
+    The command is left out where /proc does not show it.
+    """
+    if not _is_running(pid):
+        return None
+    try:
+        given = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        given = b""
+    words = given.decode(errors="replace").rstrip("\0").split("\0")
+    program = words[0].rpartition("/")[2]
+    command = "".join(
+        each if each.isprintable() else "?" for each in " ".join([program, *words[1:]])
+    )
+    if len(command) > COMMAND_CHARACTERS_MAX:
+        command = f"{command[:COMMAND_CHARACTERS_MAX]}..."
+    return f"process {pid} ({command})" if command else f"process {pid}"
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:  # another user's
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+DAMAGED_MAX: Final = 2  # Limit of ours: each may be as large as the store.
+
+_SURROUNDINGS: Final = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
+)
+_FULL: Final = frozenset({ENOSPC, EDQUOT})
+_PROCESS_ID_BYTES_MAX: Final = 20
+_PRIMARY_CODE: Final = 0xFF  # SQLite's extended codes keep the kind of error in the lowest byte
+
+
+# What SQLite complains with. It quotes a damaged table, and that may be no text any more.
+COMPLAINTS: Final = (sqlite3.Error, UnicodeDecodeError)
+
+
+@contextmanager
+def failures_told(place: Path) -> Iterator[None]:
+    """Turn what the system and SQLite complain about into our errors, with what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            raise _full(place) from error
+        raise StorageError(
+            f"{place}: {reason}; check that it is a directory which this user may write to"
+        ) from error
+    except sqlite3.Error as error:
+        match code_of(error):
+            case sqlite3.SQLITE_FULL:
+                raise _full(place) from error
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                raise _busy(place) from error
+            case _:
+                raise StorageError(
+                    f"{place}: {error}; a restart keeps what is intact, if the disk is sound"
+                ) from error
+
+
+def _full(place: Path) -> StoreFullError:
+    return StoreFullError(f"{place}: no room left; make room, then it is tried again")
+
+
+def _busy(place: Path, holder: int | None = None) -> StoreBusyError:
+    """Return the error for a directory in use; ``holder`` is the process that claims to use it."""
+    if holder == os.getpid():
+        return StoreBusyError(
+            f"{place}: already open in this process; close it first, or take another data directory"
+        )
+    user = process_text(holder) if holder is not None else None
+    return StoreBusyError(
+        f"{place}: used by {user or 'another process'}; stop it, or take another data directory"
+    )
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """The kind of an error of SQLite; 0 if it did not come from SQLite itself."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & _PRIMARY_CODE
+
+
+def is_damage(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> bool:
+    """True if an error is the fault of a database itself, and not of its surroundings."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    may_use = os.access(path.parent, os.W_OK) and (
+        not path.exists() or os.access(path, os.R_OK | os.W_OK)
+    )
+    return may_use and code_of(error) not in _SURROUNDINGS
+
+
+def make_directory(directory: Path) -> None:
+    """Make a data directory that only its owner can look into; one that is there stays as it is."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+class Lock:
+    """Keeps other processes out of a data directory; ends with the process, however it ends.
+
+    The lock of the system decides. The process id in the file is only for error messages: after a
+    crash it is that of a process that has ended.
+    """
+
+    __slots__ = ("_file",)
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            flock(self._file, LOCK_EX | LOCK_NB)
+        except BlockingIOError as error:
+            holder = _process_id(self._file)
+            os.close(self._file)
+            raise _busy(path.parent, holder) from error
+        except OSError:
+            os.close(self._file)
+            raise
+        self._write(f"{os.getpid()}\n".encode())
+
+    def _write(self, text: bytes) -> None:
+        with suppress(OSError):  # a full disk keeps no process from its data
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, text, 0)
+
+    def release(self) -> None:
+        """Let others in; a second time does nothing."""
+        if self._file >= 0:
+            self._write(b"")
+            os.close(self._file)
+            self._file = -1
+
+
+def _process_id(lock_file: int) -> int | None:
+    """Return the process id in a lock file; None if there is none that can be read."""
+    try:
+        text = os.pread(lock_file, _PROCESS_ID_BYTES_MAX, 0).strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() and int(text) > 0 else None
+
+
+def sync_directory(directory: Path) -> None:
+    """Make names durable: of files that were made, replaced or removed."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a file by another, at once; readable by its owner only."""
+    fresh = path.with_name(path.name + ".new")
+    with suppress(FileNotFoundError):
+        fresh.unlink()
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    sync_directory(path.parent)
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """The file whose name has a suffix more."""
+    return path.with_name(path.name + suffix)
+
+
+def put_aside(path: Path, wal: bytes | None = None) -> Path | None:
+    """Rename a damaged database, with its log, and forget the oldest of those kept.
+
+    Return its new name; None if there was nothing. A log that SQLite may have removed meanwhile is
+    given as it was.
+    """
+    log = beside(path, "-wal")
+    if wal is None:
+        wal = log.read_bytes() if log.exists() else b""
+    aside = None
+    if path.exists() or wal:
+        kept = _damaged(path)
+        aside = beside(path, f".damaged-{max(kept, default=0) + 1}")
+        if wal:
+            beside(aside, "-wal").write_bytes(wal)
+        if path.exists():
+            path.replace(aside)
+        for number in sorted(kept)[: max(0, len(kept) + 1 - DAMAGED_MAX)]:
+            for suffix in ("", "-wal"):
+                beside(path, f".damaged-{number}{suffix}").unlink(missing_ok=True)
+    for suffix in ("-wal", "-shm", "-journal"):
+        beside(path, suffix).unlink(missing_ok=True)
+    return aside
+
+
+def _damaged(path: Path) -> set[int]:
+    form = re.compile(re.escape(path.name) + r"\.damaged-(\d{1,9})(?:-wal)?")
+    names = (form.fullmatch(other.name) for other in path.parent.iterdir())
+    return {int(match[1]) for match in names if match}
+
+
+FILE: Final = "node-id"
+RANDOM_CHARACTERS: Final = 12  # Our guess: 62 bits, so that two of a million never meet.
+
+_FORM: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_FILE_BYTES_MAX: Final = 1024
+_ALPHABET: Final = ascii_lowercase + digits
+
+
+def node_id(directory: Path, name: str | None = None) -> NodeId:
+    """The node's own id: the one kept, or else the name given, or else a random one, then kept.
+
+    IdentityError if one of them is no name for a node, or if they differ.
+    """
+    if name is not None:
+        check_name(name, parameter="name")
+    path = directory / FILE
+    with failures_told(directory):
+        make_directory(directory)
+        kept = _read(path)
+        if kept is None:
+            made = name or "".join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))
+            write_durably(path, f"{made}\n".encode())
+            return made
+    check_name(kept, parameter=str(path))
+    if name not in (None, kept):
+        raise IdentityError(
+            f"{path}: this node is called {kept}, not {name}; "
+            "leave the name out, or take another data directory"
+        )
+    return kept
+
+
+def _read(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(_FILE_BYTES_MAX).decode(errors="replace").removesuffix("\n")
+    except FileNotFoundError:
+        return None
+
+
+def check_name(name: str, *, parameter: str) -> None:
+    """Refuse a name that no node can have; ``parameter`` states where it comes from."""
+    if not _FORM.fullmatch(name):
+        raise IdentityError(
+            f"{name[:80]!r} is no name for a node; "
+            "it has 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'",
+            parameter=parameter,
+        )
+    if name == SUPERVISOR:
+        raise IdentityError(
+            f"{name!r} is the supervisor's own name; choose another", parameter=parameter
+        )

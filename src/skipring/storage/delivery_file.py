@@ -1,0 +1,166 @@
+"""The file with the deliveries of a node: chunks that verify themselves, in rows of SQLite.
+
+It is telemetry: what is damaged is dropped, and nobody fetches it again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from struct import unpack
+from threading import Lock
+from typing import Final
+
+from msgspec import DecodeError, Struct, ValidationError
+from msgspec.msgpack import Decoder, Encoder
+
+from skipring.core.peers import TopicId
+from skipring.storage.data_dir import COMPLAINTS, beside, is_damage
+from skipring.storage.sqlite import connect, transaction
+
+FILE: Final = "deliveries.sqlite3"
+FAILURES: Final = (*COMPLAINTS, OSError)
+
+_SCHEMA: Final = {
+    "chunks": "CREATE TABLE chunks(chunk INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+}
+_SEAL: Final = blake2b(digest_size=16, person=b"skipring trace")
+_TIME_BYTES: Final = 8
+
+
+class Body(Struct, frozen=True, array_like=True, kw_only=True):
+    """A chunk as it is in the file."""
+
+    store: str
+    topic: TopicId
+    epoch: int
+    start: int
+    times: bytes  # eight each, little-endian
+    hops: bytes
+    origins: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return self.start + len(self.hops)
+
+    def unpacked(self) -> Sequence[int]:
+        """The times."""
+        return unpack(f"<{len(self.hops)}q", self.times)
+
+    def sealed(self) -> bytes:
+        """As it is written."""
+        content = _ENCODER.encode(self)
+        return content + _seal(content)
+
+
+_ENCODER: Final = Encoder()
+_DECODER: Final = Decoder(Body)
+
+
+def parsed(data: object) -> Body | None:
+    """What was written; None if it is something else."""
+    if not isinstance(data, bytes):
+        return None
+    content, seal = data[: -_SEAL.digest_size], data[-_SEAL.digest_size :]
+    if seal != _seal(content):
+        return None
+    try:
+        body = _DECODER.decode(content)
+    except (DecodeError, ValidationError, ValueError):
+        return None  # of another version
+    count = len(body.hops)
+    is_even = len(body.times) == _TIME_BYTES * count and len(body.origins) == count > 0
+    return body if is_even and body.start >= 0 else None
+
+
+def _seal(content: bytes) -> bytes:
+    state = _SEAL.copy()
+    state.update(content)
+    return state.digest()
+
+
+class TraceFile:
+    """The SQLite file of a trace, made when it is first used; what it says may be anything."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db: sqlite3.Connection | None = None
+        self._reading: sqlite3.Connection | None = None  # its own: it does not wait for a write
+        self._lock = Lock()  # of reading, while another thread closes
+        self._writing = Lock()  # of writing, likewise
+
+    def rows(self) -> Iterator[tuple[int, object]]:
+        """All chunks, the oldest first; at the end an error if the file is damaged."""
+        db = self._connected()
+        yield from db.execute("SELECT chunk, body FROM chunks ORDER BY chunk")
+        if db.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
+            raise sqlite3.DatabaseError("its pages do not fit together")
+
+    def read(self, row: int) -> object:
+        """What is in a row; None if it is not there."""
+        with self._lock:
+            if self._reading is None:
+                self._reading = connect(self._path)
+            found = self._reading.execute("SELECT body FROM chunks WHERE chunk = ?", (row,))
+            return next((body for (body,) in found.fetchall()), None)
+
+    def write(
+        self, bodies: Iterable[tuple[int | None, bytes]], obsolete: Iterable[int]
+    ) -> list[int]:
+        """Add or replace chunks and remove some, all or nothing; return the rows of the former."""
+        with self._writing, transaction(db := self._connected()):
+            db.executemany("DELETE FROM chunks WHERE chunk = ?", ((row,) for row in obsolete))
+            return [_replaced(db, row, body) for row, body in bodies]
+
+    def is_damaged(self, error: Exception) -> bool:
+        """True if a failure is the fault of the file itself."""
+        if not isinstance(error, COMPLAINTS) or isinstance(error, sqlite3.ProgrammingError):
+            return False  # the second: it is closed
+        return is_damage(error, self._path)
+
+    def discard(self) -> None:
+        """Remove the file; the next use makes another one."""
+        self.close()
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            beside(self._path, suffix).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the file until it is used again."""
+        with self._writing, self._lock:
+            for db in (self._reading, self._db):
+                if db is not None:
+                    db.close()
+            self._reading = self._db = None
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._db is None:
+            db = connect(self._path)
+            try:
+                db.execute("PRAGMA journal_mode=WAL").fetchall()
+                db.execute("PRAGMA synchronous=NORMAL")  # the last chunks may be lost
+                _check_tables(db)
+            except FAILURES:
+                db.close()
+                raise
+            self._db = db
+        return self._db
+
+
+def _check_tables(db: sqlite3.Connection) -> None:
+    """Make the tables, if there are none; an error if there are others."""
+    query = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+    tables = dict(db.execute(query))
+    if not tables:
+        for statement in _SCHEMA.values():
+            db.execute(statement)
+    elif tables != _SCHEMA:
+        raise sqlite3.DatabaseError("its tables are not those of a trace")
+
+
+def _replaced(db: sqlite3.Connection, row: int | None, body: bytes) -> int:
+    done = db.execute("INSERT OR REPLACE INTO chunks VALUES (?, ?)", (row, body)).lastrowid
+    assert done is not None
+    return done

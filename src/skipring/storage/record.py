@@ -1,0 +1,123 @@
+"""Publications as they are stored, one by one: in MessagePack, without their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import compress
+from typing import Final, NamedTuple
+
+from msgspec import DecodeError, MsgspecError, Raw, Struct, ValidationError
+from msgspec.msgpack import Decoder, Encoder
+from msgspec.structs import replace
+
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import Publication
+from skipring.errors import MessageError
+from skipring.wire.limits import RECORD_BYTES_MAX
+
+
+class _Numbered(Struct, frozen=True, array_like=True, gc=False):
+    """The first fields of a publication: the others are skipped."""
+
+    publisher: NodeId
+    seq: int
+
+
+_ENCODER: Final = Encoder()
+_PUBLICATIONS: Final = Decoder(Publication)
+_NUMBERS: Final = Decoder(_Numbered)
+_PAGE: Final = Decoder(list[Publication])
+_RAW_PAGE: Final = Decoder(list[Raw])
+# Stands for a row that no member accepts. Without a payload it has no id, so no reader keeps it.
+UNREADABLE: Final = Publication(publisher="", seq=0)
+
+
+def encoded(publication: Publication) -> bytes:
+    """A publication without its id."""
+    p = publication
+    return _ENCODER.encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers))
+
+
+def encoded_all(publications: Iterable[Publication]) -> list[bytes]:
+    """As ``encoded``: this is done for every one that comes."""
+    encode = _ENCODER.encode
+    return [encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers)) for p in publications]
+
+
+def restored(data: bytes, key: bytes, topic: TopicId) -> Publication | None:
+    """Return the publication stored under an id; None if its fields do not give the id.
+
+    None also for a row that no member accepts: too long, or with unknown fields. An opaque one has
+    nothing that its id could follow from.
+    """
+    publication = _row(data)
+    if publication is UNREADABLE:
+        return None
+    if publication.payload is None:
+        return replace(publication, id=key)
+    publication = publication.settled(topic)
+    return publication if publication.id == key else None
+
+
+def _row(data: bytes | Raw) -> Publication:
+    """Decode one row; UNREADABLE if no member accepts it."""
+    if len(data) > RECORD_BYTES_MAX:
+        return UNREADABLE
+    try:
+        return _PUBLICATIONS.decode(data)
+    except (DecodeError, ValidationError, ValueError):
+        return UNREADABLE
+
+
+def decoded_page(data: bytes) -> list[Publication]:
+    """Decode the publications of a page, with UNREADABLE for each row that no member accepts.
+
+    MessageError if the page is no array.
+    """
+    try:
+        return _PAGE.decode(data)
+    except (MsgspecError, ValueError, RecursionError):
+        return [_row(row) for row in rows_of_page(data)]
+
+
+def rows_of_page(data: bytes) -> list[Raw]:
+    """Cut a page into its rows; MessageError if it is no array."""
+    try:
+        return _RAW_PAGE.decode(data)
+    except (MsgspecError, ValueError, RecursionError) as error:
+        raise MessageError(f"a page that cannot be read: {error}") from None
+
+
+def number_in(data: bytes) -> tuple[NodeId, int]:
+    """Whose publication it is, and which number it has there."""
+    numbered = _NUMBERS.decode(data)
+    return numbered.publisher, numbered.seq
+
+
+class Rows(NamedTuple):
+    """Publications as they are stored, in order: of each its offset, its id and its data."""
+
+    offsets: list[int]
+    ids: list[bytes]
+    data: list[bytes]
+
+    def first(self, count: int | None) -> Rows:
+        """So many of them; None: all."""
+        offsets, ids, data = self
+        return Rows(offsets[:count], ids[:count], data[:count])
+
+    def chosen(self, marks: Iterable[object]) -> Rows:
+        """Some of them: those with a mark that is true."""
+        marks = list(marks)
+        offsets, ids, data = self
+        return Rows(
+            list(compress(offsets, marks)), list(compress(ids, marks)), list(compress(data, marks))
+        )
+
+
+class Stretch(NamedTuple):
+    """Publications with consecutive offsets, as they lie in a pack."""
+
+    length: int  # how many they are
+    ids: memoryview
+    data: memoryview

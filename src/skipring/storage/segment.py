@@ -1,0 +1,421 @@
+"""Packs: many publications of one topic in one row, which verifies itself.
+
+A pack is, in this order: a head (topic, epoch, first offset, count), the ids, where each
+publication begins and how long it is, the publications in MessagePack without their ids, the head
+again, and a digest over all of it. Damage to one publication does not lose the others: each is
+believed if its id follows from its fields, and the head exists twice.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import accumulate, chain, compress, pairwise
+from struct import Struct as Layout
+from struct import pack, unpack_from
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import DecodeError, Meta, Struct, ValidationError
+from msgspec.msgpack import Decoder, Encoder
+
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import ID_BYTES, Publication
+from skipring.storage.record import Rows, Stretch, number_in, restored
+
+
+class Places:
+    """First offset, end and row of each pack, in the order of the offsets."""
+
+    __slots__ = ("_ends", "_rows", "_starts")
+
+    def __init__(self) -> None:
+        self._starts, self._ends, self._rows = array("q"), array("q"), array("q")
+
+    def add(self, start: int, end: int, row: int) -> None:
+        """Add a pack; behind all others, or ``settle`` has to follow."""
+        self._starts.append(start)
+        self._ends.append(end)
+        self._rows.append(row)
+
+    def settle(self) -> bool:
+        """Put what was added into order; False if two packs have the same offsets."""
+        if any(this > after for this, after in pairwise(self._starts)):
+            rows = sorted(zip(self._starts, self._ends, self._rows, strict=True))
+            self._starts, self._ends, self._rows = (
+                array("q", column) for column in zip(*rows, strict=True)
+            )
+        starts = self._starts[1:]
+        return all(end <= after for end, after in zip(self._ends, starts, strict=False))
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def count(self) -> int:
+        """How many publications the packs hold."""
+        return sum(self._ends) - sum(self._starts)
+
+    def after(self, offset: int) -> tuple[int, int, int] | None:
+        """First offset, end and row of the first pack that ends after an offset."""
+        index = bisect_right(self._ends, offset)
+        if index == len(self._ends):
+            return None
+        return self._starts[index], self._ends[index], self._rows[index]
+
+    def rows(self) -> Iterator[tuple[int, int]]:
+        """First offset and row of each pack, in the order of the offsets."""
+        return zip(self._starts, self._rows, strict=True)
+
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """Offsets before the end that are in no pack."""
+        end = 0
+        for start, following in zip(self._starts, self._ends, strict=True):
+            if start > end:
+                yield end, start
+            end = following
+
+    def covers(self, offset: int) -> bool:
+        """True if an offset is in a pack."""
+        found = self.after(offset)
+        return found is not None and found[0] <= offset
+
+
+PACK_BYTES: Final = 1 << 18  # Our guess: a repair reads one publication of many packs.
+DIGEST_BYTES: Final = 32
+
+_MAGIC: Final = b"SRP1"  # the last byte is the version
+_SIZE: Final = Layout("<I")
+_SPAN: Final = Layout("<II")  # begin, counted from the first publication's, and length
+_RECORD_BYTES: Final = ID_BYTES + _SPAN.size  # of a publication, besides itself
+_IDS_AT_ONCE: Final = 64
+_IDS: Final = Layout(f"{ID_BYTES}s" * _IDS_AT_ONCE)
+_CHECK_BYTES: Final = 8
+_DIGEST: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring pack")
+_CHECK: Final = blake2b(digest_size=_CHECK_BYTES, person=b"skipring head")
+
+_Natural = Annotated[int, Meta(ge=0, lt=1 << 62)]  # Limit of ours: sums stay below 2^63.
+
+
+class Head(Struct, frozen=True, array_like=True, gc=False):
+    """Whose publications are in a pack, and at which offsets."""
+
+    topic: TopicId
+    epoch: _Natural
+    start: _Natural
+    count: _Natural
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return self.start + self.count
+
+
+_ENCODER: Final = Encoder()
+_HEADS: Final = Decoder(Head)
+
+
+@lru_cache(maxsize=256)
+def _marks(firsts: range) -> bytes:
+    """A byte for each that there is: 1 if an id may begin with it."""
+    return bytes(value in firsts for value in range(256))
+
+
+class Draft:
+    """A pack in the making: publications that are only in memory."""
+
+    __slots__ = ("_begins", "_data", "_ids", "_sizes", "start", "topic")
+
+    def __init__(self, topic: TopicId, start: int) -> None:
+        self.topic = topic
+        self.start = start
+        self._ids = bytearray()  # one behind the other, as they will lie in the pack
+        self._data = bytearray()  # as are the publications
+        self._begins: list[int] = []
+        self._sizes: list[int] = []
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return self.start + len(self._sizes)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes, about."""
+        return len(self._data) + _RECORD_BYTES * len(self._sizes)
+
+    @property
+    def is_full(self) -> bool:
+        """True if the next publication belongs into another pack."""
+        return self.size_bytes >= PACK_BYTES
+
+    def append(self, key: bytes, data: bytes) -> None:
+        """Take an encoded publication."""
+        self.fill(key, data, [len(data)])
+
+    def fill(self, ids: bytes | memoryview, data: bytes | memoryview, sizes: list[int]) -> int:
+        """Take encoded publications that lie one behind the other, as do their ids.
+
+        As many as belong here; return how many.
+        """
+        assert len(ids) == ID_BYTES * len(sizes), "an id that is none"
+        held, count = len(self._sizes), len(sizes)
+        begins = list(accumulate(sizes, initial=len(self._data)))
+        if begins[-1] + _RECORD_BYTES * (held + count) > PACK_BYTES:
+            count = 1 + bisect_left(
+                range(1, count),
+                PACK_BYTES,
+                key=lambda place: begins[place] + _RECORD_BYTES * (held + place),
+            )
+        self._begins += begins[:count]
+        self._sizes += sizes[:count]
+        self._ids += ids[: ID_BYTES * count]
+        self._data += data[: begins[count] - begins[0]]
+        return count
+
+    @property
+    def ids(self) -> memoryview:
+        """The ids of all its publications, one behind the other."""
+        return memoryview(bytes(self._ids))
+
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """Ids and their offsets."""
+        return ((self._id(offset), offset) for offset in range(self.start, self.end))
+
+    def numbers(self) -> Iterator[tuple[NodeId, int]]:
+        """Publishers and their numbers."""
+        return (number_in(self.data(offset)) for offset in range(self.start, self.end))
+
+    def data(self, offset: int) -> bytes:
+        """What is stored of a publication."""
+        place = offset - self.start
+        begin = self._begins[place]
+        return bytes(self._data[begin : begin + self._sizes[place]])
+
+    def stored(
+        self,
+        start: int,
+        end: int,
+        firsts: range,
+        *,
+        count_max: int | None = None,
+        is_checked: bool = True,
+    ) -> Rows:
+        """Those between two offsets whose ids begin with such a byte; the first, up to a number."""
+        del is_checked  # memory is what was written
+        offsets = range(max(start, self.start), min(end, self.end))
+        chosen = [o for o in offsets if self._ids[ID_BYTES * (o - self.start)] in firsts]
+        chosen = chosen[:count_max]
+        return Rows(chosen, [self._id(o) for o in chosen], [self.data(o) for o in chosen])
+
+    def publication(self, offset: int) -> Publication | None:
+        """The publication at an offset."""
+        return restored(self.data(offset), self._id(offset), self.topic)
+
+    def _id(self, offset: int) -> bytes:
+        place = ID_BYTES * (offset - self.start)
+        return bytes(self._ids[place : place + ID_BYTES])
+
+    def packed(self, epoch: int) -> bytearray:
+        """The pack."""
+        head = _framed(Head(self.topic, epoch, self.start, len(self._sizes)))
+        spans = [0] * (2 * len(self._sizes))
+        spans[::2], spans[1::2] = self._begins, self._sizes
+        where = pack(f"<{len(spans)}I", *spans)
+        content = bytearray().join((head, self._ids, where, self._data, head))
+        content += _digest(content)
+        return content
+
+
+class Pack:
+    """A pack as it was read, damaged or not."""
+
+    __slots__ = ("_body", "_ids", "_is_whole", "head")
+
+    def __init__(self, head: Head, head_bytes: int, body: bytes) -> None:
+        self.head = head
+        self._body = body
+        self._ids = head_bytes  # where the ids begin
+        self._is_whole: bool | None = None
+
+    @classmethod
+    def parse(cls, body: bytes) -> Pack | None:
+        """The pack, however damaged, if one of its heads is intact."""
+        found = _head_at(body, 0) or _head_at(body, body.rfind(_MAGIC))
+        return cls(*found, body) if found is not None else None
+
+    @property
+    def start(self) -> int:
+        """The first offset."""
+        return self.head.start
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return self.head.end
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes."""
+        return len(self._body)
+
+    @property
+    def ids(self) -> memoryview:
+        """The ids of all its publications, one behind the other, right or wrong."""
+        return memoryview(self._body)[self._ids : self._ids + ID_BYTES * self.head.count]
+
+    @property
+    def digest(self) -> bytes:
+        """What is written at its end."""
+        return self._body[-DIGEST_BYTES:]
+
+    @property
+    def is_whole(self) -> bool:
+        """True if it is what was written."""
+        if self._is_whole is None:
+            content = memoryview(self._body)[:-DIGEST_BYTES]
+            self._is_whole = _digest(content) == self.digest
+        return self._is_whole
+
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """Ids and offsets of what is intact."""
+        offsets = range(self.start, self.end)
+        if self.is_whole:
+            return zip(_ids_from(self._body, self._ids, len(offsets)), offsets, strict=True)
+        return ((self._id(o), o) for o in offsets if self.publication(o) is not None)
+
+    def numbers(self) -> Iterator[tuple[NodeId, int]]:
+        """Publishers and their numbers, of what is intact."""
+        return (number_in(self.data(offset)) for _, offset in self.entries())
+
+    def publication(self, offset: int) -> Publication | None:
+        """The publication at an offset; None if it is not what was written."""
+        data, key = self.data(offset), self._id(offset)
+        publication = restored(data, key, self.head.topic)
+        if publication is not None and publication.payload is None and not self.is_whole:
+            return None
+        return publication
+
+    def data(self, offset: int) -> bytes:
+        """What is stored of a publication, right or wrong."""
+        spans = self._ids + ID_BYTES * self.head.count
+        place = spans + _SPAN.size * (offset - self.start)
+        if place + _SPAN.size > len(self._body):
+            return b""
+        begin, size = _SPAN.unpack_from(self._body, place)
+        first = spans + _SPAN.size * self.head.count
+        return self._body[first + begin : first + begin + size]
+
+    def stored(
+        self,
+        start: int,
+        end: int,
+        firsts: range,
+        *,
+        count_max: int | None = None,
+        is_checked: bool = True,
+    ) -> Rows:
+        """Those between two offsets whose ids begin with such a byte; the first, up to a number.
+
+        Only what is intact; unless whoever asks checks that itself.
+        """
+        first, count = max(start, self.start) - self.start, min(end, self.end) - self.start
+        begin, stop = self._ids + ID_BYTES * first, self._ids + ID_BYTES * max(count, first)
+        chosen = self._body[begin:stop:ID_BYTES].translate(_marks(firsts))
+        offsets = list(compress(range(self.start + first, self.end), chosen))
+        if self.is_whole if is_checked else self._has_room:
+            return self._rows(first, chosen, offsets[:count_max])
+        intact = [offset for offset in offsets if self.publication(offset) is not None][:count_max]
+        return Rows(intact, [self._id(o) for o in intact], [self.data(o) for o in intact])
+
+    def stretch(self, start: int, end: int, bytes_max: int) -> Stretch | None:
+        """All between two offsets, up to the one with which they are so long; None if damaged."""
+        if not self.is_whole:
+            return None
+        body, first = memoryview(self._body), start - self.start
+        ids_at, spans_at = self._ids + ID_BYTES * first, self._ids + ID_BYTES * self.head.count
+        data_at = spans_at + _SPAN.size * self.head.count
+
+        def begin_of(place: int) -> int:
+            return data_at + int(_SPAN.unpack_from(body, spans_at + _SPAN.size * place)[0])
+
+        begin = begin_of(first)
+        places = range(first + 1, end - self.start)
+        length = 1 + bisect_left(places, begin + bytes_max, key=begin_of)
+        is_last = first + length == self.head.count
+        data_end = len(body) - DIGEST_BYTES - self._ids if is_last else begin_of(first + length)
+        return Stretch(length, body[ids_at : ids_at + ID_BYTES * length], body[begin:data_end])
+
+    @property
+    def _has_room(self) -> bool:
+        """True if it is as long as its head says, at least up to the publications."""
+        return len(self._body) >= self._ids + (ID_BYTES + _SPAN.size) * self.head.count
+
+    def _rows(self, first: int, chosen: bytes, offsets: list[int]) -> Rows:
+        """What lies at some offsets: for each place from one on there is a byte, 1 or 0."""
+        if not offsets:
+            return Rows([], [], [])
+        body, ids, count = self._body, self._ids, self.head.count
+        chosen = chosen[: offsets[-1] + 1 - self.start - first]  # nothing is read in vain
+        spans_at = ids + ID_BYTES * count
+        spans_format = f"<{2 * len(chosen)}I"
+        spans = iter(unpack_from(spans_format, body, spans_at + _SPAN.size * first))
+        data = body[spans_at + _SPAN.size * count :]
+        return Rows(
+            offsets,
+            list(compress(_ids_from(body, ids + ID_BYTES * first, len(chosen)), chosen)),
+            [data[at : at + size] for at, size in compress(zip(spans, spans, strict=True), chosen)],
+        )
+
+    def _id(self, offset: int) -> bytes:
+        place = self._ids + ID_BYTES * (offset - self.start)
+        return self._body[place : place + ID_BYTES]
+
+
+Segment: TypeAlias = Pack | Draft  # publications with consecutive offsets, wherever they are
+
+
+def _ids_from(body: bytes, at: int, count: int) -> Iterator[bytes]:
+    """So many ids that lie one behind the other; mostly many are cut out at once."""
+    blocks = count // _IDS_AT_ONCE * _IDS.size
+    rest = range(at + blocks, at + ID_BYTES * count, ID_BYTES)
+    return chain(
+        chain.from_iterable(_IDS.iter_unpack(body[at : at + blocks])),
+        (body[place : place + ID_BYTES] for place in rest),
+    )
+
+
+def _framed(head: Head) -> bytes:
+    data = _ENCODER.encode(head)
+    framed = _MAGIC + _SIZE.pack(len(data)) + data
+    return framed + _check(framed)
+
+
+def _head_at(body: bytes, place: int) -> tuple[Head, int] | None:
+    """The head that begins at a place, and how long it is."""
+    begin = place + len(_MAGIC) + _SIZE.size
+    if body[place : place + len(_MAGIC)] != _MAGIC or len(body) < begin:
+        return None
+    end = begin + _SIZE.unpack_from(body, begin - _SIZE.size)[0]
+    if _check(body[place:end]) != body[end : end + _CHECK_BYTES]:
+        return None
+    try:
+        return _HEADS.decode(body[begin:end]), end + _CHECK_BYTES - place
+    except (DecodeError, ValidationError, ValueError):
+        return None
+
+
+def _digest(content: bytes | bytearray | memoryview) -> bytes:
+    state = _DIGEST.copy()
+    state.update(content)
+    return state.digest()
+
+
+def _check(content: bytes) -> bytes:
+    state = _CHECK.copy()
+    state.update(content)
+    return state.digest()

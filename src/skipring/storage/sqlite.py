@@ -1,0 +1,277 @@
+"""The SQLite file of a node: its tables, and what is in them if nothing is damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from msgspec.msgpack import Encoder
+
+from skipring.core.peers import TopicId
+from skipring.core.publications import ID_BYTES
+from skipring.storage.carving import PAGE_BYTES, PAGE_SIZES
+from skipring.storage.chain import LOST_ID, LogChain
+from skipring.storage.durable_mark import Promise
+from skipring.storage.segment import Pack, Places
+
+FILE: Final = "publications.sqlite3"
+LOG_BYTES: Final = 1 << 22  # SQLite's own guess, in pages of 4 KiB: a longer log is written back
+
+# Rows of `packs` are told from all others by their form when SQLite cannot read them: carving.py.
+SCHEMA: Final = {
+    "packs": "CREATE TABLE packs(pack INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+    "quarantine": (
+        "CREATE TABLE quarantine(entry INTEGER PRIMARY KEY, topic TEXT NOT NULL, "
+        "start INTEGER NOT NULL, count INTEGER NOT NULL, reason TEXT NOT NULL, "
+        "body BLOB NOT NULL, seal BLOB NOT NULL)"
+    ),
+    "store": "CREATE TABLE store(id TEXT NOT NULL, seal BLOB NOT NULL)",
+    "topics": (
+        "CREATE TABLE topics(topic TEXT PRIMARY KEY, epoch INTEGER NOT NULL, "
+        "promised INTEGER NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID"
+    ),
+}
+
+LOST: Final = "could not be read any more"  # why a mark is there; its body has the ids, or nothing
+_SEAL_BYTES: Final = 8
+_ENCODER: Final = Encoder()
+
+
+class DamageError(Exception):
+    """Something in a file is not what was written; the store is made anew from what is intact."""
+
+
+class Mark(NamedTuple):
+    """Offsets that are not served: of what was put aside, or lost."""
+
+    topic: TopicId
+    start: int
+    length: int
+    reason: str
+    body: bytes = b""
+
+
+class Contents(NamedTuple):
+    """What is in a file, by topic."""
+
+    store: str
+    promises: dict[TopicId, Promise]
+    places: dict[TopicId, Places]
+    epochs: dict[TopicId, int]  # as the packs have them
+    marks: list[Mark]
+    chains: dict[TopicId, LogChain]
+
+    def epoch_of(self, topic: TopicId) -> int:
+        """The latest that is known."""
+        return max(self.promises.get(topic, Promise()).epoch, self.epochs.get(topic, 0))
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that starts no transactions by itself and waits for nobody."""
+    path.touch(mode=0o600)  # SQLite would let others read what it makes
+    return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+
+
+def connect_durably(path: Path) -> sqlite3.Connection:
+    """A connection that writes: whatever it has committed is on the disk."""
+    db = connect(path)
+    try:
+        db.execute("PRAGMA journal_mode=WAL").fetchall()
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute(f"PRAGMA wal_autocheckpoint={LOG_BYTES // _page_bytes(db)}")
+    except BaseException:  # a damaged schema raises UnicodeDecodeError
+        db.close()
+        raise
+    return db
+
+
+def create(path: Path, store: str) -> sqlite3.Connection:
+    """A new file without publications, in a transaction that is still to be committed."""
+    db = connect(path)
+    try:
+        db.execute(f"PRAGMA page_size={PAGE_BYTES}")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA secure_delete=ON")  # a row that was removed is never found again
+        db.execute("BEGIN IMMEDIATE")
+        for statement in SCHEMA.values():
+            db.execute(statement)
+        db.execute("INSERT INTO store VALUES (?, ?)", (store, seal_of(store)))
+    except BaseException:  # a damaged schema raises UnicodeDecodeError
+        db.close()
+        raise
+    return db
+
+
+def _page_bytes(db: sqlite3.Connection) -> int:
+    ((size,),) = db.execute("PRAGMA page_size").fetchall()
+    return int(size)
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:  # SQLite may have rolled back by itself
+            db.execute("ROLLBACK")
+
+
+# -- rows ----------------------------------------------------------------------------------
+
+
+def seal_of(*fields: str | int) -> bytes:
+    """What shows that a row is as it was written."""
+    data = _ENCODER.encode(fields)
+    return blake2b(data, digest_size=_SEAL_BYTES, person=b"skipring seal").digest()
+
+
+def insert_pack(db: sqlite3.Connection, body: bytes | bytearray) -> int:
+    """Add a pack; return its row."""
+    row = db.execute("INSERT INTO packs(body) VALUES (?)", (body,)).lastrowid
+    assert row is not None
+    return row
+
+
+def insert_mark(db: sqlite3.Connection, mark: Mark) -> None:
+    """Put something aside."""
+    seal = seal_of(mark.topic, mark.start, mark.length)
+    columns = "topic, start, count, reason, body, seal"
+    db.execute(f"INSERT INTO quarantine({columns}) VALUES (?, ?, ?, ?, ?, ?)", (*mark, seal))  # noqa: S608
+
+
+def replace_promise(db: sqlite3.Connection, topic: TopicId, promise: Promise) -> None:
+    """Note what is promised with the transaction."""
+    seal = seal_of(topic, promise.epoch, promise.end)
+    values = (topic, promise.epoch, promise.end, seal)
+    db.execute("INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)", values)
+
+
+def read_pack(db: sqlite3.Connection, row: int) -> Pack | None:
+    """The pack in a row; None if it cannot be read."""
+    try:
+        rows = db.execute("SELECT body FROM packs WHERE pack = ?", (row,)).fetchall()
+    except sqlite3.Error:
+        return None
+    return Pack.parse(rows[0][0]) if rows and isinstance(rows[0][0], bytes) else None
+
+
+# -- all of it -----------------------------------------------------------------------------
+
+
+def contents_of(db: sqlite3.Connection) -> Contents:
+    """All that is in a sound file; DamageError, or an error of SQLite, if it is not sound."""
+    tables = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    if tables != SCHEMA or _page_bytes(db) not in PAGE_SIZES:
+        raise DamageError("its tables are not those of a store")
+    (store,) = stores_of(db)
+    places, epochs, chains = _packs(db)
+    contents = Contents(store, dict(promises_of(db)), places, epochs, list(marks_of(db)), chains)
+    _check_offsets(contents)
+    for topic, its_places in places.items():
+        if chains[topic].end != its_places.end:
+            chains[topic] = _chain_of(db, its_places, lost_ids(topic, contents.marks))
+    if (said := db.execute("PRAGMA quick_check(1)").fetchall()) != [("ok",)]:
+        raise DamageError(str(said[0][0]).splitlines()[-1])
+    return contents
+
+
+def stores_of(db: sqlite3.Connection) -> Iterator[str]:
+    """The id of the store: one, or nothing."""
+    rows = db.execute("SELECT id, seal FROM store LIMIT 1").fetchall()
+    if not rows:
+        raise DamageError("it has no id")
+    for store, seal in rows:
+        _check_seal(seal, store)
+        yield store
+
+
+def promises_of(db: sqlite3.Connection) -> Iterator[tuple[TopicId, Promise]]:
+    """What the file itself remembers to have promised."""
+    for topic, epoch, promised, seal in db.execute("SELECT * FROM topics ORDER BY topic"):
+        _check_seal(seal, topic, epoch, promised)
+        yield topic, Promise(epoch, promised)
+
+
+def marks_of(db: sqlite3.Connection) -> Iterator[Mark]:
+    """What was put aside, oldest first."""
+    query = "SELECT topic, start, count, reason, body, seal FROM quarantine ORDER BY entry"
+    for topic, start, count, reason, body, seal in db.execute(query):
+        _check_seal(seal, topic, start, count)
+        yield Mark(topic, start, count, str(reason), body if isinstance(body, bytes) else b"")
+
+
+def _check_seal(seal: object, *fields: Any) -> None:  # noqa: ANN401  (damage gives anything)
+    if not all(isinstance(field, str | int) for field in fields) or seal != seal_of(*fields):
+        raise DamageError("a row does not fit its seal")
+
+
+def _packs(
+    db: sqlite3.Connection,
+) -> tuple[dict[TopicId, Places], dict[TopicId, int], dict[TopicId, LogChain]]:
+    """Return places, epochs and chains; a chain ends early if the offsets are out of order."""
+    places: dict[TopicId, Places] = {}
+    epochs: dict[TopicId, int] = {}
+    chains: dict[TopicId, LogChain] = {}
+    for row, body in db.execute("SELECT pack, body FROM packs ORDER BY pack"):
+        pack = Pack.parse(body) if isinstance(body, bytes) else None
+        if pack is None or not pack.is_whole:
+            raise DamageError("a pack is not what was written")
+        head = pack.head
+        if head.topic not in places:
+            places[head.topic], chains[head.topic] = Places(), LogChain()
+        places[head.topic].add(head.start, head.end, row)
+        epochs[head.topic] = max(epochs.get(head.topic, 0), head.epoch)
+        if chains[head.topic].end == head.start:
+            chains[head.topic].extend(pack.ids)
+    return places, epochs, chains
+
+
+def _chain_of(db: sqlite3.Connection, places: Places, lost: dict[int, bytes]) -> LogChain:
+    """Return the chain of a topic whose packs were rebuilt: out of order, or with gaps."""
+    chain = LogChain()
+    for start, row in places.rows():
+        pack = read_pack(db, row)
+        if pack is None:
+            raise DamageError("a pack is not what was written")
+        for offset in range(chain.end, start):
+            chain.extend(lost.get(offset, LOST_ID))
+        chain.extend(pack.ids)
+    return chain
+
+
+def _check_offsets(contents: Contents) -> None:
+    """Every offset is in one pack, or known to be lost."""
+    known = lost_offsets(contents.marks)
+    for topic, places in contents.places.items():
+        if not places.settle():
+            raise DamageError("two packs have the same offsets")
+        if any(gap not in known.get(topic, ()) for gap in places.gaps()):
+            raise DamageError("a pack is missing")
+
+
+def lost_ids(topic: TopicId, marks: Iterable[Mark]) -> dict[int, bytes]:
+    """Ids that lost publications of a topic had, as far as they are known, by offset.
+
+    They count for the chain alone: a wrong one leads to another chain, as no id does.
+    """
+    return {
+        mark.start + place: mark.body[ID_BYTES * place : ID_BYTES * (place + 1)]
+        for mark in marks
+        if (mark.topic, mark.reason, len(mark.body)) == (topic, LOST, ID_BYTES * mark.length)
+        for place in range(mark.length)
+    }
+
+
+def lost_offsets(marks: Iterable[Mark]) -> dict[TopicId, set[tuple[int, int]]]:
+    """First and last offset of what is marked, by topic."""
+    lost: dict[TopicId, set[tuple[int, int]]] = {}
+    for mark in marks:
+        lost.setdefault(mark.topic, set()).add((mark.start, mark.start + mark.length))
+    return lost

@@ -1,0 +1,202 @@
+"""What a node keeps on disk of the publications of all its topics."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Lock as ThreadLock
+from typing import Final, Self
+
+from skipring.core.peers import TopicId
+from skipring.storage.chain import LogChain
+from skipring.storage.data_dir import Lock, failures_told, make_directory
+from skipring.storage.durable_mark import Promise, PromiseFile, new_epoch
+from skipring.storage.recovery import open_database
+from skipring.storage.segment import Pack, Places
+from skipring.storage.sqlite import (
+    FILE,
+    Contents,
+    Mark,
+    connect,
+    insert_mark,
+    insert_pack,
+    read_pack,
+    replace_promise,
+    transaction,
+)
+from skipring.storage.topic_log import Batch, StoredArchive
+
+LOCK_FILE: Final = "publications.lock"
+ID_BYTES: Final = 16
+CACHE_BYTES: Final = 1 << 23  # Our guess: a scrub and a repair read many publications of few packs.
+
+
+class PublicationStore:
+    """The publications of a node, of all its topics, in one file.
+
+    ``commit`` may run in a thread of its own, one at a time; reading and writing go on meanwhile,
+    and closing waits for it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE
+        # SQLite crashes if a connection is closed while another thread uses it.
+        self._committing = ThreadLock()
+        with ExitStack() as resources:
+            resources.callback(Lock(directory / LOCK_FILE).release)
+            self._promise_file = PromiseFile(directory)
+            resources.callback(self._promise_file.close)
+            opened = open_database(directory, self._promise_file.read(), _new_id)
+            self._db = opened.db
+            resources.callback(self._db.close)
+            self._cache = _Cache(connect(self._path))  # its own: it does not wait for a commit
+            resources.callback(self._cache.close)
+            self.id = opened.contents.store  # made once
+            self.recovery = opened.recovery  # what was found
+            self._archives = self._archives_of(opened.contents)
+            self._promised: dict[TopicId, Promise] | None = None
+            self._promise()
+            self._resources = resources.pop_all()
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Open the store in a data directory, made if there is none; damage is no obstacle.
+
+        StorageError if the directory cannot be used, StoreBusyError if another process uses it,
+        StoreFullError if there is no room.
+        """
+        with failures_told(directory):
+            make_directory(directory)
+            return cls(directory)
+
+    def close(self) -> None:
+        """Close the files; what is not committed is dropped. A second time does nothing."""
+        with self._committing, failures_told(self._path):
+            self._resources.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def topics(self) -> list[TopicId]:
+        """The topics of which something is stored, or was."""
+        return sorted(self._archives)
+
+    @property
+    def unwritten(self) -> int:
+        """How many publications are only in memory."""
+        return sum(archive.unwritten for archive in self._archives.values())
+
+    def archive(self, topic: TopicId) -> StoredArchive:
+        """The publications of one topic."""
+        if topic not in self._archives:
+            self._archives[topic] = StoredArchive(
+                topic,
+                self._cache.pack,
+                places=Places(),
+                epoch=new_epoch(),
+                marks=(),
+                chain=LogChain(),
+            )
+        return self._archives[topic]
+
+    def commit(self, on_durable: Callable[[], object] = lambda: None) -> None:
+        """Make durable whatever was written or put aside, in one transaction.
+
+        Once it is durable somebody can be told, and then it is promised, which needs the disk once
+        more. If it fails, StoreFullError or StorageError, everything is still in memory and can be
+        read; the next commit tries again.
+        """
+        with self._committing, failures_told(self._path):
+            prepared = [
+                (archive, batch)
+                for archive in list(self._archives.values())
+                if (batch := archive.prepare()) is not None
+            ]
+            if prepared:
+                try:
+                    rows = self._write(prepared)
+                except BaseException:
+                    for archive, _ in prepared:
+                        archive.give_back()
+                    raise
+                for archive, _ in prepared:
+                    archive.settle(rows[archive.topic])
+            on_durable()
+            self._promise()
+
+    def _write(self, prepared: list[tuple[StoredArchive, Batch]]) -> dict[TopicId, list[int]]:
+        rows: dict[TopicId, list[int]] = {}
+        with transaction(self._db):
+            for archive, (drafts, marks) in prepared:
+                packs = (draft.packed(archive.epoch) for draft in drafts)
+                rows[archive.topic] = [insert_pack(self._db, pack) for pack in packs]
+                for mark in marks:
+                    insert_mark(self._db, mark)
+                end = drafts[-1].end if drafts else archive.written_end
+                replace_promise(self._db, archive.topic, Promise(archive.epoch, end))
+        return rows
+
+    def _promise(self) -> None:
+        """Remember outside of the database how far each topic is durable."""
+        archives = [archive for archive in list(self._archives.values()) if archive.is_known]
+        promised = {a.topic: Promise(a.epoch, a.written_end) for a in archives}
+        if promised != self._promised:
+            self._promise_file.write(self.id, promised)
+            self._promised = promised
+        for archive in archives:
+            archive.durable_end = promised[archive.topic].end
+
+    def _archives_of(self, contents: Contents) -> dict[TopicId, StoredArchive]:
+        marks: dict[TopicId, list[Mark]] = {}
+        for mark in contents.marks:
+            marks.setdefault(mark.topic, []).append(mark)
+        return {
+            topic: StoredArchive(
+                topic,
+                self._cache.pack,
+                places=contents.places.get(topic, Places()),
+                epoch=contents.epoch_of(topic),
+                marks=marks.get(topic, ()),
+                chain=contents.chains.get(topic) or LogChain(),
+            )
+            for topic in sorted({*contents.places, *contents.promises})
+        }
+
+
+class _Cache:
+    """Packs that were read last."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._packs: OrderedDict[int, Pack] = OrderedDict()
+        self._bytes = 0
+
+    def close(self) -> None:
+        """Read no more."""
+        self._db.close()
+
+    def pack(self, row: int) -> Pack | None:
+        """The pack in a row; None if it cannot be read."""
+        pack = self._packs.get(row)
+        if pack is not None:
+            self._packs.move_to_end(row)
+            return pack
+        pack = read_pack(self._db, row)
+        if pack is not None:
+            self._packs[row] = pack
+            self._bytes += pack.size_bytes
+            while self._bytes > CACHE_BYTES and len(self._packs) > 1:
+                self._bytes -= self._packs.popitem(last=False)[1].size_bytes
+        return pack
+
+
+def _new_id() -> str:
+    return secrets.token_hex(ID_BYTES)

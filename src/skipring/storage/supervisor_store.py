@@ -1,0 +1,152 @@
+"""What a supervisor keeps on disk: its databases, which may be lost at any time (section 3.1)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, Self
+
+from msgspec import DecodeError, ValidationError
+from msgspec.msgpack import Decoder, Encoder
+
+from skipring.core.peers import TopicId
+from skipring.core.state import SupervisorState
+from skipring.storage.data_dir import (
+    COMPLAINTS,
+    Lock,
+    failures_told,
+    is_damage,
+    make_directory,
+    put_aside,
+)
+from skipring.storage.sqlite import connect, transaction
+
+FILE: Final = "supervisor.sqlite3"
+LOCK_FILE: Final = "supervisor.lock"
+
+_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS "
+    "rosters(topic TEXT PRIMARY KEY, body BLOB NOT NULL, seal BLOB NOT NULL)"
+)
+_SEAL_BYTES: Final = 16
+_ENCODER: Final = Encoder()
+_DECODER: Final = Decoder(SupervisorState)
+
+
+class SupervisorStore:
+    """The states of a supervisor's topics; one that is damaged is as if it had never been saved.
+
+    Nothing is promised: a supervisor that has lost its database learns it again from the ring.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE
+        self._saved: dict[TopicId, bytes] = {}
+        self.damage: str | None = None  # what was found last, in words
+        with ExitStack() as resources:
+            resources.callback(Lock(directory / LOCK_FILE).release)
+            resources.callback(self._close)
+            self._db: sqlite3.Connection | None = None
+            self._carry_out(self._read)
+            self._resources = resources.pop_all()
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Open the store in a data directory, made if there is none; damage is no obstacle.
+
+        StorageError if the directory cannot be used, StoreBusyError if another process uses it.
+        """
+        with failures_told(directory):
+            make_directory(directory)
+            return cls(directory)
+
+    def close(self) -> None:
+        """Close the file. A second time does nothing."""
+        with failures_told(self._path):
+            self._resources.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def load(self) -> dict[TopicId, SupervisorState]:
+        """What was saved last of each topic, as far as it is intact."""
+        return {topic: _DECODER.decode(body) for topic, body in sorted(self._saved.items())}
+
+    def save(self, topic: TopicId, state: SupervisorState) -> None:
+        """Keep the state of a topic; one that has not changed costs nothing."""
+        body = _ENCODER.encode(state)
+        if self._saved.get(topic) != body:
+            with failures_told(self._path):
+                self._carry_out(lambda db: _write(db, {topic: body}))
+            self._saved[topic] = body
+
+    def forget(self, topic: TopicId) -> None:
+        """Keep nothing of a topic."""
+        if topic in self._saved:
+            with failures_told(self._path):
+                self._carry_out(lambda db: _delete(db, topic))
+            del self._saved[topic]
+
+    def _carry_out(self, action: Callable[[sqlite3.Connection], None]) -> None:
+        """Do something with the file; if that is damaged, with a new one."""
+        try:
+            action(self._connected())
+        except COMPLAINTS as error:
+            if not is_damage(error, self._path):
+                raise
+            self.damage = f"{self._path.name} was damaged ({error}) and is put aside"
+            self._close()
+            put_aside(self._path)
+            _write(self._connected(), self._saved)
+            action(self._connected())
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._db = connect(self._path)
+            self._db.execute("PRAGMA journal_mode=WAL").fetchall()
+            self._db.execute("PRAGMA synchronous=NORMAL")  # the last changes may be lost
+            self._db.execute(_SCHEMA)
+        return self._db
+
+    def _close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _read(self, db: sqlite3.Connection) -> None:
+        for topic, body, seal in db.execute("SELECT topic, body, seal FROM rosters"):
+            if _is_intact(topic, body, seal):
+                self._saved[topic] = body
+            else:
+                self.damage = f"a topic in {self._path.name} was damaged and is left out"
+
+
+def _write(db: sqlite3.Connection, bodies: Mapping[TopicId, bytes]) -> None:
+    rows = [(topic, body, _seal(topic, body)) for topic, body in bodies.items()]
+    with transaction(db):
+        db.executemany("INSERT OR REPLACE INTO rosters VALUES (?, ?, ?)", rows)
+
+
+def _delete(db: sqlite3.Connection, topic: TopicId) -> None:
+    db.execute("DELETE FROM rosters WHERE topic = ?", (topic,))
+
+
+def _is_intact(topic: object, body: object, seal: object) -> bool:
+    if not isinstance(topic, str) or not isinstance(body, bytes) or seal != _seal(topic, body):
+        return False
+    try:
+        _DECODER.decode(body)
+    except (DecodeError, ValidationError, ValueError):
+        return False  # of another version
+    return True
+
+
+def _seal(topic: TopicId, body: bytes) -> bytes:
+    data = _ENCODER.encode((topic, body))
+    return blake2b(data, digest_size=_SEAL_BYTES, person=b"skipring roster").digest()

@@ -1,0 +1,304 @@
+"""The publications of one topic: in packs on the disk, and the newest in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from threading import Lock
+from typing import Final, NamedTuple
+
+from skipring.core.peers import TopicId
+from skipring.core.publications import ID_BYTES, Encoded, Publication
+from skipring.core.sequences import SequenceId, newest_of
+from skipring.storage.chain import LOST_ID, LogChain
+from skipring.storage.durable_mark import losses_of
+from skipring.storage.record import Rows, Stretch, encoded_all
+from skipring.storage.segment import Draft, Pack, Places, Segment
+from skipring.storage.sqlite import Mark, lost_ids
+
+SPOILT: Final = "not what was stored there (T12)"
+
+
+class Batch(NamedTuple):
+    """What of a topic goes to the disk with the next commit."""
+
+    drafts: list[Draft]
+    marks: list[Mark]
+
+
+class Stored(NamedTuple):
+    """Rows of one segment."""
+
+    end: int  # of the segment
+    size_bytes: int  # of all of it
+    rows: Rows
+
+
+class StoredArchive:
+    """The publications of one topic that a subscriber has stored (``core.archive.Archive``).
+
+    What is written can be read at once, and is durable after the next commit of its store. That
+    may run in another thread; everything else belongs to one.
+    """
+
+    __slots__ = (
+        "_chain",
+        "_drafts",
+        "_end",
+        "_fetch",
+        "_lock",
+        "_lost_ids",
+        "_marks",
+        "_on_the_way",
+        "_places",
+        "_put_aside",
+        "durable_end",
+        "epoch",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: TopicId,
+        fetch: Callable[[int], Pack | None],
+        *,
+        places: Places,
+        epoch: int,
+        marks: Sequence[Mark],
+        chain: LogChain,
+    ) -> None:
+        assert chain.end == places.end, "a chain of another log"
+        self.topic = topic
+        self.epoch = epoch  # another one when a recovery ends below what was promised
+        self._chain = chain
+        self.durable_end = places.end  # everything before this offset is on the disk
+        self._end = places.end
+        self._fetch = fetch
+        self._places = places
+        self._lost_ids = lost_ids(topic, marks)
+        self._put_aside: set[int] = set()
+        for mark in marks:
+            if places.covers(mark.start):  # else nothing is there
+                self._put_aside.update(range(mark.start, mark.start + mark.length))
+        self._drafts: list[Draft] = []
+        self._marks: list[Mark] = []
+        self._on_the_way = Batch([], [])
+        self._lock = Lock()  # of what a commit in another thread changes
+
+    # -- the archive of core ---------------------------------------------------------------
+
+    @property
+    def is_durable(self) -> bool:
+        """True: publications are on the disk after the next commit."""
+        return True
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return self._end
+
+    def read(self, offset: int) -> Publication | None:
+        """The publication at an offset, or None if it cannot be read."""
+        if offset in self._put_aside:
+            return None
+        segment = self._segment(offset)
+        return segment.publication(offset) if segment is not None else None
+
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """The id of each publication, as it was stored, and its offset."""
+        aside = self._put_aside
+        for segment in self._segments(0):
+            entries = segment.entries()
+            yield from (entry for entry in entries if entry[1] not in aside) if aside else entries
+
+    def publications(self) -> Iterator[Publication]:
+        """All publications that can be read, in the order in which they came."""
+        return (publication for _, publication in self.read_range(0, self.end))
+
+    def newest(self) -> dict[SequenceId, int]:
+        """Return the largest number of each sequence of the stored publications.
+
+        Quarantined ones count if they can be read: their numbers have been used.
+        """
+        return newest_of(number for segment in self._segments(0) for number in segment.numbers())
+
+    # -- besides ---------------------------------------------------------------------------
+
+    def read_range(self, start: int, end: int) -> Iterator[tuple[int, Publication]]:
+        """The publications between two offsets that can be read, in order, each with its own."""
+        for segment in self._segments(start):
+            for offset in range(max(start, segment.start), min(end, segment.end)):
+                publication = None if offset in self._put_aside else segment.publication(offset)
+                if publication is not None:
+                    yield offset, publication
+            if segment.end >= end:
+                return
+
+    def stored(
+        self,
+        start: int,
+        end: int,
+        firsts: range,
+        *,
+        count_max: int | None = None,
+        is_checked: bool = True,
+    ) -> Iterator[Stored]:
+        """What is stored between two offsets, of ids with such a first byte; nothing is decoded.
+
+        The first so many, if a number is given; then more may follow in the last segment. Only what
+        is intact; unless whoever asks checks that itself.
+        """
+        aside = self._put_aside
+        for segment in self._segments(start):
+            if segment.start >= end or count_max == 0:
+                return
+            # What was put aside does not count, so all is looked at.
+            wanted = None if aside else count_max
+            rows = segment.stored(start, end, firsts, count_max=wanted, is_checked=is_checked)
+            if aside:
+                rows = rows.chosen(offset not in aside for offset in rows.offsets).first(count_max)
+            if count_max is not None:
+                count_max -= len(rows.ids)
+            yield Stored(segment.end, segment.size_bytes, rows)
+
+    def stretches(self, start: int, end: int, count_max: int, bytes_max: int) -> list[Stretch]:
+        """What is on the disk from an offset on, about so much, as it lies there.
+
+        As far as it is intact and nothing of it is missing: it may be nothing at all.
+        """
+        found: list[Stretch] = []
+        for segment in self._segments(start) if not self._put_aside else ():
+            stop = min(end, segment.end, start + count_max)
+            if isinstance(segment, Draft) or not segment.start <= start < stop or bytes_max <= 0:
+                break
+            part = segment.stretch(start, stop, bytes_max)
+            if part is None:
+                break
+            found.append(part)
+            start += part.length
+            count_max -= part.length
+            bytes_max -= len(part.data)
+        return found
+
+    def write(
+        self, offset: int, *publications: Publication, encoded: Encoded | None = None
+    ) -> None:
+        """Carry out a Store: offsets come in order; what is encoded already is kept as it is."""
+        assert offset == self._end, f"offset {offset} after {self._end}"
+        rows = encoded or Encoded.of(encoded_all(publications))
+        # Views: what is left for the next pack is not copied each time.
+        all_ids = ids = memoryview(b"".join([publication.id for publication in publications]))
+        data, sizes = memoryview(rows.data), rows.sizes
+        with self._lock:
+            while sizes:
+                if not self._drafts or self._drafts[-1].is_full:
+                    self._drafts.append(Draft(self.topic, offset))
+                count = self._drafts[-1].fill(ids, data, sizes)
+                ids, data = ids[ID_BYTES * count :], data[sum(sizes[:count]) :]
+                sizes, offset = sizes[count:], offset + count
+        self._end = offset
+        self._chain.extend(all_ids)
+
+    def chain_at(self, offset: int) -> bytes:
+        """Return the value of the running digest over all ids before an offset (decision 0043)."""
+        return self._chain.at(offset, self._ids)
+
+    def _ids(self, start: int, end: int) -> bytes:
+        """The ids between two offsets; zeros for those that are not known any more."""
+        lost = (self._lost_ids.get(offset, LOST_ID) for offset in range(start, end))
+        found = bytearray(b"".join(lost))
+        for segment in self._segments(start):
+            first, last = max(start, segment.start), min(end, segment.end)
+            if first >= last:
+                break
+            part = segment.ids[ID_BYTES * (first - segment.start) :][: ID_BYTES * (last - first)]
+            at = ID_BYTES * (first - start)
+            found[at : at + len(part)] = part
+        return bytes(found)
+
+    def discard(self, offset: int, reason: str = SPOILT) -> None:
+        """Carry out a Discard: put aside what is at an offset, never to be served again."""
+        place = self._located(offset)
+        if offset in self._put_aside or place is None or offset < place[0]:
+            return  # nothing is there
+        segment = self._opened(*place)
+        data = segment.data(offset) if segment is not None else b""
+        self._put_aside.add(offset)
+        with self._lock:
+            self._marks.append(Mark(self.topic, offset, 1, reason, data))
+
+    @property
+    def unwritten(self) -> int:
+        """How many publications are only in memory."""
+        return self._end - self._places.end
+
+    # -- commits ---------------------------------------------------------------------------
+
+    def prepare(self) -> Batch | None:
+        """What is to be written now; None if there is nothing."""
+        with self._lock:
+            if not self._drafts and not self._marks:
+                return None
+            self._on_the_way = Batch(self._drafts, self._marks)
+            self._drafts, self._marks = [], []
+            return self._on_the_way
+
+    def give_back(self) -> None:
+        """What was prepared could not be written."""
+        with self._lock:
+            self._drafts = self._on_the_way.drafts + self._drafts
+            self._marks = self._on_the_way.marks + self._marks
+            self._on_the_way = Batch([], [])
+
+    def settle(self, rows: Iterable[int]) -> None:
+        """What was prepared is written, each draft in a row of its own."""
+        with self._lock:
+            for draft, row in zip(self._on_the_way.drafts, rows, strict=True):
+                self._places.add(draft.start, draft.end, row)
+            self._on_the_way = Batch([], [])
+
+    @property
+    def written_end(self) -> int:
+        """Everything before this offset is written; when that is promised, it is durable."""
+        return self._places.end
+
+    @property
+    def is_known(self) -> bool:
+        """True if there is anything to remember: publications, or that some were lost."""
+        return self.written_end > 0 or losses_of(self.epoch) > 0
+
+    # -- where things are ------------------------------------------------------------------
+
+    def _located(self, offset: int) -> tuple[int, int, int | Draft] | None:
+        """The first draft or row of a pack that ends after an offset, with its first and end."""
+        with self._lock:
+            place = self._places.after(offset)
+            if place is not None:
+                return place
+            for draft in chain(self._on_the_way.drafts, self._drafts):
+                if offset < draft.end:
+                    return draft.start, draft.end, draft
+            return None
+
+    def _opened(self, start: int, end: int, source: int | Draft) -> Segment | None:
+        """A draft itself, or the pack in a row, if it is still the one that was written there."""
+        if isinstance(source, Draft):
+            return source
+        pack = self._fetch(source)
+        if pack is None or pack.head.topic != self.topic:
+            return None
+        return pack if (pack.start, pack.end) == (start, end) else None
+
+    def _segment(self, offset: int) -> Segment | None:
+        """Where the publication with an offset is."""
+        place = self._located(offset)
+        return self._opened(*place) if place is not None and place[0] <= offset else None
+
+    def _segments(self, start: int) -> Iterator[Segment]:
+        """All that can be read from an offset on, in order."""
+        place = self._located(start)
+        while place is not None:
+            segment = self._opened(*place)
+            if segment is not None:
+                yield segment
+            place = self._located(place[1])

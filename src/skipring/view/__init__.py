@@ -1,0 +1,1 @@
+"""Views of a live cluster for the command line and the dashboard."""

@@ -1,0 +1,496 @@
+"""The ring as text: the two drawings of a portrait.
+
+It is drawn as an ellipse, each node at the angle
+of r(label), label 0 on top and clockwise from there, with the longest shortcuts as chords; and
+unrolled, with one row a level, which shows all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
+from itertools import groupby, pairwise
+from math import ceil, cos, floor, hypot, sin, tau
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+from rich.text import Text
+
+from skipring.core import topology
+from skipring.core.labels import CIRCLE, Label
+from skipring.core.peers import NodeId
+from skipring.core.roster import Roster
+from skipring.core.topology import Edge, legitimate_state, levels, ring_edges, shortcut_edges
+from skipring.world.snapshot import SubscriberView, View
+
+Spot: TypeAlias = tuple[int, int]  # column and row, counted from the upper left corner
+Point: TypeAlias = tuple[float, float]  # the same, between the characters too
+
+
+class Size(Struct, frozen=True):
+    """How many columns and rows a drawing has; odd numbers have a middle."""
+
+    columns: int
+    rows: int
+
+
+class Canvas:
+    """A grid of characters, each with a style."""
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        self._cells = [[(" ", "")] * size.columns for _ in range(size.rows)]
+        self._taken: set[Spot] = set()
+
+    def put(self, at: Spot, text: str, style: str, *, take: bool = False) -> None:
+        """Write from a spot on to the right; whoever comes later writes over it."""
+        column, row = at
+        for offset, character in enumerate(text):
+            if 0 <= column + offset < self.size.columns and 0 <= row < self.size.rows:
+                self._cells[row][column + offset] = (character, style)
+                if take:
+                    self._taken.add((column + offset, row))
+
+    def put_beside(self, at: Spot, text: str, style: str) -> None:
+        """Write on the outer side of a spot, with a blank on either side, if all that is free."""
+        column, row = at
+        is_left = 2 * column < self.size.columns - 2
+        start = column - 1 - len(text) if is_left else column + 2
+        fits = start >= 0 and start + len(text) <= self.size.columns
+        around = range(start - 1, start + len(text) + 1)
+        if fits and not any((place, row) in self._taken for place in around):
+            self.put((start - 1, row), f" {text} ", style, take=True)
+
+    def lines(self) -> list[Text]:
+        """What has been drawn, row by row."""
+        return [_joined(row) for row in self._cells]
+
+
+def _joined(row: Sequence[tuple[str, str]]) -> Text:
+    """One text; neighbours of the same style are one piece, a terminal has less to read then."""
+    text = Text(no_wrap=True)
+    for style, cells in groupby(row, key=lambda cell: cell[1]):
+        text.append("".join(character for character, _ in cells), style)
+    return text
+
+
+# --- dots ------------------------------------------------------------------------------
+
+DOTS_WIDE: Final = 2
+DOTS_HIGH: Final = 4
+_BLANK: Final = 0x2800  # U+2800: a character without dots; each dot adds its bit
+_BITS: Final = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and column
+_BROKEN_EVERY: Final = 4  # Our guess: of a broken line one dot in so many is drawn.
+
+
+class Dots:
+    """Lines made of dots; a character has the style of the line that was drawn last."""
+
+    def __init__(self) -> None:
+        self._bits: dict[Spot, int] = {}
+        self._styles: dict[Spot, str] = {}
+
+    def draw(self, path: Sequence[Point], style: str, *, is_broken: bool = False) -> None:
+        """Draw a line through some points, with gaps if it is a broken one."""
+        dots = (dot for begin, end in pairwise(path) for dot in _line(begin, end))
+        for number, dot in enumerate(dots):
+            if not is_broken or number % _BROKEN_EVERY == 0:
+                self._put(dot, style)
+
+    def _put(self, at: Point, style: str) -> None:
+        """Draw one dot; whole numbers are the middle of a character."""
+        column, row = floor(at[0] * DOTS_WIDE + 1), floor(at[1] * DOTS_HIGH + 2)
+        spot = column // DOTS_WIDE, row // DOTS_HIGH
+        bit = _BITS[row % DOTS_HIGH][column % DOTS_WIDE]
+        self._bits[spot] = self._bits.get(spot, 0) | bit
+        self._styles[spot] = style
+
+    def put_on(self, canvas: Canvas) -> None:
+        """Write every character that has a dot."""
+        for spot, bits in self._bits.items():
+            canvas.put(spot, chr(_BLANK + bits), self._styles[spot])
+
+
+def _line(begin: Point, end: Point) -> Iterator[Point]:
+    """Points from one to the other, about a dot apart."""
+    (x, y), (to_x, to_y) = begin, end
+    steps = max(1, ceil(hypot((to_x - x) * DOTS_WIDE, (to_y - y) * DOTS_HIGH)))
+    for step in range(steps + 1):
+        share = step / steps
+        yield x + (to_x - x) * share, y + (to_y - y) * share
+
+
+class Mark(Enum):
+    """How well a node stands; the worst last."""
+
+    RIGHT = "right"
+    EDGES = "label right, edges wrong"
+    LABEL = "wrong label"
+
+
+class Dot(Struct, frozen=True):
+    """A node where it believes to stand; without a label it stands nowhere."""
+
+    node: NodeId
+    label: Label | None
+    mark: Mark
+
+
+class Portrait(Struct, frozen=True, kw_only=True):
+    """What a drawing of a topic needs to know of it."""
+
+    members: int
+    recorded: int  # members whom the supervisor knows
+    dots: tuple[Dot, ...]
+    dead: tuple[Label, ...]  # places that the database gives to a crashed node
+    sound: frozenset[Edge]  # edges that both ends know rightly
+
+    @property
+    def places(self) -> list[Label]:
+        """The labels that this many members should have."""
+        return [Label.nth(index) for index in range(self.members)]
+
+    def count(self, mark: Mark) -> int:
+        """How many nodes are marked so."""
+        return sum(dot.mark is mark for dot in self.dots)
+
+    @property
+    def homeless(self) -> list[Dot]:
+        """Nodes without a label."""
+        return [dot for dot in self.dots if dot.label is None]
+
+
+def portray(view: View) -> Portrait:
+    """Look at a topic; nodes are held against the database as its repair will leave it."""
+    roster = _repaired(view.roster)
+    index = {node: i for i, node in enumerate(roster.nodes)}
+    members = [node for node, seen in view.subscribers.items() if seen.member]
+    return Portrait(
+        members=len(members),
+        recorded=sum(node in index for node in members),
+        dots=tuple(
+            Dot(node, seen.label, _judge(seen, index.get(node), roster.nodes, view.crashed))
+            for node, seen in view.subscribers.items()
+            if seen.member or seen.label is not None
+        ),
+        dead=tuple(Label.nth(i) for node, i in index.items() if node in view.crashed),
+        sound=frozenset(_sound_edges(view, roster.nodes)),
+    )
+
+
+def _repaired(roster: Roster) -> Roster:
+    copy = Roster()
+    copy.load(roster.database(), roster.cursor)
+    copy.repair()
+    return copy
+
+
+def _judge(
+    seen: SubscriberView, index: int | None, nodes: Sequence[NodeId], crashed: Collection[NodeId]
+) -> Mark:
+    if index is None or not seen.member:
+        return Mark.LABEL
+    should = legitimate_state(index, nodes)
+    if seen.label != should.label:
+        return Mark.LABEL
+    edges = (seen.left, seen.right, seen.ring, dict(seen.shortcuts))
+    if edges != (should.left, should.right, should.ring, should.shortcuts):
+        return Mark.EDGES
+    # While the database holds a dead node, who leads to it is as recorded and yet not well.
+    leads_to_dead = any(holder in crashed for _, holder in _references(seen))
+    return Mark.EDGES if leads_to_dead else Mark.RIGHT
+
+
+def _sound_edges(view: View, nodes: Sequence[NodeId]) -> Iterator[Edge]:
+    """Edges between nodes that have their labels and know each other under them."""
+    right: dict[Label, NodeId] = {}
+    for index, node in enumerate(nodes):
+        if node in view.subscribers and view.subscribers[node].label == Label.nth(index):
+            right[Label.nth(index)] = node
+    known = {label: _references(view.subscribers[node]) for label, node in right.items()}
+    for label, node in right.items():
+        for other, holder in known[label]:
+            is_true = holder is not None and right.get(other) == holder
+            if label < other and is_true and (label, node) in known[other]:
+                yield label, other
+
+
+def _references(seen: SubscriberView) -> set[tuple[Label, NodeId | None]]:
+    peers = (seen.left, seen.right, seen.ring)
+    ring = {(peer.label, peer.node) for peer in peers if peer is not None}
+    return ring | set(seen.shortcuts.items())
+
+
+class Glyphs(Struct, frozen=True, kw_only=True):
+    """The characters of a drawing; none says by its colour alone what it is."""
+
+    marks: Mapping[Mark, str]
+    dead: str
+    vacant: str
+    outline: str
+    edge: str
+    broken_edge: str
+    cut: str
+    bars: str  # from nothing to a full cell
+    right: str
+    wrong: str
+    above: str
+    arrow: str
+    has_dots: bool  # braille, for lines finer than a character
+
+
+UNICODE: Final = Glyphs(
+    marks={Mark.RIGHT: "●", Mark.EDGES: "◐", Mark.LABEL: "✗"},
+    dead="†",
+    vacant="○",
+    outline="·",
+    edge="─",
+    broken_edge="┄",
+    cut="…",
+    bars=" ▁▂▃▄▅▆▇█",
+    right="✓",
+    wrong="✗",
+    above="▲",
+    arrow="→",
+    has_dots=True,
+)
+ASCII: Final = Glyphs(
+    marks={Mark.RIGHT: "O", Mark.EDGES: "%", Mark.LABEL: "X"},
+    dead="+",
+    vacant="_",
+    outline=".",
+    edge="-",
+    broken_edge=" ",
+    cut="~",
+    bars=" .:|",
+    right="ok",
+    wrong="X",
+    above="^",
+    arrow="->",
+    has_dots=False,
+)
+
+
+def glyphs_for(encoding: str) -> Glyphs:
+    """The glyphs that an output in this encoding can show."""
+    return UNICODE if "utf" in encoding.lower() else ASCII
+
+
+STYLES: Final[Mapping[Mark, str]] = {
+    Mark.RIGHT: "green",
+    Mark.EDGES: "yellow",
+    Mark.LABEL: "bold red",
+}
+DEAD_STYLE: Final = "bold red"
+_SEVERITY: Final = {mark: rank for rank, mark in enumerate(Mark)}
+# The longest shortcuts first; green, yellow and red say how well something stands.
+LEVEL_STYLES: Final = ("magenta", "blue", "cyan", "bright_black")
+RING_STYLE: Final = "green"
+BROKEN_STYLE: Final = "red"
+_LABEL_BITS_SHOWN: Final = 5
+MARGIN: Final = _LABEL_BITS_SHOWN + 2  # columns on each side of the ellipse, for the labels
+
+
+# --- the ellipse -----------------------------------------------------------------------
+
+
+def spot(label: Label, size: Size) -> Spot:
+    """Where a label stands on the ellipse; beside it there is room for the labels."""
+    return _on_ellipse(label.position / CIRCLE, size)
+
+
+def _on_ellipse(turn: float, size: Size) -> Spot:
+    x, y = _point(turn, size)
+    return round(x), round(y)
+
+
+def _point(turn: float, size: Size) -> Point:
+    middle, centre = (size.columns - 1) // 2, (size.rows - 1) // 2
+    x = middle + (middle - MARGIN) * sin(tau * turn)
+    y = centre - centre * cos(tau * turn)
+    return x, y
+
+
+def draw_ring(
+    portrait: Portrait, size: Size, glyphs: Glyphs = UNICODE, centre: Sequence[Text] = ()
+) -> list[Text]:
+    """Draw the nodes on an ellipse, with some lines of text in its middle."""
+    canvas = Canvas(size)
+    if glyphs.has_dots and portrait.members > 1:
+        _put_edges(canvas, portrait)
+    else:
+        _put_outline(canvas, glyphs)
+    _put_places(canvas, portrait, glyphs)
+    _put_dots(canvas, portrait, glyphs)
+    _put_centre(canvas, portrait, glyphs, centre)
+    return canvas.lines()
+
+
+def _put_outline(canvas: Canvas, glyphs: Glyphs) -> None:
+    steps = 8 * canvas.size.rows
+    for step in range(steps):
+        canvas.put(_on_ellipse(step / steps, canvas.size), glyphs.outline, "dim")
+
+
+def _put_edges(canvas: Canvas, portrait: Portrait) -> None:
+    """The ring as arcs, the longest shortcuts as chords; those that are not sound first."""
+    dots, arcs = Dots(), _arcs(portrait.members)
+    for is_sound in (False, True):
+        for edge in _chords(portrait.members):
+            if (edge in portrait.sound) == is_sound:
+                style = LEVEL_STYLES[topology.level(edge) - 1] if is_sound else BROKEN_STYLE
+                dots.draw(_chord(edge, canvas.size), style, is_broken=not is_sound)
+        for edge in arcs:
+            if (edge in portrait.sound) == is_sound:
+                style = RING_STYLE if is_sound else BROKEN_STYLE
+                arc = _arc(edge, canvas.size, is_short=len(arcs) > 1)
+                dots.draw(arc, style, is_broken=not is_sound)
+    dots.put_on(canvas)
+
+
+@lru_cache(maxsize=16)
+def _chords(members: int) -> tuple[Edge, ...]:
+    """The shortcuts that are long enough to be told from the ring, the shortest first."""
+    edges = shortcut_edges(min(members, 2 << len(LEVEL_STYLES)))
+    return tuple(sorted(edges, key=topology.level, reverse=True))
+
+
+@lru_cache(maxsize=16)
+def _arcs(members: int) -> tuple[Edge, ...]:
+    return tuple(sorted(ring_edges(members)))
+
+
+def _chord(edge: Edge, size: Size) -> list[Point]:
+    return [_point(label.position / CIRCLE, size) for label in edge]
+
+
+def _arc(edge: Edge, size: Size, *, is_short: bool) -> list[Point]:
+    """The shorter way along the ellipse from one label to the other; of two nodes both ways."""
+    begin, end = (label.position / CIRCLE for label in edge)
+    way = (end - begin + 0.5) % 1 - 0.5 if is_short else 1.0
+    steps = 1 + round(abs(way) * 8 * size.rows)
+    return [_point(begin + way * step / steps, size) for step in range(steps + 1)]
+
+
+def _put_places(canvas: Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
+    """The places that should be filled, to be covered by those who fill them."""
+    for label in portrait.places:
+        canvas.put(spot(label, canvas.size), glyphs.vacant, "dim")
+    for label in portrait.dead:
+        canvas.put(spot(label, canvas.size), glyphs.dead, DEAD_STYLE, take=True)
+
+
+def _put_dots(canvas: Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
+    """The nodes first, so that no label hides one; then the labels, the shortest first."""
+    crowd: dict[Spot, list[Dot]] = {}
+    for dot in portrait.dots:
+        if dot.label is not None:
+            crowd.setdefault(spot(dot.label, canvas.size), []).append(dot)
+    captions: dict[Spot, tuple[str, str]] = {}
+    for label in (*portrait.places, *portrait.dead):
+        captions[spot(label, canvas.size)] = (_short(label, glyphs), "dim")
+    for at, dots in crowd.items():
+        mark = max((dot.mark for dot in dots), key=_SEVERITY.__getitem__)
+        canvas.put(at, glyphs.marks[mark], STYLES[mark], take=True)
+        captions[at] = (_caption(dots, glyphs), STYLES[mark] if mark is Mark.LABEL else "")
+    for at, (text, style) in sorted(captions.items(), key=lambda item: len(item[1][0])):
+        canvas.put_beside(at, text, style)
+
+
+def _caption(dots: list[Dot], glyphs: Glyphs) -> str:
+    """The label of the one who stands in a spot, or how many they are."""
+    if len(dots) > 1 or dots[0].label is None:
+        return f"x{len(dots)}"
+    return _short(dots[0].label, glyphs)
+
+
+def _short(label: Label, glyphs: Glyphs) -> str:
+    if label.length <= _LABEL_BITS_SHOWN:
+        return label.bits
+    return label.bits[: _LABEL_BITS_SHOWN - 1] + glyphs.cut
+
+
+def _put_centre(canvas: Canvas, portrait: Portrait, glyphs: Glyphs, centre: Sequence[Text]) -> None:
+    lines = list(centre)
+    if portrait.homeless:
+        count = len(portrait.homeless)
+        lines.append(Text(f"{count} without a label", "red"))
+        lines.append(Text(" ".join(glyphs.marks[Mark.LABEL] * min(count, 10)), STYLES[Mark.LABEL]))
+    row = (canvas.size.rows - len(lines)) // 2
+    for offset, line in enumerate(lines):
+        column = (canvas.size.columns - len(line.plain)) // 2
+        canvas.put((column - 1, row + offset), f" {line.plain} ", str(line.style))
+
+
+# --- unrolled --------------------------------------------------------------------------
+
+
+def draw_levels(portrait: Portrait, columns: int, glyphs: Glyphs = UNICODE) -> list[Text]:
+    """Draw the ring unrolled, one row a level; at the right end stands label 0 again."""
+    if portrait.members == 0:
+        return []
+    top = levels(portrait.members)
+    names = [*(f"level {level}" for level in range(1, top)), "ring"]
+    gutter = max(len(name) for name in names) + 2
+    shown = [i for i in range(1, top + 1) if 1 << i <= columns - gutter - 1]
+    step = (columns - gutter - 1) >> max(shown, default=0)
+    width = step << max(shown, default=0)
+    rows = []
+    for level in shown:
+        name = (names[level - 1].ljust(gutter), _level_style(level, top))
+        rows.append(Text.assemble(name, _level_row(portrait, level, width, glyphs)))
+    return rows
+
+
+def _level_style(level: int, top: int) -> str:
+    """The style of a level's edges, the same in both drawings."""
+    if level == top:
+        return RING_STYLE
+    return LEVEL_STYLES[min(level, len(LEVEL_STYLES)) - 1]
+
+
+def _level_row(portrait: Portrait, level: int, width: int, glyphs: Glyphs) -> Text:
+    """The sorted ring over the labels of at most this length."""
+    labels = sorted(Label.nth(i) for i in range(min(portrait.members, 1 << level)))
+    signs = _signs(portrait, glyphs)
+    sound_style = _level_style(level, levels(portrait.members))
+    row = Text(no_wrap=True)
+    for label, other in zip(labels, labels[1:] + labels[:1], strict=True):
+        here = label.position * width // CIRCLE
+        there = other.position * width // CIRCLE if other > label else width
+        is_sound = (min(label, other), max(label, other)) in portrait.sound
+        sign, style = signs[label]
+        has_room = label.length == level and there - here > len(label.bits)
+        is_named = has_room and sign == glyphs.marks[Mark.RIGHT]  # else only its colour would tell
+        text = label.bits if is_named else sign
+        row.append(text, style)
+        edge = glyphs.edge if is_sound else glyphs.broken_edge
+        row.append(edge * (there - here - len(text)), sound_style if is_sound else BROKEN_STYLE)
+    return row.append(signs[Label(0)][0], "dim")
+
+
+def _signs(portrait: Portrait, glyphs: Glyphs) -> dict[Label, tuple[str, str]]:
+    """The character and style of every place."""
+    signs = dict.fromkeys(portrait.places, (glyphs.vacant, "dim"))
+    signs |= dict.fromkeys(portrait.dead, (glyphs.dead, DEAD_STYLE))
+    for dot in sorted(portrait.dots, key=lambda dot: _SEVERITY[dot.mark]):
+        if dot.label is not None:
+            signs[dot.label] = (glyphs.marks[dot.mark], STYLES[dot.mark])
+    return signs
+
+
+# --- bars ------------------------------------------------------------------------------
+
+
+def draw_bars(
+    values: Sequence[int], columns: int, rows: int, glyphs: Glyphs = UNICODE
+) -> list[Text]:
+    """Draw the newest values as bars, the largest of all as high as there is room."""
+    steps = len(glyphs.bars) - 1
+    most = max(values, default=0)
+    heights = [-(-value * rows * steps // most) if value else 0 for value in values[-columns:]]
+    return [
+        Text("".join(glyphs.bars[min(max(h - row * steps, 0), steps)] for h in heights), "cyan")
+        for row in reversed(range(rows))
+    ]

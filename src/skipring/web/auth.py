@@ -1,0 +1,158 @@
+"""Who may talk to the dashboard: whoever came with the one-time address, from our own page.
+
+A page in another tab, or a name that was bent to our address, must not read a ring or publish in
+it. So every request names our host, every request of another page's is refused, and all but the
+first show a cookie that only the one-time address gives. Browsers send the cookies of a host to all
+of its ports, so others' cookies come along, and ours is named after the port.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from skipring.wire.rpc import Address
+
+SECRET_BYTES: Final = 32
+CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+HTTP_PORT: Final = 80  # browsers leave it out
+OTHER_SITES: Final = frozenset({"cross-site", "same-site"})  # the latter: another port of ours
+
+# Nothing but our own files: a page that was tampered with can neither load nor send anything.
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+NOT_OUR_HOST: Final = "this address is not one of the dashboard's; use the one it printed"
+FOREIGN: Final = "the request comes from a page that is not the dashboard's"
+NO_COOKIE: Final = "this browser has no access; open the address that skipring printed last"
+USED: Final = "this address has been used, or never was one; skipring printed a new one"
+
+
+class Gate:
+    """Gives out the one-time addresses, and knows who came with one."""
+
+    def __init__(self, on_entered: Callable[[], None] = lambda: None) -> None:
+        self.hosts: Collection[str] = ()  # what the header Host may say, once it is known
+        self.cookie_name = ""
+        self.token = secrets.token_urlsafe(SECRET_BYTES)
+        self._on_entered = on_entered
+        self._cookie = secrets.token_urlsafe(SECRET_BYTES)
+
+    def open_at(self, address: Address, port: int) -> None:
+        """From now on requests may come to an address, or to this machine by name."""
+        names = {address, f"localhost:{port}"}
+        if port == HTTP_PORT:
+            names |= {name.removesuffix(f":{port}") for name in names}
+        self.hosts = frozenset(names)
+        self.cookie_name = f"skipring-{port}"
+
+    def enter(self, token: str) -> str | None:
+        """The cookie for whoever shows the token, which is worth nothing from then on."""
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            return None
+        self.token = secrets.token_urlsafe(SECRET_BYTES)
+        with suppress(OSError):  # where nobody reads what is printed, the visitor comes in too
+            self._on_entered()
+        return self._cookie
+
+    def refusal(self, method: str, headers: Headers) -> str | None:
+        """Why a request of a page is not answered; None if it is."""
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if host not in self.hosts:
+            return NOT_OUR_HOST
+        is_ours = origin == f"http://{host}"
+        if (origin is not None or method in CHANGING) and not is_ours:
+            return FOREIGN
+        # Requests for pictures and scripts name no origin, but browsers say where they come from.
+        is_opened = headers.get("sec-fetch-mode") == "navigate"
+        if headers.get("sec-fetch-site") in OTHER_SITES and not is_opened:
+            return FOREIGN
+        return None
+
+    def knows(self, headers: Headers) -> bool:
+        """True if a request shows the cookie."""
+        ours = self._cookie.encode()
+        shown = _values(headers, self.cookie_name)
+        return any(secrets.compare_digest(value.encode(), ours) for value in shown)
+
+
+class Guarded:
+    """An application behind a gate; every answer carries the headers above."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] != "http":
+            return  # we speak nothing else
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        answer = self._answer(scope) or self._app
+        await answer(scope, receive, send_with_headers)
+
+    def _answer(self, scope: Scope) -> Response | None:
+        """What we answer ourselves; None if the application may."""
+        headers = Headers(scope=scope)
+        why = self._gate.refusal(scope["method"], headers)
+        if why is not None:
+            return refused(why)
+        token = _token(scope)
+        if token is not None:
+            return self._entered(token, headers)
+        return None if self._gate.knows(headers) else refused(NO_COOKIE)
+
+    def _entered(self, token: str, headers: Headers) -> Response:
+        answer = RedirectResponse("/", status_code=303)
+        cookie = self._gate.enter(token)
+        if cookie is None:  # whoever has been let in may open the address again
+            return answer if self._gate.knows(headers) else refused(USED)
+        answer.set_cookie(
+            self._gate.cookie_name, cookie, httponly=True, samesite="strict", path="/"
+        )
+        return answer
+
+
+def refused(why: str, status: int = 403) -> JSONResponse:
+    """An answer that says why there is none."""
+    return JSONResponse({"error": why}, status_code=status)
+
+
+def _values(headers: Headers, name: str) -> Iterator[str]:
+    """All cookies of a name: another server of this host may have set one that is called so."""
+    for pair in headers.get("cookie", "").split(";"):
+        given, _, value = pair.strip().partition("=")
+        if given == name:
+            yield value
+
+
+def _token(scope: Scope) -> str | None:
+    """The token in the address, if it is one of those that we print."""
+    if scope["path"] != "/" or scope["method"] != "GET":
+        return None
+    given = parse_qs(scope["query_string"].decode("latin-1")).get("token")
+    return given[0] if given else None

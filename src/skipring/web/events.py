@@ -1,0 +1,294 @@
+"""What the dashboard's pages hear: one stream of events for each, all from the same watchers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Final
+
+import msgspec
+
+from skipring.core.peers import TopicId
+from skipring.errors import SkipringError
+from skipring.observability.logs import logger
+from skipring.view.monitor import TopicWatcher
+from skipring.view.overview import Observer, Overview
+
+# Our guesses: often enough that one sees a ring heal and publications travel.
+SCENE_S: Final = 0.5
+PULSE_S: Final = 0.2
+OVERVIEW_S: Final = 1.5
+WATCHING_SHARE: Final = 3  # watching takes a quarter of the time at most
+PAUSE_S_MAX: Final = 2.0  # also if somebody did not answer and we waited
+KEEP_ALIVE_S: Final = 15.0
+WAITING_MAX: Final = 256  # events for a page that reads slowly
+WAITING_BYTES_MAX: Final = 16 << 20  # Our guess: some thirty scenes of 1,000 nodes.
+PAGES_MAX: Final = 64  # Limit of ours: pages that are open at the same time.
+WATCHED_MAX: Final = 8  # Limit of ours: topics that are watched at the same time.
+UNSEEN_S: Final = 600.0  # Our guess: as long as a timeline is; who comes back later begins anew.
+PULSES_MAX: Final = 2000  # Our guess: more in one event are not told apart.
+
+Event = bytes
+Watching = Callable[[], Awaitable[None]]
+
+_LOG: Final = logger("dashboard")
+
+
+def event(name: str, value: object) -> Event:
+    """A server-sent event."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(value))
+
+
+class Page:
+    """A page that is open, and what it has not read yet."""
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._bytes = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """True if it reads too slowly."""
+        return self._waiting.qsize() >= WAITING_MAX or self._bytes >= WAITING_BYTES_MAX
+
+    def put(self, told: Event | None) -> None:
+        """Tell it something; None is the last."""
+        self._bytes += len(told or b"")
+        self._waiting.put_nowait(told)
+
+    async def get(self) -> Event | None:
+        """What it reads next."""
+        told = await self._waiting.get()
+        self._bytes -= len(told or b"")
+        return told
+
+    def clear(self) -> None:
+        """Forget what it has not read."""
+        while not self._waiting.empty():
+            self._waiting.get_nowait()
+        self._bytes = 0
+
+
+class _Audience:
+    """Pages that hear the same."""
+
+    def __init__(self) -> None:
+        self.pages: set[Page] = set()
+        self.troubles: dict[str, str] = {}  # why what cannot be seen
+
+    def now(self) -> Iterator[Event]:
+        """What tells a page how things are, beside what all are told."""
+        yield from ()
+
+
+class _Channel(_Audience):
+    """A topic that is watched, and the pages that hear of it."""
+
+    def __init__(self, watcher: TopicWatcher) -> None:
+        super().__init__()
+        self.watcher = watcher
+        self.task: asyncio.Task[None] | None = None
+        self.seen_at = monotonic()  # when there was a page last
+
+    def now(self) -> Iterator[Event]:
+        """The scene, once there is one."""
+        if self.watcher.scene is not None:
+            yield event("scene", self.watcher.scene)
+
+
+class Feed:
+    """Watches one topic always, if it is given, and others while somebody wants to see them."""
+
+    def __init__(self, observer: Observer, topic: TopicId | None = None) -> None:
+        self._observer = observer
+        self._topic = topic
+        self._channels: dict[TopicId, _Channel] = {}
+        self._undecided = _Audience()  # pages that have no topic yet
+        self._overview: Event | None = None
+        self._overviewing: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Begin to look at everything."""
+        looking = self._again(self._undecided, "topics", self._look_over, OVERVIEW_S)
+        self._overviewing = asyncio.create_task(looking)
+        if self._topic is not None:
+            self._channel(self._topic)
+
+    async def close(self) -> None:
+        """Stop watching; every stream ends, and no other one begins."""
+        self._is_closed = True
+        tasks = [self._overviewing, *(each.task for each in self._channels.values())]
+        running = [task for task in tasks if task is not None]
+        for task in running:
+            task.cancel()
+        self._tell_all(None)
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def watcher(self, topic: TopicId) -> TopicWatcher:
+        """Who watches a topic, from now on; SkipringError if there are too many."""
+        return self._channel(topic).watcher
+
+    def _channel(self, topic: TopicId) -> _Channel:
+        self._check_open()
+        if topic not in self._channels:
+            self._make_room()
+            if len(self._channels) >= WATCHED_MAX:
+                raise SkipringError(f"{WATCHED_MAX} topics are watched; close another page first")
+            channel = self._channels[topic] = _Channel(TopicWatcher(self._observer, topic))
+            channel.task = asyncio.create_task(self._watch(channel))
+        return self._channels[topic]
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SkipringError("the dashboard is being closed; start it again")
+
+    def _make_room(self) -> None:
+        """A topic that no page shows is given up when another one wants its place."""
+        while len(self._channels) >= WATCHED_MAX:
+            unseen = self._unseen()
+            if not unseen:
+                return
+            self._forget(min(unseen, key=lambda topic: self._channels[topic].seen_at))
+
+    def _unseen(self) -> list[TopicId]:
+        """The topics that no page shows, but for the one that is always watched."""
+        return [
+            topic
+            for topic, each in self._channels.items()
+            if not each.pages and topic != self._topic
+        ]
+
+    def _forget(self, topic: TopicId) -> None:
+        task = self._channels.pop(topic).task
+        if task is not None:
+            task.cancel()
+
+    def _forget_old(self) -> None:
+        now = monotonic()
+        for topic in self._unseen():
+            if now - self._channels[topic].seen_at > UNSEEN_S:
+                self._forget(topic)
+
+    # -- pages -----------------------------------------------------------------------------------
+
+    def check_room(self, topic: TopicId | None) -> None:
+        """Refuse a page that comes too late, is one too many or shows a topic that is."""
+        self._check_open()
+        every = [self._undecided, *self._channels.values()]
+        if sum(len(each.pages) for each in every) >= PAGES_MAX:
+            raise SkipringError(f"{PAGES_MAX} pages are open; close another one first")
+        self._audience(topic)
+
+    def _audience(self, topic: TopicId | None) -> _Audience:
+        return self._channel(topic) if topic is not None else self._undecided
+
+    @contextmanager
+    def listening(self, topic: TopicId | None) -> Iterator[Page]:
+        """A page that hears of a topic, or of all topics, until the block ends."""
+        audience, page = self._audience(topic), Page()
+        self._greet(page, audience)
+        audience.pages.add(page)
+        try:
+            yield page
+        finally:
+            audience.pages.discard(page)
+            if isinstance(audience, _Channel):
+                audience.seen_at = monotonic()
+
+    def _greet(self, page: Page, audience: _Audience) -> None:
+        """Tell a page how things are now."""
+        page.put(self._trouble(audience))
+        if self._overview is not None:
+            page.put(self._overview)
+        for told in audience.now():
+            page.put(told)
+
+    def _tell(self, audience: _Audience, told: Event | None) -> None:
+        for page in audience.pages:
+            if page.is_behind:  # it gets how things are, not how they became so
+                page.clear()
+                self._greet(page, audience)
+            page.put(told)
+
+    def _tell_all(self, told: Event | None) -> None:
+        for audience in (self._undecided, *self._channels.values()):
+            self._tell(audience, told)
+
+    # -- trouble ---------------------------------------------------------------------------------
+
+    def _trouble(self, audience: _Audience) -> Event:
+        """What a page is told is wrong: what is so for all topics comes first."""
+        found = (*self._undecided.troubles.values(), *audience.troubles.values())
+        return event("trouble", {"text": next(iter(found), None)})
+
+    def _note_trouble(self, audience: _Audience, what: str, text: str | None) -> None:
+        if audience.troubles.get(what) == text:
+            return
+        if text is None:
+            del audience.troubles[what]
+        else:
+            audience.troubles[what] = text
+        concerned = (audience, *(self._channels.values() if audience is self._undecided else ()))
+        for each in concerned:
+            self._tell(each, self._trouble(each))
+
+    # -- watching --------------------------------------------------------------------------------
+
+    async def _look_over(self) -> None:
+        self._forget_old()
+        overview = await self._observer.overview()
+        silent = [each.address for each in overview.supervisors if not each.answers]
+        trouble = (
+            f"no supervisor answers at {', '.join(silent)}: nobody can join its topics; what "
+            "is published still reaches everybody"
+        )
+        self._note_trouble(self._undecided, "supervisors", trouble if silent else None)
+        self._overview = event("overview", _shown(overview))
+        self._tell_all(self._overview)
+
+    async def _watch(self, channel: _Channel) -> None:
+        looking = self._again(channel, "scene", lambda: self._look(channel), SCENE_S)
+        listening = self._again(channel, "pulses", lambda: self._listen(channel), PULSE_S)
+        await asyncio.gather(looking, listening)
+
+    async def _look(self, channel: _Channel) -> None:
+        scene = await channel.watcher.look()
+        if scene is not None:
+            self._tell(channel, event("scene", scene))
+        messages = await channel.watcher.read()
+        if messages:
+            self._tell(channel, event("messages", {"messages": messages}))
+
+    async def _listen(self, channel: _Channel) -> None:
+        pulses = await channel.watcher.listen()
+        if pulses:
+            self._tell(channel, event("pulses", {"pulses": pulses[-PULSES_MAX:]}))
+
+    async def _again(self, audience: _Audience, what: str, act: Watching, period_s: float) -> None:
+        """Watch something again and again; what goes wrong is told, and over the next time."""
+        while True:
+            begun = monotonic()
+            try:
+                await act()
+                trouble = None
+            except (SkipringError, OSError) as error:
+                trouble = str(error)
+            except Exception as error:  # noqa: BLE001  (whatever it is, watching goes on)
+                trouble = f"{what} cannot be shown, which is a mistake of skipring's: {error!r}"
+                _LOG.error("watching failed", what=what, error=repr(error))
+            self._note_trouble(audience, what, trouble)
+            taken = monotonic() - begun
+            await asyncio.sleep(max(period_s - taken, min(WATCHING_SHARE * taken, PAUSE_S_MAX)))
+
+
+def _shown(overview: Overview) -> dict[str, object]:
+    """An overview as pages read it."""
+    rows = [msgspec.to_builtins(row) | {"healthy": row.healthy} for row in overview.topics]
+    return {
+        "topics": rows,
+        "supervisors": overview.supervisors,
+        "unlisted": overview.unlisted,
+    }

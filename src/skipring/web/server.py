@@ -1,0 +1,160 @@
+"""Running the dashboard beside whatever else the loop does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, cast
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from skipring.core.peers import TopicId
+from skipring.errors import InputError
+from skipring.net.addresses import is_loopback, join_address
+from skipring.net.sockets import why_not_listening
+from skipring.view.overview import Observer
+from skipring.web.app import App, Settings, check_given
+from skipring.web.auth import Gate
+from skipring.web.events import Feed
+from skipring.wire.rpc import Address
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.security.credentials import Credentials
+
+LOOPBACK: Final = "127.0.0.1"
+ENDING_S: Final = 2  # Our guess: as long as pages are let finish what they read.
+REQUEST_S: Final = 10.0  # Guess: a browser on this machine sends a request within milliseconds.
+
+
+class Dashboard:
+    """A dashboard on this machine, inside its block.
+
+    ``url`` is an address that works once: whoever opens it first is let in, and gets a cookie. Then
+    it is another one, and ``on_entered`` is called.
+    """
+
+    def __init__(  # noqa: PLR0913  (each is named, and all but the first can be left out)
+        self,
+        supervisors: Sequence[Address],
+        credentials: Credentials | None = None,
+        *,
+        topic: TopicId | None = None,
+        chaos: bool = False,
+        host: str = LOOPBACK,
+        port: int = 0,
+        on_entered: Callable[[], None] = lambda: None,
+    ) -> None:
+        if not is_loopback(host):
+            raise InputError(
+                f"the dashboard is for this machine only, so it listens at {LOOPBACK}, not at "
+                f"{host}; to see it from elsewhere, forward its port over SSH"
+            )
+        if topic is not None:
+            check_given(topic)
+        self._observer = Observer(supervisors, credentials)
+        self._settings = Settings(supervisors=tuple(supervisors), topic=topic, chaos=chaos)
+        self._place = (host, port)
+        self._gate = Gate(on_entered)
+        self._feed = Feed(self._observer, topic)
+
+    @property
+    def url(self) -> str:
+        """The address to be opened, once."""
+        return f"http://{join_address(*self._place)}/?token={self._gate.token}"
+
+    async def __aenter__(self) -> Self:
+        listener = _listening(*self._place)
+        host, port = self._place = (self._place[0], listener.getsockname()[1])
+        self._gate.open_at(join_address(host, port), port)
+        app = App(self._settings, self._observer, self._feed).behind(self._gate)
+        config = uvicorn.Config(
+            app,
+            http=_Http,
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=ENDING_S,
+        )
+        self._server = _Server(config)
+        self._feed.start()
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close every page's stream and every connection."""
+        try:
+            await self._feed.close()
+            self._server.should_exit = True
+            await self._serving
+        finally:
+            await self._observer.__aexit__(kind, error, trace)
+
+    async def ended(self) -> None:
+        """Wait for the server to end by itself, which it does only if it cannot go on."""
+        await asyncio.shield(self._serving)
+
+
+class _Http(H11Protocol):
+    """A connection that is closed if a request on it is incomplete for REQUEST_S."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Start the deadline with an incomplete request; more bytes of it do not prolong it."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        is_complete = cycle is not None and not (cycle.more_body or cycle.response_complete)
+        if is_complete or self.transport.is_closing():
+            self._unwatch()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def _unwatch(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to whoever runs it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()  # from here on whoever has the address gets an answer
+    except OSError as error:
+        listener.close()
+        why = why_not_listening(join_address(host, port), error)
+        raise InputError(why, parameter="listen") from None
+    return listener

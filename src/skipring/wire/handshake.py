@@ -1,0 +1,108 @@
+"""The greeting: the first frame that each side sends on a link.
+
+The magic and the version come first and stay there in every version, so that two sides that do
+not understand each other can still say why. What a later revision of this version adds behind
+the other fields (a signature, a token) is ignored.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+from msgspec import Meta, MsgspecError, Struct
+from msgspec.msgpack import Decoder, Encoder
+from msgspec.structs import astuple
+
+from skipring.core.peers import NodeId
+from skipring.errors import FramingError, GreetingError, MessageError
+from skipring.wire.framing import CONTROL, Frame, FrameReader, frame
+from skipring.wire.limits import check_address, check_node
+from skipring.wire.rpc import Address
+
+MAGIC: Final = "skipring"
+VERSION: Final = 2
+# The last field of a greeting that opens a connection: a server of a protocol of lines, such as
+# HTTP, answers it at once and is recognised. Readers ignore it, as every field behind the known.
+BLANK_LINE: Final = "\r\n\r\n"
+NONCE_END: Final = 1 << 62  # nonces are below it
+
+
+class Role(StrEnum):
+    """What somebody is in the system."""
+
+    SUPERVISOR = "supervisor"
+    NODE = "node"  # may be a member of topics
+    CLIENT = "client"  # reads or writes through a member
+
+
+class Greeting(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """Who is at this end of a link, and where others reach it; a client need not listen."""
+
+    magic: str = MAGIC
+    version: int = VERSION
+    node: NodeId
+    address: Address
+    role: Role
+    incarnation: Annotated[int, Meta(ge=0, lt=1 << 40)] = 0  # of a node's process (decision 46)
+    nonce: Annotated[int, Meta(ge=0, lt=NONCE_END)] = 0  # of this connection (decision 48)
+
+
+class _Opening(Struct, frozen=True, array_like=True, gc=False):
+    """What the greetings of all versions start with."""
+
+    magic: str
+    version: int
+
+
+_OPENING: Final = Decoder(_Opening)
+_GREETING: Final = Decoder(Greeting)
+_ENCODER: Final = Encoder()
+
+
+def encode_greeting(greeting: Greeting, *, is_opening: bool = False) -> bytes:
+    """Write a greeting as a frame; one that opens a connection ends with a blank line."""
+    _check_values(greeting)
+    fields = (*astuple(greeting), BLANK_LINE) if is_opening else greeting
+    return frame(_ENCODER.encode(fields), CONTROL)
+
+
+def check_greeting(given: Frame) -> Greeting:
+    """Read the first frame of a link; refuse whoever does not speak our version."""
+    if given.kind is not CONTROL:
+        raise GreetingError("the first frame is no greeting: it is a data frame")
+    try:
+        opening = _OPENING.decode(given.body)
+    except (MsgspecError, ValueError, RecursionError):  # ValueError: not UTF-8
+        raise GreetingError("the first frame is no greeting of skipring") from None
+    if opening.magic != MAGIC:
+        raise GreetingError("the first frame is a greeting, but not one of skipring")
+    if opening.version != VERSION:
+        theirs = f"the other side speaks version {opening.version}"
+        raise GreetingError(f"{theirs} of the protocol, and we speak version {VERSION}")
+    try:
+        greeting = _GREETING.decode(given.body)
+    except (MsgspecError, ValueError, RecursionError):
+        raise GreetingError(f"a greeting of version {VERSION} that cannot be read") from None
+    _check_values(greeting)
+    return greeting
+
+
+def version_in(data: bytes) -> int | None:
+    """Return the version in the greeting, of any version, that bytes begin with; None if none."""
+    size = 4 + int.from_bytes(data[:4])  # later bytes may be of another form
+    try:
+        frames = FrameReader().feed(data[:size])
+        opening = _OPENING.decode(frames[0].body) if frames else None
+    except (FramingError, MsgspecError, ValueError, RecursionError):
+        return None
+    return opening.version if opening is not None and opening.magic == MAGIC else None
+
+
+def _check_values(greeting: Greeting) -> None:
+    try:
+        check_node(greeting.node)
+        if greeting.address or greeting.role is not Role.CLIENT:
+            check_address(greeting.address)
+    except MessageError as error:
+        raise GreetingError(f"in a greeting, {error}") from None

@@ -1,0 +1,234 @@
+"""Damaging a live topic from outside: asked first, done to all or to nobody, and it heals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from skipring.admin import chaos_plans as plans
+from skipring.admin.chaos_client import Saboteur, sabotage, saboteur_of
+from skipring.core.peers import SUPERVISOR
+from skipring.errors import InputError, SkipringError, UnreachableError
+from skipring.node.chaos_server import REFUSALS
+from skipring.rpc.client import Outsider
+from skipring.testing import Cluster
+
+TOPIC = "news"
+
+
+def with_a_saboteur(scene: Callable[[Cluster, Saboteur], Awaitable[None]], n: int = 8) -> None:
+    async def run() -> None:
+        async with Cluster(n=n) as cluster:
+            for name in cluster.nodes:
+                await cluster.publish(name, name.encode())
+            await cluster.settle()
+            async with saboteur_of(addresses_of(cluster), TOPIC) as saboteur:
+                await scene(cluster, saboteur)
+
+    asyncio.run(run())
+
+
+def addresses_of(cluster: Cluster) -> tuple[str, ...]:
+    return tuple(cluster.url.removeprefix("skipring://").split(","))
+
+
+async def join_without_chaos(cluster: Cluster, name: str) -> None:
+    """Let a node join that was started without --chaos."""
+    cluster._settings = replace(cluster._settings, is_chaotic=False)
+    await cluster.join(name)
+    await cluster.settle()
+
+
+# -- it is done and heals --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ["A05", "A09b", "A13", "A15", "A18", "A47"])
+def test_what_an_adversary_does_to_a_live_ring_heals(code: str) -> None:
+    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+        members = await saboteur.members()
+        assert sorted(members) == list(cluster.nodes)
+        await saboteur.inflict(plans.adversarial(code, TOPIC, members, seed=1))
+        await cluster.settle()
+        assert all(len(cluster.payloads(name)) == 8 for name in cluster.nodes)
+
+    with_a_saboteur(scene)
+
+
+def test_what_is_planned_is_what_is_done() -> None:
+    async def scene() -> None:
+        async with Cluster(n=4, tick_s=36_000) as cluster:
+            await cluster.until(lambda: len(cluster.snapshot().supervisor.database) == 4)
+            done = await sabotage(
+                addresses_of(cluster), TOPIC, lambda members: plans.wrong_labels(members, seed=1)
+            )
+            planned = {name: damage.label for name, (damage,) in done.items()}  # type: ignore[union-attr]
+            states = cluster.snapshot().subscribers
+            assert {name: state.label for name, state in states.items()} == planned
+
+    asyncio.run(scene())
+
+
+def test_nodes_are_told_where_those_are_whom_they_refer_to_now() -> None:
+    async def scene() -> None:
+        async with Cluster(n=4, tick_s=36_000) as cluster:
+            await cluster.until(lambda: len(cluster.snapshot().supervisor.database) == 4)
+            await sabotage(
+                addresses_of(cluster),
+                TOPIC,
+                lambda members: plans.adversarial("A11", TOPIC, members, seed=0),
+            )
+            for name, state in cluster.snapshot().subscribers.items():
+                book = cluster.node(name).links.book
+                named = [peer.node for peer in (state.left, state.right, state.ring) if peer]
+                assert named
+                assert all(book.find(other) for other in named if other != name)
+
+    asyncio.run(scene())
+
+
+def test_a_partition_lets_nothing_through_until_it_is_healed() -> None:
+    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+        members = await saboteur.members()
+        sides = plans.parts_of(members, 2, seed=0)
+        await saboteur.inflict(plans.partition(sides, 2**30))
+        await cluster.publish(sides[0][0], b"here")
+        links = [cluster.node(name).links for name in cluster.nodes]
+        await cluster.until(lambda: sum(each.counts["severed"] for each in links) > 200)
+        assert not any(b"here" in cluster.payloads(name) for name in sides[1])
+        done = await saboteur.inflict_gently(plans.healed(members))
+        assert sorted(done) == list(cluster.nodes)
+        await cluster.settle()
+        assert all(b"here" in cluster.payloads(name) for name in cluster.nodes)
+
+    with_a_saboteur(scene)
+
+
+def test_whoever_is_killed_is_gone_and_the_others_close_the_gap() -> None:
+    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+        await saboteur.members()
+        await saboteur.inflict(plans.killed(["n01", "n04"]))
+        assert {"n01", "n04"}.isdisjoint(cluster.nodes)
+        await cluster.settle()
+
+    with_a_saboteur(scene)
+
+
+def test_a_supervisor_can_be_killed_too() -> None:
+    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+        await saboteur.inflict(plans.killed([SUPERVISOR]))
+        with pytest.raises(InputError, match="is stopped"):
+            cluster.supervisor()
+        await cluster.start_supervisor(lose_data=True)
+        await cluster.settle()
+
+    with_a_saboteur(scene)
+
+
+# -- or to nobody ----------------------------------------------------------------------------
+
+
+def test_if_one_refuses_nothing_is_done_to_anybody() -> None:
+    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+        await join_without_chaos(cluster, "sound")
+        members = await saboteur.members()
+        with pytest.raises(
+            SkipringError,
+            match=r"^sound was not started with chaos enabled, so nothing was damaged",
+        ):
+            await saboteur.inflict(plans.adversarial("A15", TOPIC, members, seed=0))
+        assert cluster.violations() == []
+        assert cluster.node("sound").links.counts[REFUSALS] == 1
+
+    with_a_saboteur(scene, n=3)
+
+
+def test_whoever_is_not_hit_need_not_consent() -> None:
+    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+        await join_without_chaos(cluster, "sound")
+        await saboteur.inflict(plans.no_database())
+        assert cluster.node("sound").links.counts[REFUSALS] == 0
+        await cluster.settle()
+
+    with_a_saboteur(scene, n=3)
+
+
+def test_those_who_refuse_do_not_keep_others_from_being_healed() -> None:
+    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+        await join_without_chaos(cluster, "sound")
+        members = await saboteur.members()
+        done = await saboteur.inflict_gently(plans.healed(members))
+        assert sorted(done) == ["n00", "n01", "n02"]
+
+    with_a_saboteur(scene, n=3)
+
+
+def test_many_who_refuse_are_not_all_named() -> None:
+    async def scene() -> None:
+        cluster = Cluster(n=12)
+        cluster._settings = replace(cluster._settings, is_chaotic=False)
+        async with cluster:
+            await cluster.settle()
+            with pytest.raises(SkipringError, match=r"n07 and 4 more were not started"):
+                await sabotage(addresses_of(cluster), TOPIC, plans.killed)
+
+    asyncio.run(scene())
+
+
+def test_one_that_has_gone_meanwhile_keeps_everybody_from_being_hit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("skipring.admin.chaos_client.ANSWER_S", 0.5)
+
+    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+        members = await saboteur.members()
+        cluster.kill("n02")
+        with pytest.raises(UnreachableError, match="n02 did not answer, so nothing was damaged"):
+            await saboteur.inflict(plans.adversarial("A15", TOPIC, members, seed=0))
+        await cluster.settle()
+
+    with_a_saboteur(scene, n=4)
+
+
+def test_what_was_only_half_done_is_said() -> None:
+    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+        members = await saboteur.members()
+        damages = plans.wrong_labels(members, seed=0)
+        await cluster.node("n01").unsubscribe(TOPIC, 10)
+        with pytest.raises(SkipringError, match="not all of it was done: n01: not a member"):
+            await saboteur.inflict(damages)
+
+    with_a_saboteur(scene, n=3)
+
+
+def test_without_a_supervisor_or_members_nothing_can_be_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("skipring.admin.inspector.SUPERVISOR_S", 1.0)
+
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            await cluster.settle()
+            addresses = addresses_of(cluster)
+            with pytest.raises(UnreachableError, match="'other' has no members"):
+                await sabotage(addresses, "other", plans.killed)
+            await cluster.stop_supervisor()
+            async with Outsider(addresses, rng=Random(0)) as outsider:
+                with pytest.raises(UnreachableError, match="nothing listens at"):
+                    await Saboteur(outsider, TOPIC).members()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("addresses", [(), ("nonsense",)])
+def test_addresses_are_checked(addresses: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match="supervisor: "):
+        asyncio.run(sabotage(addresses, TOPIC, plans.killed))
+
+
+def test_topics_are_checked() -> None:
+    with pytest.raises(InputError, match="control characters"):
+        asyncio.run(sabotage(["127.0.0.1:1"], "a\nb", plans.killed))

@@ -1,0 +1,196 @@
+"""Plans of damage: whom they hit with what, and what they spare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec import to_builtins
+
+from skipring.admin import chaos_plans as sabotage
+from skipring.admin.chaos_plans import Damages, adversarial
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.summaries import EMPTY_ROOT
+from skipring.errors import InputError
+from skipring.wire.chaos import Crash, Forge, Isolate, Overwrite, OverwriteDatabase, Spoil
+from skipring.wire.codec import decode, encode
+from skipring.wire.framing import FrameReader
+from skipring.wire.rpc import NodeStatus
+from skipring.world.adversaries import ADVERSARIES
+from skipring.world.snapshot import CARRIERS
+from tests.support.machines import label, peer
+
+TOPIC = "news"
+LIVE = tuple("abcdefgh")
+
+
+def statuses(*names: NodeId, count: int = 40, root: bytes = bytes(16)) -> dict[NodeId, NodeStatus]:
+    """Members that have stored something."""
+    own = (label("01"), peer("0", "a"), None, None, ((label("1"), "b"),), {}, {})
+    return {name: NodeStatus(0, True, *own, count, count, root) for name in names}
+
+
+def texts_in(plain: object) -> Iterator[str]:
+    match plain:
+        case str():
+            yield plain
+        case dict():
+            yield from plain
+        case list() | tuple():
+            for each in plain:
+                yield from texts_in(each)
+
+
+def named_in(damages: Damages) -> set[str]:
+    """Every node that a plan names, also in the messages that it forges."""
+    messages: list[object] = [damage for each in damages.values() for damage in each]
+    for damage in [each for each in messages if isinstance(each, Forge)]:
+        messages += [decode(frame).message for frame in FrameReader().feed(damage.frames)]
+    texts = {
+        text for each in messages for text in texts_in(to_builtins(each, builtin_types=(bytes,)))
+    }
+    return {text for text in texts if text.strip("01") and text not in {"LIN", "CYC"}}
+
+
+# -- adversaries -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("code", ADVERSARIES)
+def test_every_adversary_has_a_plan_that_can_be_sent_and_names_nobody_else(
+    code: str, count: int
+) -> None:
+    live = LIVE[:count]
+    damages = adversarial(code, TOPIC, statuses(*live), seed=3)
+    assert set(damages) == {SUPERVISOR, *live}
+    for each in damages.values():
+        for damage in each:
+            encode(TOPIC, damage)
+    strangers = named_in(damages) - {SUPERVISOR, *live}
+    assert all(name.startswith("ghost-") for name in strangers), strangers
+
+
+@pytest.mark.parametrize("code", ["A17", "A18", "A36"])
+def test_whoever_has_crashed_in_a_world_is_a_ghost(code: str) -> None:
+    damages = adversarial(code, TOPIC, statuses(*LIVE), seed=0)
+    assert any(name.startswith("ghost-") for name in named_in(damages))
+
+
+def test_no_live_node_is_taken_for_a_ghost() -> None:
+    members = statuses("ghost-0", "ghost-1", "a", "b")
+    damages = adversarial("A18", TOPIC, members, seed=0)
+    lefts = {
+        damage.left.node
+        for each in damages.values()
+        for damage in each
+        if isinstance(damage, Overwrite) and damage.left is not None
+    }
+    assert len(lefts) == 4
+    assert not lefts & members.keys()
+
+
+def test_a_seed_makes_a_plan_and_another_one_another() -> None:
+    members = statuses(*LIVE)
+    assert adversarial("A15", TOPIC, members, 1) == adversarial("A15", TOPIC, members, 1)
+    assert adversarial("A15", TOPIC, members, 1) != adversarial("A15", TOPIC, members, 2)
+
+
+def test_an_unknown_adversary_is_refused_and_the_known_ones_are_named() -> None:
+    with pytest.raises(InputError, match=r"no adversary A99; there are A00, A01.*A15.*A47"):
+        adversarial("A99", TOPIC, statuses("a"), 0)
+
+
+def test_forged_messages_are_part_of_it_but_no_publications() -> None:
+    damages = adversarial("A13", TOPIC, statuses(*LIVE), seed=0)
+    frames = [d.frames for each in damages.values() for d in each if isinstance(d, Forge)]
+    kinds = {type(decode(frame).message) for data in frames for frame in FrameReader().feed(data)}
+    assert len(kinds) > 5
+    assert not kinds & CARRIERS
+
+
+def test_where_publications_are_scattered_those_that_there_are_get_lost() -> None:
+    damages = adversarial("A19", TOPIC, statuses(*LIVE), seed=0)
+    spoils = [d for each in damages.values() for d in each if isinstance(d, Spoil)]
+    assert [spoil.publications for spoil in spoils] == [0] + 7 * [20]
+    assert {spoil.hashes for spoil in spoils} == {0}
+    damages = adversarial("A47", TOPIC, statuses(*LIVE), seed=0)
+    assert all(d.hashes for each in damages.values() for d in each if isinstance(d, Spoil))
+
+
+# -- parts of a topic ------------------------------------------------------------------------
+
+
+def test_a_database_is_wrong_or_empty() -> None:
+    (wrong,) = sabotage.wrong_database(LIVE, seed=1)[SUPERVISOR]
+    assert isinstance(wrong, OverwriteDatabase)
+    assert wrong.database
+    assert sabotage.no_database() == {SUPERVISOR: [OverwriteDatabase(0, (), 0, ())]}
+
+
+def test_labels_are_scrambled_and_nothing_else() -> None:
+    members = statuses(*LIVE)
+    damages = sabotage.wrong_labels(members, seed=1)
+    assert set(damages) == set(LIVE)
+    labels = set()
+    for name, (damage,) in damages.items():
+        assert isinstance(damage, Overwrite)
+        labels.add(damage.label)
+        assert (damage.left, damage.shortcuts) == (members[name].left, members[name].shortcuts)
+    assert len(labels) > 1
+
+
+def test_nobody_forgets_what_the_keeper_may_lack() -> None:
+    members = statuses("a", "b") | statuses("c", root=EMPTY_ROOT)
+    damages = sabotage.spoilt_tries(members, 0.5, seed=0)
+    lost = {name: damage.publications for name, (damage,) in damages.items()}  # type: ignore[union-attr]
+    assert lost == {"a": 0, "b": 20, "c": 0}
+
+
+# -- partitions and kills --------------------------------------------------------------------
+
+
+def test_a_partition_cuts_each_side_off_from_the_others() -> None:
+    assert sabotage.partition([["a", "b"], ["c"]], 9) == {
+        "a": [Isolate(0, ("c",), 9)],
+        "b": [Isolate(0, ("c",), 9)],
+        "c": [Isolate(0, ("a", "b"), 9)],
+    }
+
+
+def test_a_supervisor_on_one_side_is_out_of_reach_for_the_other() -> None:
+    assert sabotage.partition([["a", SUPERVISOR], ["b"]], 9) == {
+        "a": [Isolate(0, ("b",), 9)],
+        "b": [Isolate(0, ("a", SUPERVISOR), 9)],
+    }
+
+
+def test_nobody_is_on_two_sides() -> None:
+    with pytest.raises(InputError, match="two groups"):
+        sabotage.partition([["a", "b"], ["b"]], 9)
+
+
+def test_parts_have_about_the_same_size() -> None:
+    parts = sabotage.parts_of(LIVE[:7], 3, seed=0)
+    assert sorted(map(len, parts)) == [2, 2, 3]
+    assert sorted(name for part in parts for name in part) == list(LIVE[:7])
+
+
+@pytest.mark.parametrize(("share", "count"), [(0, 1), (0.3, 2), (1, 8)])
+def test_a_share_is_at_least_one(share: float, count: int) -> None:
+    assert len(sabotage.share_of(LIVE, share, seed=0)) == count
+
+
+def test_every_damage_can_be_told() -> None:
+    plans = (
+        adversarial("A15", TOPIC, statuses("a", "b"), 0),
+        adversarial("A47", TOPIC, statuses("a", "b"), 0),
+        sabotage.partition([["a"], ["b"]], 9),
+    )
+    told = {sabotage.words(d) for plan in plans for each in plan.values() for d in each}
+    assert "cut off from b for 9 ticks" in told
+    assert "up to 3 digests wrong, 20 publications lost" in told
+    assert any(text.startswith("variables overwritten, label ") for text in told)
+    assert any(text.startswith("database overwritten with ") for text in told)
+    assert any(text.endswith(" bytes of forged messages") for text in told)
+    assert sabotage.words(Isolate(0, (), 0)) == "healed"
+    assert sabotage.words(Crash(0)) == "killed"

@@ -1,0 +1,601 @@
+"""Looking at a live topic: all of it is found, and whoever lies or is gone stops nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from skipring.admin import inspector as module
+from skipring.admin.inspector import Contents, Inspection, Inspector, inspector_of
+from skipring.core.labels import Label
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.prefix import ALL
+from skipring.core.publications import Publication
+from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.subscriber import Subscriber
+from skipring.core.summaries import EMPTY_ROOT
+from skipring.core.topology import legitimate_state
+from skipring.core.trie import PublicationTrie
+from skipring.errors import InputError, SkipringError, UnreachableError
+from skipring.net.addresses import AddressBook, supervisor_at
+from skipring.rpc.client import Outsider
+from skipring.testing import Cluster
+from skipring.wire.codec import Envelope
+from skipring.wire.framing import DATA, Frame
+from skipring.wire.rpc import (
+    DatabasePage,
+    InspectDatabase,
+    InspectNode,
+    JournalPage,
+    ListPublications,
+    Members,
+    NodeStatus,
+    PublicationPage,
+    ReadJournal,
+    Refused,
+    RuntimeMessage,
+)
+from skipring.world.adversaries.builders import database_of
+from skipring.world.file import parse_world, render_world
+from skipring.world.legitimacy import (
+    Layer,
+    explicit_state,
+    publication_violations,
+    violations,
+)
+from tests.runtime.rings import LiveRing, live_ring, until
+from tests.support.machines import peer
+
+TOPIC = "news"
+STILL_S = 36_000.0  # a tick that never comes: what is loaded stays
+
+NO_FRAME = Frame(DATA, b"")  # only of use to whoever passes something on
+
+
+def ran(scene: Callable[[], Coroutine[None, None, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await scene()
+
+    asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def looking_at(address: str, patience_s: float = 5.0) -> AsyncIterator[Inspector]:
+    async with inspector_of([address], TOPIC) as inspector:
+        inspector.patience_s = patience_s
+        yield inspector
+
+
+def address_of(cluster: Cluster) -> str:
+    return cluster.url.removeprefix("skipring://")
+
+
+@asynccontextmanager
+async def standing_still(
+    states: Mapping[NodeId, SubscriberState], database: SupervisorState
+) -> AsyncIterator[tuple[LiveRing, Inspector]]:
+    """A ring in a given state, in which no time passes; all know where all listen."""
+    async with live_ring(*states, tick_s=STILL_S) as ring:
+        book = ring.supervisor.links.book
+        await until(lambda: len(book.hints(states)) == len(states))
+        await until(lambda: ring.supervisor._flushing is None and nothing_is_on_its_way(ring))
+        for name, state in states.items():
+            node = ring.nodes[name]
+            node.links.book.hear({other: each.address for other, each in ring.nodes.items()})
+            machine_of(ring, name).load(state)
+        ring.supervisor._topics.load(TOPIC, database)
+        async with looking_at(ring.supervisor.address) as inspector:
+            yield ring, inspector
+
+
+def nothing_is_on_its_way(ring: LiveRing) -> bool:
+    """True if all that was said has come, also what waited for somebody to be dialled."""
+    links = [ring.supervisor.links, *(node.links for node in ring.nodes.values())]
+    if any(peer.waiting_bytes for each in links for peer in each._peers.values()):
+        return False
+    return sum(each.frames_sent for each in links) == sum(each.frames_received for each in links)
+
+
+def machine_of(ring: LiveRing, name: NodeId) -> Subscriber:
+    machine = ring.nodes[name].machine(TOPIC)
+    assert machine is not None
+    return machine
+
+
+def legitimate(nodes: Sequence[NodeId]) -> dict[NodeId, SubscriberState]:
+    return {node: legitimate_state(index, nodes) for index, node in enumerate(nodes)}
+
+
+def faults(inspection: Inspection) -> list[str]:
+    seen = inspection.snapshot
+    return [str(fault) for judge in (violations, publication_violations) for fault in judge(seen)]
+
+
+# -- a real ring -----------------------------------------------------------------------------
+
+
+def test_what_is_seen_of_a_settled_ring_is_its_state_as_a_world_file_without_a_fault() -> None:
+    async def scene() -> None:
+        async with Cluster(n=8) as cluster, looking_at(address_of(cluster)) as inspector:
+            for number in range(20):
+                await cluster.publish("n00", str(number).encode())
+            await cluster.settle()
+            seen = await inspector.inspect(Contents.PAYLOADS)
+            is_same = explicit_state(seen.snapshot) == explicit_state(cluster.snapshot())
+            assert is_same
+            read = parse_world(render_world(seen.snapshot))
+            assert list(violations(read)) == []
+            assert list(publication_violations(read)) == []
+            for name, state in read.subscribers.items():
+                assert [p.payload for p in state.publications] == cluster.payloads(name)
+
+    ran(scene)
+
+
+def test_one_that_was_killed_is_seen_as_crashed() -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=4, tick_s=0.5) as cluster,
+            looking_at(address_of(cluster), 0.5) as inspector,
+        ):
+            await cluster.settle()
+            cluster.kill("n02")
+            seen = await inspector.inspect(Contents.DIFFERENCES)
+            assert seen.snapshot.crashed == ("n02",)
+            assert list(seen.statuses) == ["n00", "n01", "n03"]
+            assert any("n02 under label" in fault and "no live" in fault for fault in faults(seen))
+            parse_world(render_world(seen.snapshot))
+
+    ran(scene)
+
+
+def test_a_corrupted_node_is_seen_as_it_is() -> None:
+    states = legitimate("abcd")
+    states["b"] = SubscriberState(
+        label=Label.parse("0111"),
+        left=peer("0", "d"),
+        right=peer("1", SUPERVISOR),
+        shortcuts={Label.parse("001"): "b", Label.parse("1"): None},
+    )
+
+    async def scene() -> None:
+        database = SupervisorState(database=database_of("abcd"))
+        async with standing_still(states, database) as (_, inspector):
+            seen = await inspector.inspect(Contents.IDS)
+        assert seen.snapshot.subscribers == states
+        assert {text.split()[1].partition(".")[0] for text in faults(seen)} == {"b"}
+        assert parse_world(render_world(seen.snapshot)) == seen.snapshot
+
+    ran(scene)
+
+
+def test_a_second_ring_is_found_through_one_entry_and_who_is_not_recorded_by_a_reference() -> None:
+    states = legitimate("abcd") | legitimate("efgh") | {"alone": SubscriberState()}
+    states["g"] = replace(states["g"], left=peer("001", "alone"))
+    entries = (*database_of("abcd"), ("111", "e"))
+
+    async def scene() -> None:
+        database = SupervisorState(database=entries, next=2)
+        async with standing_still(states, database) as (_, inspector):
+            seen = await inspector.inspect(Contents.NOTHING)
+        assert seen.snapshot.subscribers == states
+        assert seen.snapshot.crashed == ()
+        assert "L0: database: alone is not recorded" in faults(seen)
+
+    ran(scene)
+
+
+def test_those_who_wait_and_whom_nobody_can_find_are_in_the_file_as_well() -> None:
+    states = legitimate("ab")
+    states["a"] = replace(states["a"], shortcuts={Label.parse("01"): "nobody"})
+    entries = (*database_of("ab"), ("10", None))
+
+    async def scene() -> None:
+        database = SupervisorState(database=entries, next=1, queue=("b", "gone"))
+        async with standing_still(states, database) as (_, inspector):
+            seen = await inspector.inspect(Contents.NOTHING)
+        assert seen.snapshot.supervisor == database
+        assert seen.snapshot.crashed == ("gone", "nobody")
+        assert parse_world(render_world(seen.snapshot)) == seen.snapshot
+
+    ran(scene)
+
+
+def test_one_who_lives_but_is_not_in_the_topic_is_no_member() -> None:
+    async def scene() -> None:
+        database = SupervisorState(database=database_of("abc"))
+        async with standing_still(legitimate("abc"), database) as (ring, inspector):
+            ring.nodes["b"]._topics._machines.clear()
+            seen = await inspector.inspect(Contents.NOTHING)
+        assert seen.snapshot.subscribers["b"] == SubscriberState(member=False)
+        assert "b" not in seen.statuses
+        assert "L0: database: b under label '1' does not want to be a member" in faults(seen)
+
+    ran(scene)
+
+
+@pytest.mark.heavy
+def test_three_thousand_publications_are_read_page_by_page_and_once_for_equal_roots() -> None:
+    async def scene() -> None:
+        async with Cluster(n=4) as cluster, looking_at(address_of(cluster)) as inspector:
+            await cluster.settle()
+            for number in range(3000):
+                await cluster.publish("n00", str(number).encode())
+            await cluster.settle()
+            asked = counted_questions(inspector)
+            seen = await inspector.inspect(Contents.IDS)
+            assert asked["ListPublications"] == 3
+            ids = {
+                publication.id for publication in cluster.snapshot().subscribers["n03"].publications
+            }
+            for state in seen.snapshot.subscribers.values():
+                assert {publication.id for publication in state.publications} == ids
+                assert all(publication.payload is None for publication in state.publications)
+            assert faults(seen) == []
+            asked.clear()
+            assert faults(await inspector.inspect(Contents.DIFFERENCES)) == []
+            assert asked["ListPublications"] == 0
+
+    ran(scene)
+
+
+def counted_questions(inspector: Inspector) -> Counter[str]:
+    """How often each kind of question is asked from now on."""
+    outsider, asked = inspector._outsider, Counter[str]()
+    ask = outsider.ask
+
+    async def count(
+        topic: str, to: NodeId, question: Callable[[int], RuntimeMessage], *rest: object
+    ) -> object:
+        asked[type(question(0)).__name__] += 1
+        return await ask(topic, to, question, *rest)  # type: ignore[arg-type]
+
+    outsider.ask = count  # type: ignore[method-assign,assignment]
+    return asked
+
+
+def test_a_node_that_lacks_publications_is_found_by_its_root() -> None:
+    async def scene() -> None:
+        database = SupervisorState(database=database_of("abc"))
+        async with standing_still(legitimate("abc"), database) as (ring, inspector):
+            for number in range(5):
+                await ring.publish("a", str(number).encode())
+            await until(lambda: all(len(machine_of(ring, name).trie) == 5 for name in "abc"))
+            await until(lambda: nothing_is_on_its_way(ring))  # such as a second copy
+            machine = machine_of(ring, "c")
+            lost = machine.publications[3]
+            ring.nodes["c"]._keeping.archives[TOPIC].discard(3)
+            machine.trie.remove(lost.id)
+            seen = await inspector.inspect(Contents.DIFFERENCES)
+        assert faults(seen) == ["PUB: c lacks 1 of 5 publications"]
+
+    ran(scene)
+
+
+def test_a_root_that_does_not_follow_from_what_is_stored_is_a_wrong_hash() -> None:
+    async def scene() -> None:
+        database = SupervisorState(database=database_of("ab"))
+        async with standing_still(legitimate("ab"), database) as (ring, inspector):
+            await ring.publish("a", b"hello")
+            await until(lambda: len(machine_of(ring, "b").trie) == 1)
+            machine_of(ring, "b").trie.corrupt({ALL: bytes(16)})
+            seen = await inspector.inspect(Contents.DIFFERENCES)
+        assert seen.snapshot.subscribers["b"].hashes == {ALL: bytes(16)}
+        assert [fault for fault in faults(seen) if fault.startswith("PUB: b")]
+
+    ran(scene)
+
+
+def test_the_journal_of_a_node_can_be_read_and_that_of_nobody_not() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster, looking_at(address_of(cluster), 0.5) as inspector:
+            await cluster.settle()
+            await inspector.inspect(Contents.NOTHING)
+            page = await inspector.journal("n01")
+            assert page is not None
+            assert {entry.field for entry in page.entries} >= {"member", "label"}
+            assert await inspector.journal("nobody") is None
+
+    ran(scene)
+
+
+def test_of_a_topic_that_nobody_subscribes_to_nothing_is_known() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            async with inspector_of([address_of(cluster)], "unheard of") as inspector:
+                seen = await inspector.inspect(Contents.IDS)
+            assert not seen.is_known
+            assert seen.snapshot.subscribers == {}
+            parse_world(render_world(seen.snapshot))
+
+    ran(scene)
+
+
+def test_without_a_supervisor_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SUPERVISOR_S", 0.1)
+
+    async def scene() -> None:
+        async with inspector_of(["127.0.0.1:1"], TOPIC) as inspector:
+            with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:1;"):
+                await inspector.inspect(Contents.NOTHING)
+
+    ran(scene)
+
+
+@pytest.mark.parametrize(
+    ("address", "topic"), [("nonsense", TOPIC), ("example.org:1", TOPIC), ("127.0.0.1:1", "a\nb")]
+)
+def test_what_is_no_address_or_no_topic_is_refused(address: str, topic: str) -> None:
+    async def scene() -> None:
+        with pytest.raises(InputError):
+            async with inspector_of([address], topic):
+                pass
+
+    ran(scene)
+
+
+# -- those who lie, change or vanish ---------------------------------------------------------
+
+
+class Script:
+    """An outsider whose questions are answered by functions."""
+
+    def __init__(
+        self,
+        page: Callable[[InspectDatabase], DatabasePage | Refused | None],
+        status: Callable[[NodeId], NodeStatus | Refused | None] = lambda _: None,
+        listing: Callable[[NodeId, ListPublications], PublicationPage | None] = lambda *_: None,
+    ) -> None:
+        self._page, self._status, self._listing = page, status, listing
+        self.book = AddressBook()
+        self.asked: Counter[str] = Counter()
+
+    def supervisor_of(self, topic: str) -> str:
+        return "127.0.0.1:1"
+
+    async def ask(
+        self, topic: str, to: NodeId, question: Callable[[int], RuntimeMessage], *rest: object
+    ) -> RuntimeMessage | None:
+        message = question(1)
+        self.asked[f"{type(message).__name__} {to}"] += 1
+        match message:
+            case InspectDatabase():
+                return self._page(message)
+            case InspectNode():
+                return self._status(to)
+            case ListPublications():
+                return self._listing(to, message)
+            case _:
+                return None
+
+    async def inspect(self, contents: Contents = Contents.NOTHING) -> Inspection:
+        return await Inspector(self, TOPIC).inspect(contents)  # type: ignore[arg-type]
+
+
+def one_page(*nodes: NodeId) -> Callable[[InspectDatabase], DatabasePage]:
+    entries = database_of(nodes)
+    return lambda question: DatabasePage(1, len(entries), 0, 0, None, entries, ())
+
+
+def status(
+    right: NodeId | None = None, stored: Sequence[Publication] = (), root: bytes | None = None
+) -> NodeStatus:
+    trie = PublicationTrie()
+    trie.add_many((publication.id, place) for place, publication in enumerate(stored))
+    return NodeStatus(
+        request=1,
+        member=True,
+        label=Label(0),
+        left=None,
+        right=peer("1", right) if right is not None else None,
+        ring=None,
+        shortcuts=(),
+        silence={},
+        digests={},
+        count=len(stored),
+        end=len(stored),
+        root=trie.root if root is None else root,
+    )
+
+
+def test_a_database_that_changes_while_it_is_read_is_read_again() -> None:
+    digests = iter([1, 2, 3, 4, 4, 4])
+
+    def page(question: InspectDatabase) -> DatabasePage:
+        entries = (("0", "a"),) if question.start == 0 else (("1", "b"),)
+        return DatabasePage(1, 2, next(digests), 0, None if question.start else 1, entries, ())
+
+    async def scene() -> None:
+        script = Script(page)
+        seen = await script.inspect()
+        assert script.asked["InspectDatabase supervisor"] == 6
+        assert seen.snapshot.supervisor.database == (("0", "a"), ("1", "b"))
+
+    ran(scene)
+
+
+def test_a_database_that_never_rests_is_taken_as_it_is() -> None:
+    digests = iter(range(1000))
+
+    def page(question: InspectDatabase) -> DatabasePage:
+        after = question.start + 1 if question.start < 3 else None
+        return DatabasePage(1, 4, next(digests), 0, after, ((str(question.start % 2), "a"),), ())
+
+    async def scene() -> None:
+        seen = await Script(page).inspect()
+        assert len(seen.snapshot.supervisor.database) == 4
+
+    ran(scene)
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_database_without_an_end_is_given_up(step: int) -> None:
+    def page(question: InspectDatabase) -> DatabasePage:
+        entries = (("0", "a"),) * 256
+        after = question.start + 256 * step if step else 0
+        return DatabasePage(1, 1, 1, 0, after, entries, ())
+
+    async def scene() -> None:
+        with pytest.raises(SkipringError, match="or no end"):
+            await Script(page).inspect()
+
+    ran(scene)
+
+
+def test_a_supervisor_that_does_not_allow_the_topic_says_so() -> None:
+    async def scene() -> None:
+        with pytest.raises(UnreachableError, match="does not serve 'news'"):
+            await Script(lambda _: Refused(1, "no")).inspect()
+
+    ran(scene)
+
+
+def test_nodes_that_are_invented_without_end_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "NODES_MAX", 100)
+
+    async def scene() -> None:
+        script = Script(one_page("x0"), lambda node: status(f"x{int(node[1:]) + 1}"))
+        script.book.hear({f"x{number}": "127.0.0.1:1" for number in range(1000)})
+        with pytest.raises(SkipringError, match="more than 100 nodes"):
+            await script.inspect()
+        assert sum(script.asked.values()) < 110
+
+    ran(scene)
+
+
+def test_a_node_whose_address_is_heard_of_late_is_asked_all_the_same() -> None:
+    async def scene() -> None:
+        def answer(node: NodeId) -> NodeStatus:
+            script.book.hear({"a": "127.0.0.1:1"})
+            return status("a")
+
+        script = Script(one_page("a", "b"), answer)
+        script.book.hear({"b": "127.0.0.1:1"})
+        seen = await script.inspect()
+        assert sorted(seen.statuses) == ["a", "b"]
+
+    ran(scene)
+
+
+def test_one_who_answers_no_more_is_asked_twice_and_one_without_an_address_not_at_all() -> None:
+    async def scene() -> None:
+        script = Script(one_page("a", "b"))
+        script.book.hear({"b": "127.0.0.1:1"})
+        seen = await script.inspect()
+        assert seen.snapshot.crashed == ("a", "b")
+        assert (script.asked["InspectNode a"], script.asked["InspectNode b"]) == (0, 2)
+
+    ran(scene)
+
+
+STORED = [Publication(publisher="p", seq=seq, id=bytes([seq]) * 32) for seq in range(10)]
+
+
+def hears(script: Script, *nodes: NodeId) -> Script:
+    script.book.hear(dict.fromkeys(nodes, "127.0.0.1:1"))
+    return script
+
+
+def test_if_one_stops_listing_another_with_the_same_root_is_asked() -> None:
+    def listing(node: NodeId, question: ListPublications) -> PublicationPage | None:
+        if node == "a":
+            return None
+        after = question.start + 4
+        shown = tuple(STORED[question.start : after])
+        return PublicationPage(1, after if after < question.end else None, shown)
+
+    async def scene() -> None:
+        script = Script(one_page("a", "b"), lambda _: status(None, STORED), listing)
+        seen = await hears(script, "a", "b").inspect(Contents.IDS)
+        assert seen.snapshot.crashed == ()
+        for state in seen.snapshot.subscribers.values():
+            assert state.publications == tuple(STORED)
+        assert script.asked["ListPublications b"] == 3
+
+    ran(scene)
+
+
+@pytest.mark.parametrize("contents", [Contents.IDS, Contents.PAYLOADS])
+def test_one_whose_list_has_no_end_counts_as_gone(contents: Contents) -> None:
+    async def scene() -> None:
+        script = Script(
+            one_page("a"),
+            lambda _: status(None, STORED),
+            lambda _, question: PublicationPage(1, question.start, (STORED[0],)),
+        )
+        seen = await hears(script, "a").inspect(contents)
+        assert seen.snapshot.crashed == ("a",)
+        assert not seen.statuses
+
+    ran(scene)
+
+
+def test_more_than_fits_into_memory_is_not_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LISTED_BYTES_MAX", 1000)
+
+    async def scene() -> None:
+        endless = replace(status(None, STORED), end=2**40 - 1)
+        script = Script(
+            one_page("a"),
+            lambda _: endless,
+            lambda _, question: PublicationPage(1, question.start + 10, tuple(STORED)),
+        )
+        with pytest.raises(SkipringError, match="too many to be collected"):
+            await hears(script, "a").inspect(Contents.IDS)
+        assert script.asked["ListPublications a"] < 10
+
+    ran(scene)
+
+
+def test_an_answer_counts_only_from_the_one_who_was_asked() -> None:
+    async def scene() -> None:
+        async with Outsider(["127.0.0.1:1"], rng=Random(0)) as outsider:
+            asking = asyncio.create_task(
+                outsider.ask(TOPIC, SUPERVISOR, InspectNode, NodeStatus, timeout_s=30)
+            )
+            await asyncio.sleep(0)
+            for sender in ("a", "client/a", SUPERVISOR, supervisor_at("127.0.0.1:2")):
+                outsider._receive(sender, Envelope(status("forged"), TOPIC), NO_FRAME)
+            outsider._receive(
+                supervisor_at("127.0.0.1:1"), Envelope(status("real"), TOPIC), NO_FRAME
+            )
+            answer = await asking
+            assert isinstance(answer, NodeStatus)
+            assert answer.right == peer("1", "real")
+
+    ran(scene)
+
+
+def test_an_answer_of_another_kind_is_none_and_a_refusal_is_one() -> None:
+    async def scene() -> None:
+        async with Outsider(["127.0.0.1:1"], rng=Random(0)) as outsider:
+            for answer, expected in ((Members(1, {}), None), (Refused(2, "no"), Refused(2, "no"))):
+                asking = asyncio.create_task(
+                    outsider.ask(TOPIC, "a", ReadJournal, JournalPage, timeout_s=30)
+                )
+                await asyncio.sleep(0)
+                outsider._receive("a", Envelope(answer, TOPIC), NO_FRAME)
+                assert await asking == expected
+
+    ran(scene)
+
+
+def test_a_root_of_no_publications_is_no_wrong_hash() -> None:
+    async def scene() -> None:
+        script = Script(one_page("a"), lambda _: status(root=EMPTY_ROOT))
+        seen = await hears(script, "a").inspect(Contents.IDS)
+        assert seen.snapshot.subscribers["a"].hashes == {}
+        assert not [
+            fault for fault in violations(seen.snapshot) if fault.layer is Layer.PUBLICATIONS
+        ]
+
+    ran(scene)

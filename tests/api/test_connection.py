@@ -1,0 +1,371 @@
+"""The public API over real sockets: publishing, reading, waiting, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import skipring
+from skipring.api import connection as client
+from skipring.api import subscription
+from skipring.api.connection import Connection, connect
+from skipring.api.reader import FRESH_MAX, Publication, Start
+from skipring.api.subscription import HealthState, Subscription
+from skipring.errors import IdentityError, InputError, SkipringError
+from skipring.testing import Cluster
+from tests.runtime.rings import until
+
+TICK_S = 0.05
+DEADLINE_S = 60.0  # for what takes a second or two
+NOBODY = "skipring://127.0.0.1:9"  # no supervisor is there
+
+
+async def take(source: Subscription, many: int) -> list[Publication]:
+    async with asyncio.timeout(DEADLINE_S):
+        return [await anext(source) for _ in range(many)]
+
+
+def payloads(publications: list[Publication]) -> list[bytes | None]:
+    return [publication.payload for publication in publications]
+
+
+def to(
+    cluster: Cluster, *, name: str | None = None, data_dir: str | Path | None = None
+) -> Connection:
+    return connect(cluster.url, tick_s=TICK_S, name=name, data_dir=data_dir, drain_s=0)
+
+
+def test_the_examples_of_the_classes_hold() -> None:
+    assert doctest.testmod(client) == (0, 4)
+    assert doctest.testmod(subscription) == (0, 5)
+
+
+# -- publishing and reading ------------------------------------------------------------------
+
+
+def test_what_one_publishes_another_reads() -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=0) as cluster,
+            to(cluster, name="a") as a,
+            to(cluster, name="b") as b,
+            a.subscribe("orders") as writer,
+            b.subscribe("orders") as reader,
+        ):
+            before = time.time_ns() // 1000
+            made = await writer.publish(b"one", key=b"42", headers={"src": "web"})
+            [got] = await take(reader, 1)
+            assert (got.id, got.publisher, got.payload) == (made, "a", b"one")
+            assert (got.key, got.headers, got.replayed) == (b"42", {"src": "web"}, False)
+            assert before <= got.time <= time.time_ns() // 1000
+            [own] = await take(writer, 1)
+            assert (own.id, own.hops) == (made, 0)
+
+    asyncio.run(scene())
+
+
+def test_a_member_of_a_larger_ring_reads_everything_and_once() -> None:
+    async def scene() -> None:
+        async with Cluster(n=4) as cluster:
+            sent = [b"%d" % number for number in range(50)]
+            for number, payload in enumerate(sent):
+                await cluster.publish(cluster.nodes[number % 4], payload)
+            async with to(cluster) as node, node.subscribe(cluster.topic) as news:
+                got = await take(news, 50)
+                await news.publish(b"last")
+                [last] = await take(news, 1)
+                await news.synced(DEADLINE_S)
+                assert sorted(payloads(got)) == sorted(sent)
+                assert (last.payload, news.lag) == (b"last", 0)
+
+    asyncio.run(scene())
+
+
+def test_publishing_needs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        async with connect(NOBODY, tick_s=TICK_S, drain_s=0) as node:
+            orders = await node.subscribe("orders").__aenter__()
+            made = [await orders.publish(b"%d" % number) for number in range(3)]
+            assert [publication.id for publication in await take(orders, 3)] == made
+            assert orders.health().state is HealthState.JOINING
+            await until(lambda: "nothing listens at 127.0.0.1:9;" in orders.health().reasons[0])
+            with pytest.raises(TimeoutError, match="nothing listens at"):
+                await orders.synced(timeout=0.01)
+
+    monkeypatch.setattr(subscription, "LEAVE_S", 0.05)  # nobody lets us go
+    asyncio.run(scene())
+
+
+def test_a_reader_that_falls_behind_misses_nothing_and_keeps_nothing() -> None:
+    async def scene() -> None:
+        many = 3 * FRESH_MAX
+        async with (
+            Cluster(n=0) as cluster,
+            to(cluster) as node,
+            node.subscribe("orders") as orders,
+        ):
+            await orders.publish_many(b"%d" % number for number in range(many))
+            assert (orders.lag, orders.health().lag) == (many, many)
+            assert sum(len(each.publications) for each in orders.reader._fresh) <= FRESH_MAX
+            got = await take(orders, many)
+            assert payloads(got) == [b"%d" % number for number in range(many)]
+            assert (got[0].hops, got[-1].hops) == (None, 0)
+            assert len(orders.reader._fresh) <= 1
+            assert orders.reader.lag == 0
+
+    asyncio.run(scene())
+
+
+def test_a_busy_publisher_lets_others_go_on() -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=0) as cluster,
+            to(cluster) as a,
+            to(cluster) as b,
+            a.subscribe("orders") as writer,
+            b.subscribe("orders") as reader,
+        ):
+            await cluster.until(lambda: len(writer._confirmations._nodes) == 1)
+            for _ in range(100):
+                await writer.publish(bytes(100_000))
+            assert reader.lag > 0
+            assert a.node.links.counts["queue full"] == 0
+            await take(reader, 100)
+
+    asyncio.run(scene())
+
+
+def test_reading_ends_when_the_block_is_left() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node:
+            async with node.subscribe("orders") as orders:
+                await orders.publish(b"one")
+
+                async def read() -> list[Publication]:
+                    return [publication async for publication in orders]
+
+                reading = asyncio.create_task(read())
+                await cluster.until(lambda: orders.lag == 0)
+            async with asyncio.timeout(DEADLINE_S):
+                assert payloads(await reading) == [b"one"]
+            with pytest.raises(SkipringError, match="not subscribed"):
+                await orders.publish(b"two")
+            assert orders.health().reasons == ("not subscribed",)
+
+    asyncio.run(scene())
+
+
+# -- what is stored --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", ["all", "new"])
+def test_what_is_stored_is_replayed_or_not(tmp_path: Path, start: Start) -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            async with to(cluster, data_dir=tmp_path) as node, node.subscribe("orders") as orders:
+                name = node.name
+                for number in range(5):
+                    await orders.publish(b"%d" % number)
+            async with (
+                to(cluster, data_dir=str(tmp_path)) as node,
+                node.subscribe("orders", start=start) as orders,
+            ):
+                assert node.name == name
+                await orders.publish(b"5")
+                first = 0 if start == "all" else 5
+                got = await take(orders, 6 - first)
+                assert [publication.payload for publication in got] == [
+                    b"%d" % n for n in range(first, 6)
+                ]
+                seqs = [publication.seq for publication in got]
+                assert seqs == sorted(set(seqs))
+                assert [publication.replayed for publication in got] == [True] * (5 - first) + [
+                    False
+                ]
+                assert orders.lag == 0
+
+    asyncio.run(scene())
+
+
+def test_one_who_gives_up_waiting_for_the_disk_leaves_it_in_order(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=0) as cluster,
+            to(cluster, data_dir=tmp_path) as node,
+            node.subscribe("orders") as orders,
+        ):
+            for _ in range(10):
+                first = asyncio.create_task(orders.publish(b"given up"))
+                second = asyncio.create_task(orders.publish(b"kept"))
+                await asyncio.sleep(0)
+                first.cancel()
+                assert len(await second) == 32
+            assert len(await take(orders, 20)) == 20
+
+    asyncio.run(scene())
+
+
+# -- how it is -------------------------------------------------------------------------------
+
+
+def test_synced_means_that_the_neighbours_have_it() -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=3) as cluster,
+            to(cluster) as node,
+            node.subscribe(cluster.topic) as news,
+        ):
+            await news.publish(b"mine")
+            await news.synced(DEADLINE_S)
+            having = [name for name in cluster.nodes if cluster.payloads(name) == [b"mine"]]
+            assert len(having) >= 2
+            await cluster.until(lambda: news.health().state is HealthState.STABLE)
+            assert news.health().reasons == ()
+
+    asyncio.run(scene())
+
+
+def test_one_alone_is_synced_and_stable() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("own") as own:
+            assert own.health().state is HealthState.JOINING
+            await own.synced(DEADLINE_S)
+            assert own.health().state is HealthState.STABLE
+
+    asyncio.run(scene())
+
+
+def test_a_neighbour_that_dies_is_told_of() -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=1) as cluster,
+            to(cluster) as node,
+            node.subscribe(cluster.topic) as news,
+        ):
+            await cluster.until(lambda: "n00" in news._confirmations)
+            cluster.kill("n00")
+            await cluster.until(lambda: news.health().state is HealthState.DEGRADED)
+            assert news.health().reasons == ("the connection to n00, a ring neighbour, is lost",)
+            with pytest.raises(TimeoutError, match="n00 did not confirm"):
+                await news.synced(timeout=0.01)
+
+    asyncio.run(scene())
+
+
+def test_who_leaves_is_let_go() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            async with to(cluster) as node, node.subscribe(cluster.topic) as news:
+                await news.synced(DEADLINE_S)
+                assert await news.leave()
+            await cluster.settle()
+
+    asyncio.run(scene())
+
+
+def test_nothing_is_left_behind() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster, to(cluster) as node:
+            await node.subscribe(cluster.topic).__aenter__()  # a block that nobody leaves
+        await cluster.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+
+    asyncio.run(scene())
+
+
+# -- bad input -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: connect("skipring://"), "supervisor: no address given"),
+        (lambda: connect("skipring://127.0.0.1:1,x"), "supervisor: expected HOST:PORT"),
+        (lambda: connect("127.0.0.1:0"), "supervisor: port 0 cannot be dialled"),
+        (lambda: connect(7400), "url: expected a text"),  # type: ignore[arg-type]
+        (lambda: connect("skipring://10.0.0.1:7400"), "there are no certificates"),
+        (lambda: connect(NOBODY, listen="0.0.0.0:0"), "there are no certificates"),
+        (lambda: connect(NOBODY, listen="127.0.0.1"), "listen: expected HOST:PORT"),
+        (lambda: connect(NOBODY, tick_s=0), "seconds above 0"),
+        (lambda: connect(NOBODY).subscribe(""), "a topic has 1 to 255 bytes"),
+        (lambda: connect(NOBODY).subscribe(3), "a topic is a text"),  # type: ignore[arg-type]
+        (lambda: connect(NOBODY).subscribe("t", start="old"), '"all" or "new"'),
+    ],
+)
+def test_bad_addresses_and_topics_are_refused_at_once(
+    make: Callable[[], object], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        make()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "supervisor"])
+def test_bad_names_are_refused(name: str) -> None:
+    with pytest.raises(IdentityError):
+        connect(NOBODY, name=name)
+
+
+def test_bad_publications_are_refused_before_anything_happens() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
+            for given, sentence in [
+                ({"payload": "text"}, "a payload is bytes, not str"),
+                ({"payload": bytes(512 * 1024 + 1)}, "524288 is the limit"),
+                ({"payload": b"", "key": bytes(1025)}, "1024 is the limit"),
+                ({"payload": b"", "headers": {"a": 1}}, "from text to text"),
+                ({"payload": b"", "headers": {"a": "\ud800"}}, "half a character"),
+            ]:
+                with pytest.raises(InputError, match=sentence):
+                    await topic.publish(**given)  # type: ignore[arg-type]
+            assert topic.lag == 0
+            with pytest.raises(InputError, match="already subscribed"):
+                await node.subscribe("t").__aenter__()
+
+    asyncio.run(scene())
+
+
+def test_outside_of_its_block_a_connection_does_nothing() -> None:
+    async def scene() -> None:
+        node = connect(NOBODY)
+        with pytest.raises(SkipringError, match="not connected"):
+            await node.subscribe("t").__aenter__()
+        async with node:
+            pass
+        with pytest.raises(SkipringError, match="not connected"):
+            await node.subscribe("t").__aenter__()
+        with pytest.raises(SkipringError, match="has been used"):
+            await node.__aenter__()
+
+    asyncio.run(scene())
+
+
+def test_awaiting_a_connection_shows_the_right_form() -> None:
+    async def scene() -> None:
+        with pytest.raises(SkipringError, match=r"async with skipring.connect\(...\) as node:"):
+            await connect(NOBODY)
+
+    asyncio.run(scene())
+
+
+# -- the package -----------------------------------------------------------------------------
+
+
+def test_the_package_has_the_public_names_and_imports_them_late() -> None:
+    assert skipring.connect is connect
+    assert set(skipring.__all__) <= set(dir(skipring))
+    assert not hasattr(skipring, "nothing")
+    assert all(hasattr(skipring, name) for name in skipring.__all__)
+    program = "import sys, skipring.cli; sys.exit('asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["blocking.connect", "errors.CursorError", "Cursor.parse"])
+def test_every_public_name_can_be_the_first_that_is_used(name: str) -> None:
+    program = f"import skipring; skipring.{name}"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,334 @@
+"""Settings in a file: what counts more than what, what is refused, and what is read again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import click
+import pytest
+
+from skipring.cli import main, skipring
+from skipring.net.addresses import supervisor_of
+from skipring.node.settings import Settings
+from skipring.node.supervisor_host import SupervisorServer
+from tests.runtime.rings import LOOPBACK, until
+
+DEADLINE_S = 60.0
+TICK = 0.05
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in os.environ if each.startswith("SKIPRING_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "skipring.toml"
+
+
+def settings(command: str, *words: str) -> dict[str, object]:
+    """What a command would be run with; it is not run."""
+    root = click.Context(skipring, info_name="skipring", **skipring.context_settings)
+    with skipring.commands[command].make_context(command, list(words), parent=root) as context:
+        return dict(context.params)
+
+
+# --- what counts more ------------------------------------------------------------------
+
+LISTEN = ("--listen", "127.0.0.1:1")
+
+
+def test_an_option_counts_more_than_a_variable_and_that_more_than_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("tick = 3.0\n")
+    words = ("--config", str(file), *LISTEN)
+    assert settings("supervisor", *LISTEN)["tick"] == 1.0
+    assert settings("supervisor", *words)["tick"] == 3.0
+    monkeypatch.setenv("SKIPRING_TICK", "4.0")
+    assert settings("supervisor", *words)["tick"] == 4.0
+    assert settings("supervisor", *words, "--tick", "5.0")["tick"] == 5.0
+
+
+def test_a_table_counts_more_than_the_top_of_the_file_and_only_for_its_command(file: Path) -> None:
+    file.write_text('tick = 3.0\nlog-level = "error"\n[node]\ntick = 4.0\n')
+    words = ("--config", str(file), *LISTEN)
+    found = settings("supervisor", *words)
+    assert (found["tick"], found["log_level"]) == (3.0, "error")
+    assert settings("node", "--topic", "news", "--config", str(file))["tick"] == 4.0
+
+
+def test_what_is_required_may_stand_in_the_file(file: Path) -> None:
+    file.write_text('[node]\nsupervisor = "127.0.0.1:1"\ntopic = "a"\nlisten = "127.0.0.1:2"\n')
+    found = settings("node", "--config", str(file))
+    assert (found["supervisors"], found["topics"]) == ("127.0.0.1:1", ("a",))
+    assert found["listen"] == "127.0.0.1:2"
+
+
+def test_a_list_is_several_values(file: Path) -> None:
+    file.write_text(
+        'supervisor = ["127.0.0.1:1", "127.0.0.1:2"]\ntopic = ["a", "b c"]\n'
+        '[node]\nlisten = "127.0.0.1:3"\n'
+    )
+    found = settings("node", "--config", str(file))
+    assert found["supervisors"] == "127.0.0.1:1,127.0.0.1:2"
+    assert found["topics"] == ("a", "b c")
+
+
+def test_the_list_of_supervisors_and_the_table_of_the_command_fit_into_one_file(file: Path) -> None:
+    file.write_text(
+        'supervisors = ["127.0.0.1:1", "127.0.0.1:2"]\n[supervisor]\nlisten = "127.0.0.1:1"\n'
+    )
+    words = ("--config", str(file))
+    assert settings("supervisor", *words)["listen"] == "127.0.0.1:1"
+    assert settings("pub", "news", *words)["supervisors"] == "127.0.0.1:1,127.0.0.1:2"
+
+
+def test_a_flag_is_true_or_false(file: Path) -> None:
+    file.write_text("[supervisor]\nchaos = true\n")
+    assert settings("supervisor", *LISTEN)["chaos"] is False
+    assert settings("supervisor", *LISTEN, "--config", str(file))["chaos"] is True
+
+
+def test_settings_of_other_commands_are_left_alone(file: Path) -> None:
+    file.write_text('topic = "a"\nallow-topic = "b"\n[pub]\njson = true\n')
+    assert settings("supervisor", *LISTEN, "--config", str(file))["allow_topic"] == ("b",)
+
+
+def test_a_variable_can_name_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("tick = 3.0\n")
+    monkeypatch.setenv("SKIPRING_CONFIG", str(file))
+    assert settings("supervisor", *LISTEN)["tick"] == 3.0
+    other = file.with_name("other.toml")
+    other.write_text("tick = 4.0\n")
+    assert settings("supervisor", *LISTEN, "--config", str(other))["tick"] == 4.0
+    file.write_text('supervisor = "127.0.0.1:1"\n')  # the option that comes first of all
+    assert settings("pub", "news")["supervisors"] == "127.0.0.1:1"
+
+
+def test_variables_with_spaces_are_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKIPRING_TOPIC", "a b")
+    monkeypatch.setenv("SKIPRING_SUPERVISOR", "127.0.0.1:1,127.0.0.1:2")
+    found = settings("node", *LISTEN)
+    assert found["topics"] == ("a", "b")
+    assert found["supervisors"] == "127.0.0.1:1,127.0.0.1:2"
+
+
+# --- what is refused -------------------------------------------------------------------
+
+
+def refusal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> str:
+    """The one sentence with which a command ends with status 2."""
+    monkeypatch.setattr(sys, "argv", ["skipring", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('listn = "x"', ": no setting 'listn'; there are advertise, "),
+        ("log_level = 1", ": no setting 'log_level'; there are "),
+        ('config = "x"', ": no setting 'config'; there are "),
+        ('[[node]]\nlisten = "x"', ": no setting 'node'; there are "),
+        ('[nod]\nlisten = "x"', ": no command 'nod'; there are "),
+        ("[simulate]\nn = 3", ": no command 'simulate'; there are "),
+        ('[node]\nlistn = "x"', ": [node] no setting 'listn'; there are advertise, "),
+        ('[node]\nallow-topic = "x"', ": [node] no setting 'allow-topic'; there are "),
+        ('[pub]\nlisten = "x"', ": [pub] no setting 'listen'; there are "),
+        ("listen = 1979-05-27", ": listen: expected a text or a number"),
+        ("listen = true", ": listen: expected a text or a number"),
+        ("supervisor = true", ": supervisor: expected a text or a number"),
+        ('chaos = "perhaps"', ": chaos: expected true or false"),
+        ("chaos = 1", ": chaos: expected true or false"),
+        ('tick = "fast"', ": tick: 'fast' is not a valid float"),
+        ("tick = -1", ": tick: -1.0 is not in the range"),
+        ("tick = [1, 2]", ": tick: '1,2' is not a valid float"),
+        ('[node]\nlog-level = "loud"', ": log-level: 'loud' is not one of "),
+        ("topic = [{a = 1}]", ": topic: expected "),
+        ("[node]\nlisten = {host = 1}", ": listen: expected "),
+        ("listen =\n", ": not TOML ("),
+        ("tick = 1\ntick = 2", ": not TOML ("),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_file_and_place(
+    text: str,
+    why: str,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file.write_text(text)
+    assert refusal(monkeypatch, capsys, "node", "--config", str(file)).startswith(
+        f"Error: {file}{why}"
+    )
+
+
+def test_a_file_that_is_no_text_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_bytes(b"\xff\xfe\x00")
+    line = refusal(monkeypatch, capsys, "node", "--config", str(file))
+    assert line.startswith(f"Error: {file}: not TOML (")
+
+
+def test_a_file_that_is_missing_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refusal(monkeypatch, capsys, "pub", "news", "hello", "--config", str(file))
+    assert line == f"Error: cannot read {file}: No such file or directory"
+    monkeypatch.setenv("SKIPRING_CONFIG", str(file))
+    assert refusal(monkeypatch, capsys, "supervisor", *LISTEN) == line
+
+
+# --- what is read again ----------------------------------------------------------------
+
+
+@asynccontextmanager
+async def two_supervisors() -> AsyncIterator[tuple[SupervisorServer, SupervisorServer]]:
+    async with AsyncExitStack() as stack:
+        servers = []
+        for _ in range(2):
+            server = SupervisorServer(Settings(tick_s=TICK), rng=Random(0))
+            stack.push_async_callback(server.close)
+            servers.append(await server.start(LOOPBACK, 0))
+        yield servers[0], servers[1]
+
+
+class NodeProcess:
+    """A running `skipring node`, and what it logs."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    def hang_up(self) -> None:
+        self._process.send_signal(signal.SIGHUP)
+
+    async def logged(self, event: str) -> dict[str, str]:
+        """Wait for an event in the log."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(DEADLINE_S):
+            while line := await self._process.stderr.readline():
+                found: dict[str, str] = json.loads(line)
+                if found["event"] == event:
+                    return found
+        raise AssertionError(f"the process has ended without a word about {event!r}")
+
+
+@asynccontextmanager
+async def node_process(*words: str) -> AsyncIterator[NodeProcess]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "skipring", "node", "--listen", f"{LOOPBACK}:0"),
+        *("--tick", str(TICK), "--name", "a", *words),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield NodeProcess(process)
+    finally:
+        process.kill()
+        async with asyncio.timeout(DEADLINE_S):
+            await process.communicate()
+
+
+def write_list(file: Path, *servers: SupervisorServer, topic: str = "news") -> None:
+    addresses = [server.address for server in servers]
+    write(file, f'supervisor = {json.dumps(addresses)}\n[node]\ntopic = "{topic}"\n')
+
+
+def write(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+@pytest.mark.heavy
+def test_a_node_reads_the_list_of_supervisors_again_when_told(file: Path) -> None:
+    async def scene() -> None:
+        async with two_supervisors() as (first, second):
+            write_list(file, first)
+            async with node_process("--config", str(file)) as node:
+                await until(lambda: first.members() == {"news": 1})
+                write_list(file, second)
+                node.hang_up()
+                said = await node.logged("settings read again")
+                assert said["supervisors"] == second.address
+                await until(lambda: second.members() == {"news": 1})
+                await until(lambda: not any(first.members().values()))
+
+    asyncio.run(scene())
+
+
+@pytest.mark.heavy
+def test_a_topic_stays_where_it_is_if_the_longer_list_still_says_so(file: Path) -> None:
+    async def scene() -> None:
+        async with two_supervisors() as (first, second):
+            addresses = (first.address, second.address)
+            topics = [f"topic-{number}" for number in range(100)]
+            stays = next(each for each in topics if supervisor_of(each, addresses) == addresses[0])
+            write_list(file, first, topic=stays)
+            async with node_process("--config", str(file)) as node:
+                await until(lambda: first.members() == {stays: 1})
+                write_list(file, first, second, topic=stays)
+                node.hang_up()
+                said = await node.logged("settings read again")
+                assert said["supervisors"] == ",".join(addresses)
+                seen = first.ticker.calls
+                await until(lambda: first.ticker.calls > seen + 5)
+                assert (first.members(), second.members()) == ({stays: 1}, {})
+
+    asyncio.run(scene())
+
+
+@pytest.mark.heavy
+def test_a_node_whose_list_is_not_from_a_file_says_so_and_goes_on(file: Path) -> None:
+    async def scene() -> None:
+        async with two_supervisors() as (first, _):
+            words = ("--supervisor", first.address, "--topic", "news")
+            async with node_process(*words) as node:
+                await until(lambda: first.members() == {"news": 1})
+                for _ in range(2):
+                    node.hang_up()
+                    await node.logged("settings not read again")
+
+    asyncio.run(scene())
+
+
+@pytest.mark.heavy
+def test_a_file_that_cannot_be_read_again_changes_nothing_and_is_logged(file: Path) -> None:
+    async def scene() -> None:
+        async with two_supervisors() as (first, second):
+            write_list(file, first)
+            async with node_process("--config", str(file)) as node:
+                await until(lambda: first.members() == {"news": 1})
+                for text, why in (
+                    ("supervisor = [", "not TOML"),
+                    ('supervisor = "example.org:1"', "no certificates"),
+                    ("supervisor = true", "expected a text or a number"),
+                    ('[node]\ntopic = "news"', "no address given"),
+                    ('[node]\ntropic = "news"', "no setting 'tropic'"),
+                ):
+                    write(file, text)
+                    node.hang_up()
+                    assert why in (await node.logged("settings not read again"))["reason"]
+                assert first.members() == {"news": 1}
+                write_list(file, second)
+                node.hang_up()
+                await until(lambda: second.members() == {"news": 1})
+
+    asyncio.run(scene())

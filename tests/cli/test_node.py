@@ -1,0 +1,238 @@
+"""A live ring of real processes, started from the command line and stopped by signals."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+
+import pytest
+from click.testing import CliRunner
+
+from skipring.cli import skipring
+from skipring.errors import InputError
+from skipring.storage.store import PublicationStore
+from skipring.storage.supervisor_store import SupervisorStore
+
+DEADLINE_S = 60.0
+TICK = "0.05"
+
+
+@contextmanager
+def process(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running command and the address it says it listens on; it is always ended."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "skipring", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        first = _first_line(running)
+        assert first.startswith("listening 127.0.0.1:"), first
+        yield running, first.removeprefix("listening ").strip()
+    finally:
+        running.kill()
+        running.communicate(timeout=DEADLINE_S)
+
+
+def _first_line(running: subprocess.Popen[str]) -> str:
+    lines: Queue[str] = Queue()
+    assert running.stdout is not None
+    stdout = running.stdout
+    Thread(target=lambda: lines.put(stdout.readline()), daemon=True).start()
+    try:
+        return lines.get(timeout=DEADLINE_S)
+    except Empty:
+        raise AssertionError("the process says nothing") from None
+
+
+def stopped(running: subprocess.Popen[str], number: signal.Signals) -> int:
+    """Ask a process to stop; its exit status."""
+    running.send_signal(number)
+    return running.wait(timeout=DEADLINE_S)
+
+
+def test_a_supervisor_and_a_node_say_where_they_listen_and_stop_when_asked(tmp_path: Path) -> None:
+    data = str(tmp_path / "node")
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (first, address):
+        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
+        with process("node", *words, "--tick", TICK, "--data", data) as (second, _):
+            assert stopped(second, signal.SIGTERM) == 0
+        assert stopped(first, signal.SIGINT) == 130
+    with PublicationStore.open(tmp_path / "node") as store:
+        assert store.topics == []
+
+
+def test_a_supervisor_keeps_its_database(tmp_path: Path) -> None:
+    with process(
+        "supervisor", "--listen", "127.0.0.1:0", "--tick", TICK, "--data", str(tmp_path)
+    ) as (running, _):
+        assert stopped(running, signal.SIGTERM) == 0
+    with SupervisorStore.open(tmp_path) as store:
+        assert store.load() == {}
+
+
+def test_the_supervisor_can_be_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        monkeypatch.setenv("SKIPRING_SUPERVISOR", address)
+        with process("node", "--topic", "news", "--listen", "127.0.0.1:0", "--tick", TICK) as (
+            running,
+            _,
+        ):
+            assert stopped(running, signal.SIGTERM) == 0
+
+
+def ran(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "skipring", *words],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def published(address: str, *words: str, given: str = "") -> list[str]:
+    """Publish, waiting for a member; return the ids."""
+    wait = f"{DEADLINE_S:g}s"
+    result = ran("pub", "news", *words, "--supervisor", address, "--wait", wait, given=given)
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line)["id"] for line in result.stdout.splitlines()]
+
+
+def test_what_is_published_from_the_command_line_is_on_a_members_disk(tmp_path: Path) -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
+        with process("node", *words, "--tick", TICK, "--data", str(tmp_path)) as (running, _):
+            ids = published(address, "hello") + published(address, given="one\ntwo\n")
+            running.kill()  # what was acknowledged is there all the same
+            running.wait(timeout=DEADLINE_S)
+    with PublicationStore.open(tmp_path) as store:
+        stored = list(store.archive("news").publications())
+    assert [publication.id.hex() for publication in stored] == ids
+    assert [publication.payload for publication in stored] == [b"hello", b"one", b"two"]
+
+
+def test_a_member_without_a_disk_takes_only_what_may_be_lost() -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
+        with process("node", *words, "--tick", TICK):
+            assert len(published(address, "hello", "--volatile")) == 1
+            result = ran("pub", "news", "hello", "--supervisor", address)
+    assert result.returncode == 4
+    assert "--volatile" in result.stderr
+
+
+def test_a_reader_gets_what_was_published_before_and_ends_when_it_has_all() -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
+        with process("node", *words, "--tick", TICK):
+            ids = published(address, "--volatile", given="one\ntwo\nthree\n")
+            result = ran("sub", "news", "--supervisor", address, "--exit-when-synced")
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert sorted(line["id"] for line in lines) == sorted(ids)
+    assert {line["payload"] for line in lines} == {"one", "two", "three"}
+
+
+def test_without_a_member_or_a_supervisor_publishing_says_what_to_look_at() -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        result = ran("pub", "news", "hello", "--supervisor", address, "--wait", "500ms")
+        assert result.returncode == 4
+        waiting, error = result.stderr.splitlines()
+        assert waiting.startswith("waiting up to 0.5 s: 'news' has no members; start a node")
+        assert error.startswith("Error: 'news' has no members")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        words = ["--supervisor", f"127.0.0.1:{port}", "--wait", "0"]
+        result = ran("pub", "news", "hello", *words)
+    assert result.returncode == 4
+    assert "nothing listens at" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["supervisor", "--listen", "0.0.0.0:0"], "no certificates"),
+        (["supervisor", "--listen", "nonsense"], "expected HOST:PORT"),
+        (["supervisor", "--listen", "127.0.0.1:99999"], "expected HOST:PORT"),
+        (
+            ["node", "--supervisor", "example.org:1", "--topic", "t", "--listen", "127.0.0.1:0"],
+            "no certificates",
+        ),
+    ],
+)
+def test_what_others_could_reach_or_is_no_address_is_refused(
+    words: list[str], sentence: str
+) -> None:
+    result = CliRunner().invoke(skipring, words)
+    assert isinstance(result.exception, InputError)
+    assert sentence in str(result.exception)
+
+
+@pytest.mark.parametrize("name", ["a b", "supervisor", "", "x" * 65])
+def test_a_name_that_no_node_can_have_is_refused(name: str) -> None:
+    words = ["--supervisor", "127.0.0.1:1", "--topic", "news", "--listen", "127.0.0.1:0"]
+    result = ran("node", *words, "--name", name)
+    assert result.returncode == 2
+    assert "--name" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("tick", ["nan", "inf", "0", "-1", "soon"])
+def test_a_tick_that_is_no_time_is_refused(tick: str) -> None:
+    result = ran("supervisor", "--listen", "127.0.0.1:0", "--tick", tick)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["ring", "doctor", "pub", "sub"])
+@pytest.mark.parametrize("address", ["", ",", "here", "127.0.0.1:", "127.0.0.1:99999"])
+def test_an_address_of_a_supervisor_that_is_none_is_refused(command: str, address: str) -> None:
+    result = ran(command, "news", "--supervisor", address)
+    assert result.returncode == 2
+    assert "--supervisor" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_streams_that_are_closed_do_no_harm() -> None:
+    command = shlex.join([sys.executable, "-m", "skipring", "pub", "news", "--supervisor"])
+    for streams in ("<&-", ">&- 'hello'", "<&- >&- 2>&-"):
+        line = f"{command} 127.0.0.1:1 --wait 0 {streams}"
+        status = subprocess.run(["sh", "-c", line], timeout=DEADLINE_S, check=False).returncode
+        assert status in (0, 4), line  # nothing to publish, or nobody who takes it
+
+
+def test_many_large_lines_are_published(tmp_path: Path) -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
+        with process("node", *words, "--tick", TICK, "--data", str(tmp_path)):
+            published(address, "the first")
+            lines = [f"{number}" + "x" * 400_000 for number in range(20)]
+            result = ran("pub", "news", "--supervisor", address, given="\n".join(lines))
+    assert result.returncode == 0, result.stderr
+    with PublicationStore.open(tmp_path) as store:
+        stored = [each.payload for each in store.archive("news").publications()]
+    assert stored[1:] == [line.encode() for line in lines]
+
+
+def test_what_comes_before_a_line_that_is_too_long_is_published(tmp_path: Path) -> None:
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
+        with process("node", *words, "--tick", TICK, "--data", str(tmp_path)):
+            published(address, "the first")
+            result = ran("pub", "news", "--supervisor", address, given="good\n" + "x" * 600_000)
+    assert result.returncode == 2
+    assert len(result.stdout.splitlines()) == 1

@@ -1,0 +1,286 @@
+"""Holdings: what a subscriber keeps, and under which id (section 4.2)."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Store
+from skipring.core.log import MemoryArchive
+from skipring.core.prefix import ALL
+from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.replica import Holdings
+from skipring.core.sequences import COUNTERS
+from skipring.core.state import HoldingsState, NumberState
+from skipring.core.summaries import DIGEST_BYTES, EMPTY_ROOT
+from skipring.core.trie import PublicationTrie
+from tests.support.machines import TOPIC, unhurried
+
+WRONG_ID = b"x" * ID_BYTES
+WRONG_DIGEST = b"x" * DIGEST_BYTES
+
+
+def publication(seq: int, publisher: str = "ann", **fields: object) -> Publication:
+    return Publication(**{"publisher": publisher, "seq": seq, "payload": b"", **fields})
+
+
+def settled(seq: int, **fields: object) -> Publication:
+    return publication(seq, **fields).settled(TOPIC)
+
+
+def store(offset: int, *rows: Publication) -> Store:
+    """That rows are kept, with what they take."""
+    return Store(offset, rows, sum(row.size_bytes for row in rows))
+
+
+class Kept:
+    """Holdings whose effects are carried out as a host would."""
+
+    def __init__(self, rows: Iterable[Publication] | MemoryArchive = ()) -> None:
+        self.archive = rows if isinstance(rows, MemoryArchive) else MemoryArchive(rows)
+        self.holdings = Holdings(TOPIC, self.archive, node="ann")
+        self.holdings.recover({})
+
+    def carry_out(self, out: Outbox) -> list[Effect]:
+        for effect in out.effects:
+            match effect:
+                case Store(offset=offset, publications=rows):
+                    self.archive.write(offset, *rows)
+                case Discard(offset=offset):
+                    self.archive.discard(offset)
+        return out.effects
+
+    def take(self, one: Publication, *, hops: int = 0) -> list[Effect]:
+        out = Outbox()
+        self.holdings.take([one], out, origin=Origin.SPREAD, hops=hops)
+        return self.carry_out(out)
+
+
+# -- taking in ---------------------------------------------------------------------------------
+
+
+def test_a_publication_is_stored_and_then_delivered() -> None:
+    kept = Kept()
+    one = settled(0)
+    delivered = Deliver((one,), 0, Origin.SPREAD, 3, one.size_bytes)
+    assert kept.take(one, hops=3) == [store(0, one), delivered]
+    assert kept.holdings.trie.offset_of(one.id) == 0
+
+
+class Noting(MemoryArchive):
+    """An archive that notes what is read of it."""
+
+    def __init__(self, rows: Iterable[Publication]) -> None:
+        super().__init__(rows)
+        self.offsets: list[int] = []
+
+    def read(self, offset: int) -> Publication | None:
+        self.offsets.append(offset)
+        return super().read(offset)
+
+
+def test_many_are_read_in_the_order_in_which_they_lie_and_given_in_that_of_their_ids() -> None:
+    rows = [settled(seq) for seq in range(40)]
+    archive = Noting(rows)
+    holdings, offsets = Holdings(TOPIC, archive), archive.offsets
+    holdings.recover({})
+    offsets.clear()
+    archive.discard(7)
+    got = list(holdings.read_many(holdings.trie.entries(), Outbox()))
+    assert got == sorted((row for row in rows if row != rows[7]), key=lambda row: row.id)
+    assert sorted(offsets) == list(range(40))
+    parts = [offsets[:16], offsets[16:]]  # ever more at once
+    assert [sorted(part) for part in parts] == parts
+
+
+def test_offsets_grow_by_one() -> None:
+    kept = Kept([settled(0), settled(1)])
+    for seq in (2, 3, 4):
+        store, deliver = kept.take(publication(seq))
+        assert isinstance(store, Store)
+        assert isinstance(deliver, Deliver)
+        assert store.offset == deliver.offset == seq
+    assert [row.seq for row in kept.archive.publications()] == [0, 1, 2, 3, 4]
+
+
+def test_take_returns_the_publication_as_it_is_kept() -> None:
+    kept = Kept()
+    out = Outbox()
+    assert kept.holdings.take([publication(0)], out, origin=Origin.OWN) == (settled(0),)
+    assert kept.holdings.take([publication(0)], out, origin=Origin.OWN) == ()
+
+
+@pytest.mark.parametrize("claimed", [b"", WRONG_ID, b"short", WRONG_ID * 2])
+def test_T10_whatever_id_a_message_claims_the_fields_give_the_one_that_counts(
+    claimed: bytes,
+) -> None:
+    kept = Kept()
+    right = settled(0)
+    assert kept.take(publication(0, id=claimed))[0] == store(0, right)
+    assert list(kept.holdings.trie.keys()) == [right.id]
+
+
+@pytest.mark.parametrize("claimed", [None, b"", WRONG_ID])
+def test_T10_what_is_known_is_dropped_whatever_id_it_claims(claimed: bytes | None) -> None:
+    kept = Kept([settled(0)])
+    again = settled(0) if claimed is None else publication(0, id=claimed)
+    assert kept.take(again) == []
+    assert len(kept.holdings.trie) == 1
+
+
+def test_T10_a_publication_under_the_id_of_another_is_neither_lost_nor_replaces_it() -> None:
+    kept = Kept([settled(0)])
+    kept.take(publication(1, id=settled(0).id))
+    assert [kept.archive.read(offset) for offset in (0, 1)] == [settled(0), settled(1)]
+
+
+def test_the_same_fields_in_another_topic_are_another_publication() -> None:
+    kept = Kept()
+    elsewhere = publication(0).settled("elsewhere")
+    assert kept.take(elsewhere)[0] == store(0, settled(0))
+
+
+def test_an_opaque_one_is_kept_under_its_own_id() -> None:
+    kept = Kept()
+    opaque = publication(0, payload=None, id=WRONG_ID)
+    assert kept.take(opaque)[0] == store(0, opaque)
+    assert WRONG_ID in kept.holdings.trie
+
+
+@pytest.mark.parametrize("size", [1, 31, 33])
+def test_T10_an_opaque_one_whose_id_is_none_does_no_harm(size: int) -> None:
+    kept = Kept([settled(seq) for seq in range(3)])
+    kept.take(publication(0, payload=None, id=b"x" * size))
+    kept.take(publication(9))
+    assert all(settled(seq).id in kept.holdings.trie for seq in (0, 1, 2, 9))
+
+
+def test_two_subscribers_without_publications_do_not_share_what_they_take() -> None:
+    one, other = Holdings(TOPIC, None), Holdings(TOPIC, None)
+    one.take([publication(0)], Outbox(), origin=Origin.OWN)
+    assert (len(one.trie), len(other.trie), len(Holdings(TOPIC, None).trie)) == (1, 0, 0)
+
+
+@unhurried
+@given(st.lists(st.integers(0, 20)))
+def test_the_archive_and_the_trie_hold_the_same(numbers: list[int]) -> None:
+    kept = Kept()
+    for seq in numbers:
+        kept.take(publication(seq))
+    first = list(dict.fromkeys(numbers))
+    assert [row.seq for row in kept.archive.publications()] == first
+    assert sorted(kept.holdings.trie.entries()) == sorted(kept.archive.entries())
+
+
+# -- reading back ------------------------------------------------------------------------------
+
+
+def test_what_was_stored_is_read_by_its_id_or_how_that_begins() -> None:
+    rows = [settled(seq) for seq in range(40)]
+    holdings = Kept(rows).holdings
+    out = Outbox()
+    for offset, row in enumerate(rows):
+        assert holdings.read(row.id, offset, out) == row
+        assert holdings.find(row.id[:8], out) == row
+    assert holdings.find(WRONG_ID[:8], out) is None
+    assert out.effects == []
+
+
+@pytest.mark.parametrize(
+    "corrupted",
+    [
+        replace(settled(1), payload=b"changed"),
+        replace(settled(1), id=WRONG_ID),
+        replace(settled(1), publisher="bob"),
+        None,
+    ],
+    ids=["payload", "id", "publisher", "gone"],
+)
+def test_T12_a_row_that_is_not_what_was_stored_is_put_aside(corrupted: Publication | None) -> None:
+    kept = Kept([settled(0), settled(1)])
+    assert kept.archive._rows is not None
+    kept.archive._rows[1] = corrupted
+    out = Outbox()
+    assert kept.holdings.read(settled(1).id, 1, out) is None
+    assert kept.carry_out(out) == [Discard(1)]
+    assert list(kept.holdings.trie.keys()) == [settled(0).id]
+
+
+def test_T12_what_was_put_aside_can_be_taken_in_again() -> None:
+    kept = Kept([settled(0), settled(1)])
+    kept.archive.discard(0)
+    out = Outbox()
+    assert kept.holdings.find(settled(0).id, out) is None
+    kept.carry_out(out)
+    assert kept.take(settled(0))[0] == store(2, settled(0))
+    assert kept.holdings.find(settled(0).id, Outbox()) == settled(0)
+
+
+def test_T12_a_row_stored_under_a_wrong_id_is_put_aside_when_it_is_read() -> None:
+    wrong = publication(0, id=WRONG_ID)
+    kept = Kept([wrong])
+    assert WRONG_ID in kept.holdings.trie
+    out = Outbox()
+    assert kept.holdings.find(WRONG_ID, out) is None
+    assert out.effects == [Discard(0)]
+    assert len(kept.holdings.trie) == 0
+
+
+# -- starting anew -----------------------------------------------------------------------------
+
+
+def test_what_is_in_the_archive_is_indexed_without_being_read() -> None:
+    rows = [settled(0), publication(1, id=WRONG_ID), settled(2)]
+    holdings = Kept(rows).holdings
+    assert sorted(holdings.trie.entries()) == sorted((row.id, row.seq) for row in rows)
+
+
+def test_T10_corrupted_digests_are_taken_over_and_nothing_else_is() -> None:
+    archive = MemoryArchive([settled(seq) for seq in range(3)])
+    holdings = Holdings(TOPIC, archive)
+    holdings.recover({ALL: WRONG_DIGEST})
+    assert holdings.trie.wrong_digests() == {ALL: WRONG_DIGEST}
+    holdings.recover({})
+    assert holdings.trie.wrong_digests() == {}
+
+
+@pytest.mark.parametrize("archive", [None, MemoryArchive()], ids=["none", "empty"])
+def test_T2_without_publications_there_is_an_empty_trie(archive: MemoryArchive | None) -> None:
+    holdings = Holdings(TOPIC, archive)
+    assert holdings.trie.root == EMPTY_ROOT == PublicationTrie().root
+    holdings.recover({})
+    assert holdings.trie.root == EMPTY_ROOT
+    assert list(holdings.archive.publications()) == []
+
+
+def test_wrong_numbers_of_two_sequences_of_one_publisher_survive_state_and_load() -> None:
+    first, second = settled(3), settled(COUNTERS + 5)
+    wrong = (
+        NumberState("ann", 0, None),
+        NumberState("ann", 1, COUNTERS + 9),
+        NumberState("ann", 2, 7),
+    )
+    held = Holdings(TOPIC, MemoryArchive((first, second)))
+    held.load(HoldingsState(numbers=wrong))
+    assert sorted(held.state().numbers, key=lambda each: each.incarnation) == list(wrong)
+
+
+def test_numbers_of_incarnation_0_continue_after_stored_ones() -> None:
+    holdings = Kept([settled(0), settled(4), publication(9, "bob").settled(TOPIC)]).holdings
+    assert [holdings.next_seq(0) for _ in range(3)] == [5, 6, 7]
+    holdings.recover({})
+    assert holdings.next_seq(0) == 5
+
+
+def test_numbers_of_incarnation_0_start_at_zero() -> None:
+    holdings = Holdings(TOPIC, None, node="ann")
+    assert [holdings.next_seq(0) for _ in range(2)] == [0, 1]
+
+
+def test_numbers_of_incarnation_0_continue_after_own_publications_from_others() -> None:
+    kept = Kept()
+    assert kept.holdings.next_seq(0) == 0
+    kept.take(publication(1))
+    assert kept.holdings.next_seq(0) > 1

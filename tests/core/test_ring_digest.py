@@ -1,0 +1,140 @@
+"""The sum over the tree, from the leaves to label 0 (R14)."""
+
+import pytest
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Outbox
+from skipring.core.events import Received
+from skipring.core.labels import CIRCLE, Label
+from skipring.core.messages import Digest, GetConfiguration
+from skipring.core.peers import NodeId, Peer
+from skipring.core.ring_digest import TreeDigest
+from skipring.core.roster import Roster
+from skipring.core.shortcuts import Shortcuts
+from skipring.core.topology import chains_around, legitimate_states, levels
+from tests.support.machines import ME, Sent, label, peer, ring_at, subscriber, tick, written
+
+# In a ring of sixteen, the node with label 01 has the children 0011 and 0101 and the parent 0.
+OWN, A, Z = peer("01", ME), peer("0011", "a"), peer("0101", "z")
+
+
+class Quarter:
+    """The digest of the node with label 01 in a ring of sixteen."""
+
+    def __init__(self, own: Peer = OWN, pred: Peer | None = A, succ: Peer | None = Z) -> None:
+        self.own, self.pred, self.succ = own, pred, succ
+        self.digest = TreeDigest(ProtocolConfig())
+        self.total = 0
+        self.shortcuts = Shortcuts(ring_at(own.label.bits, left=pred, right=succ))
+        self.shortcuts.slots = {label("0"): "r", label("1"): "s"}
+
+    def hear(self, node: NodeId, digest: int) -> None:
+        self.digest.on_digest(Digest(node, digest))
+
+    def timeout(self) -> Sent:
+        pred, succ = self.pred, self.succ
+        around = [peer.label if peer is not None else None for peer in (pred, succ)]
+        chains = chains_around(self.own.label, *around)
+
+        def tick(out: Outbox) -> None:
+            self.total = self.digest.on_tick(self.own, chains, self.shortcuts, pred, succ, out)
+
+        return written(tick)
+
+
+def test_R14_a_node_tells_its_parent_its_own_weight_and_what_its_children_said() -> None:
+    quarter = Quarter()
+    assert quarter.timeout() == [("r", Digest(ME, OWN.weight))]
+    quarter.hear("a", 5)
+    quarter.hear("z", 7)
+    assert quarter.timeout() == [("r", Digest(ME, (OWN.weight + 12) % CIRCLE))]
+
+
+def test_R14_the_last_word_of_a_child_counts_until_its_next() -> None:
+    quarter = Quarter()
+    quarter.hear("a", 5)
+    quarter.timeout()
+    assert quarter.total == (OWN.weight + 5) % CIRCLE
+    quarter.timeout()
+    assert quarter.total == (OWN.weight + 5) % CIRCLE
+    quarter.hear("a", 6)
+    quarter.timeout()
+    assert quarter.total == (OWN.weight + 6) % CIRCLE
+
+
+def test_R14_who_is_no_child_is_not_counted_and_forgotten() -> None:
+    quarter = Quarter()
+    quarter.hear("r", 5)  # the parent
+    quarter.hear("x", 7)  # a stranger
+    quarter.timeout()
+    assert quarter.total == OWN.weight
+    assert quarter.digest.heard == {}
+
+
+def test_R14_a_node_that_is_two_children_is_counted_once() -> None:
+    quarter = Quarter(succ=peer("0101", "a"))
+    quarter.hear("a", 5)
+    quarter.timeout()
+    assert quarter.total == (OWN.weight + 5) % CIRCLE
+
+
+def test_R14_sums_go_round_at_two_to_the_64() -> None:
+    quarter = Quarter()
+    quarter.hear("a", CIRCLE - 1)
+    quarter.hear("z", 3 * CIRCLE + 1)
+    quarter.timeout()
+    assert quarter.total == OWN.weight
+
+
+def test_R14_while_the_parent_is_unknown_nothing_is_sent() -> None:
+    quarter = Quarter()
+    quarter.shortcuts.slots = {}
+    assert quarter.timeout() == []
+    quarter.shortcuts.slots = {label("0"): ME}
+    assert quarter.timeout() == []
+    assert quarter.total == OWN.weight
+
+
+def test_R14_label_0_has_nobody_to_tell_but_the_supervisor() -> None:
+    root = peer("0", ME)
+    quarter = Quarter(root, peer("111", "y"), peer("001", "a"))
+    quarter.hear("y", 5)
+    assert quarter.timeout() == []
+    assert quarter.total == (root.weight + 5) % CIRCLE
+
+
+def test_R14_a_new_label_makes_a_new_weight() -> None:
+    quarter = Quarter()
+    quarter.timeout()
+    quarter.own = peer("01", "n")
+    quarter.timeout()
+    assert quarter.total == peer("01", "n").weight
+
+
+def test_R14_strangers_cannot_fill_the_memory() -> None:
+    digest = TreeDigest(ProtocolConfig())
+    for number in range(1000):
+        digest.on_digest(Digest(f"n{number}", number))
+    assert len(digest.heard) == 128
+    digest.on_digest(Digest("n0", 77))
+    assert digest.heard["n0"] == 77
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 13, 33, 100])
+def test_R14_in_a_legitimate_ring_label_0_arrives_at_the_sum_over_the_roster(n: int) -> None:
+    nodes = [f"n{number:03d}" for number in range(n)]
+    machines = {node: subscriber(state, node=node) for node, state in legitimate_states(nodes)}
+    roster = Roster()
+    for node in nodes:
+        roster.add(node)
+    root = machines[nodes[0]]
+    for _ in range(levels(n) + 2):
+        said = [parcel for machine in machines.values() for parcel in tick(machine)]
+        for to, message in said:
+            if isinstance(message, Digest):
+                machines[to].handle(Received(message))
+    assert root.label == Label(0)
+    asked: list[object] = []
+    for _ in range(50):  # nobody speaks to it, so it asks (R9)
+        asked += [message for _, message in tick(root) if isinstance(message, GetConfiguration)]
+    assert set(asked) == {GetConfiguration(root.node, roster.digest)}

@@ -1,0 +1,172 @@
+"""Scrubbing: wrong rows, ids and digests come to light in time (T10 to T12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from msgspec.structs import replace
+from tests.core.test_holdings import WRONG_DIGEST, WRONG_ID, Noting, settled
+from tests.core.test_holdings import Kept as KeptOnly
+
+from skipring.core.effects import Discard, Effect, Origin, Outbox
+from skipring.core.log import MemoryArchive
+from skipring.core.prefix import ALL, Prefix
+from skipring.core.publications import Publication
+from skipring.core.scrub import ROWS_BYTES, Scrubbing
+
+
+class Kept(KeptOnly):
+    """Holdings that are scrubbed."""
+
+    def __init__(self, rows: Iterable[Publication] | MemoryArchive = ()) -> None:
+        super().__init__(rows)
+        self.scrubbing = Scrubbing(self.holdings)
+
+    def scrub(self, ids: int) -> list[Effect]:
+        out = Outbox()
+        self.scrubbing.go_on(ids, out)
+        return self.carry_out(out)
+
+
+def test_T12_a_sound_row_that_the_trie_is_wrong_about_stays_and_is_indexed_again() -> None:
+    kept = Kept([settled(0), settled(1)])
+    kept.holdings.trie.remove(settled(1).id)
+    kept.holdings.trie.add(settled(7).id, 1)
+    out = Outbox()
+    assert kept.holdings.read(settled(7).id, 1, out) is None
+    kept.carry_out(out)
+    assert kept.scrub(16) == []
+    assert set(kept.holdings.trie.keys()) == {settled(0).id, settled(1).id}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_T12_of_two_rows_under_one_id_the_sound_one_stays(is_first: bool) -> None:
+    spoilt = replace(settled(1), id=settled(0).id)
+    kept = Kept([settled(0), spoilt] if is_first else [spoilt, settled(0)])
+    for _ in range(3):
+        kept.scrub(16)
+    assert list(kept.archive.publications()) == [settled(0)]
+    assert list(kept.holdings.trie.keys()) == [settled(0).id]
+
+
+def test_T12_a_row_that_is_there_twice_is_put_aside_once() -> None:
+    kept = Kept([settled(0), settled(0)])
+    kept.scrub(16)
+    assert list(kept.archive.publications()) == [settled(0)]
+
+
+def test_T12_a_scrub_puts_aside_every_corrupted_row_in_slices() -> None:
+    rows = [settled(seq) for seq in range(200)]
+    bad = {3, 77, 78, 150}
+    kept = Kept(replace(row, payload=b"changed") if row.seq in bad else row for row in rows)
+    found: list[Effect] = []
+    slices = [kept.scrub(16) for _ in range(20)]
+    for effects in slices:
+        found += effects
+    assert sorted(effect.offset for effect in found if isinstance(effect, Discard)) == sorted(bad)
+    assert len(found) == len(bad)
+    assert len(kept.holdings.trie) == len(rows) - len(bad)
+
+
+def test_T10_a_scrub_looks_at_a_slice_only() -> None:
+    kept = Kept(replace(settled(seq), payload=b"changed") for seq in range(400))
+    assert 16 <= len(kept.scrub(16)) < 100
+
+
+def test_T12_a_scrub_reads_rows_that_lie_together_and_each_in_its_turn() -> None:
+    archive = Noting([settled(seq) for seq in range(100)])
+    kept = Kept(archive)
+    for _ in range(20):
+        before = len(archive.offsets)
+        assert kept.scrub(16) == []
+        first, count = archive.offsets[before], len(archive.offsets) - before
+        assert archive.offsets[before:] == list(range(first, first + count))
+        assert 0 < count <= 16
+    assert archive.offsets[:100] == archive.offsets[100:200] == list(range(100))
+
+
+def test_T12_of_large_rows_a_scrub_reads_fewer() -> None:
+    archive = Noting([settled(seq, payload=bytes(ROWS_BYTES // 4)) for seq in range(20)])
+    kept = Kept(archive)
+    assert kept.scrub(16) == []
+    assert archive.offsets == [0, 1, 2, 3]
+    for _ in range(4):
+        kept.scrub(16)
+    assert archive.offsets == list(range(20))
+
+
+def test_T12_an_id_that_no_row_stands_for_is_found_by_the_second_walk() -> None:
+    kept = Kept(settled(seq) for seq in range(40))
+    kept.holdings.trie.add(WRONG_ID, 7)
+    found = [effect for _ in range(12) for effect in kept.scrub(16)]
+    assert found == []  # the row at that offset is in order
+    assert set(kept.holdings.trie.keys()) == {settled(seq).id for seq in range(40)}
+    assert list(kept.archive.publications()) == [settled(seq) for seq in range(40)]
+
+
+def test_T12_a_row_that_the_trie_looks_for_elsewhere_stays() -> None:
+    kept = Kept(settled(seq) for seq in range(40))
+    trie = kept.holdings.trie
+    trie.remove(settled(3).id)
+    trie.add(settled(3).id, 17)
+    assert [effect for _ in range(3) for effect in kept.scrub(16)] == []
+    assert sorted(trie.entries()) == sorted((settled(seq).id, seq) for seq in range(40))
+
+
+def test_T10_a_scrub_heals_digests() -> None:
+    kept = Kept(settled(seq) for seq in range(100))
+    trie = kept.holdings.trie
+    root = trie.root
+    trie.corrupt({ALL: WRONG_DIGEST, Prefix.parse("01"): WRONG_DIGEST})
+    for _ in range(20):
+        assert kept.scrub(10) == []
+    assert trie.wrong_digests() == {}
+    assert trie.root == root
+
+
+def test_T12_a_walk_ends_however_much_comes_meanwhile() -> None:
+    kept = Kept(settled(seq) for seq in range(40))
+    kept.holdings.trie.add(WRONG_ID, 7)
+    for tick in range(100):
+        for seq in range(20):  # more than a slice
+            kept.take(settled(100 + 20 * tick + seq))
+        kept.scrub(16)
+        if WRONG_ID not in kept.holdings.trie:
+            return
+    pytest.fail("an id without a row was not found")
+
+
+def test_a_scrub_does_not_index_what_waits() -> None:
+    kept = Kept(settled(seq) for seq in range(20))
+    for seq in range(20, 40):
+        kept.take(settled(seq))
+    for _ in range(8):  # more than two walks
+        assert kept.scrub(16) == []
+    assert len(kept.holdings._trie) == 20
+    assert kept.holdings.count == 40
+
+
+def test_T12_a_row_that_waits_to_be_indexed_and_is_there_twice_is_put_aside() -> None:
+    kept = Kept()
+    kept.take(settled(0))
+    kept.archive.write(1, settled(0))  # as a disk that gives back what it should not
+    kept.holdings.take([settled(1)], Outbox(), origin=Origin.SPREAD)
+    assert [effect for _ in range(4) for effect in kept.scrub(16)] == [Discard(1)]
+
+
+def test_T12_rows_are_indexed_again_also_if_no_id_is_left() -> None:
+    kept = Kept(settled(seq) for seq in range(20))
+    for seq in range(20):
+        kept.holdings.trie.remove(settled(seq).id)
+    for _ in range(2):
+        assert kept.scrub(16) == []
+    assert set(kept.holdings.trie.keys()) == {settled(seq).id for seq in range(20)}
+
+
+def test_T12_the_id_of_a_row_that_cannot_be_read_any_more_is_gone_after_two_walks() -> None:
+    kept = Kept(settled(seq) for seq in range(160))
+    kept.archive.discard(37)  # as a disk that has lost it: nobody is told
+    for _ in range(2 * 160 // 16):
+        kept.scrub(16)
+    assert set(kept.holdings.trie.keys()) == {settled(seq).id for seq in range(160) if seq != 37}

@@ -1,0 +1,435 @@
+"""One connection: who may say what over it, and who is dropped and counted."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+from msgspec.msgpack import encode as pack
+
+from skipring.core.peers import SUPERVISOR
+from skipring.net import connection as link_module
+from skipring.net.addresses import supervisor_at
+from skipring.wire.codec import encode
+from skipring.wire.framing import CONTROL, DATA, frame
+from skipring.wire.handshake import VERSION, Role
+from skipring.wire.rpc import Locate, Members
+from tests.runtime.exchanges import (
+    HELLO,
+    LOOPS,
+    Host,
+    LoopFactory,
+    answering,
+    call,
+    greeting_of,
+    hosts,
+    is_refused_as_a_stranger_by,
+    link_of,
+    note,
+    parcel,
+    play,
+    running,
+    turns,
+)
+from tests.runtime.rings import TOPIC, until
+
+
+@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+def loop(request: pytest.FixtureRequest) -> LoopFactory:
+    made: LoopFactory = request.param
+    return made
+
+
+# -- those who do not speak our language --------------------------------------------------------
+
+
+NOT_OURS: dict[str, tuple[bytes, str]] = {
+    "wrong magic": (frame(pack(["other", 1, "b", "h:1", "node"]), CONTROL), "GreetingError"),
+    "another version": (
+        frame(pack(["skipring", VERSION + 1, "b", "h:1", "node"]), CONTROL),
+        "GreetingError",
+    ),
+    "another role": (frame(pack(["skipring", 1, "b", "h:1", "king"]), CONTROL), "GreetingError"),
+    "a bad name": (frame(pack(["skipring", 1, "b b", "h:1", "node"]), CONTROL), "GreetingError"),
+    "no address": (frame(pack(["skipring", 1, "b", "", "node"]), CONTROL), "GreetingError"),
+    "no msgpack": (frame(b"\xc1\xc1\xc1", CONTROL), "GreetingError"),
+    "an empty frame": (frame(b"", CONTROL), "GreetingError"),
+    "a message first": (note(1), "GreetingError"),
+    "a data frame first": (frame(HELLO[5:], DATA), "GreetingError"),
+    "another protocol": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "FramingError"),
+    "a length of nothing": (bytes(5), "FramingError"),
+    "a frame too long": ((1 << 21).to_bytes(4, "big") + b"\1", "FramingError"),
+    "control too long": ((1 << 15).to_bytes(4, "big") + b"\0", "FramingError"),
+    "a third kind": (b"\0\0\0\1\2", "FramingError"),
+    "a greeting twice": (HELLO + HELLO, "MessageError"),
+    "an unknown message": (HELLO + frame(b"\x93\x91\x3f\xa1t\x80", CONTROL), "MessageError"),
+    "half a message": (HELLO + frame(note(1)[5:-1], CONTROL), "MessageError"),
+    "a message in the wrong frame": (HELLO + frame(note(1)[5:], DATA), "MessageError"),
+    "too long after the greeting": (HELLO + (1 << 21).to_bytes(4, "big"), "FramingError"),
+}
+
+
+@pytest.mark.parametrize(("said", "reason"), NOT_OURS.values(), ids=NOT_OURS)
+@pytest.mark.parametrize("is_in_pieces", [False, True], ids=["at once", "in pieces"])
+def test_who_does_not_speak_our_language_is_dropped_and_counted(
+    said: bytes, reason: str, is_in_pieces: bool
+) -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as caller:
+            for at in range(len(said)) if is_in_pieces else ():
+                caller.write(said[at : at + 1])
+                await asyncio.sleep(0)
+            if not is_in_pieces:
+                caller.write(said)
+            assert await caller.is_hung_up_on()
+            assert a.counts == {reason: 1}
+            assert a.got == []
+            await until(lambda: not a.links.connections)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("said", [b"", HELLO[:-1]], ids=["silence", "half a greeting"])
+def test_who_does_not_greet_in_time_is_dropped_and_counted(
+    monkeypatch: pytest.MonkeyPatch, said: bytes, loop: LoopFactory
+) -> None:
+    monkeypatch.setattr(link_module, "GREETING_S", 0.05)
+
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as caller:
+            caller.write(said)
+            assert await caller.is_hung_up_on()
+            assert a.counts == {"no greeting": 1}
+            await until(lambda: not a.links.connections)
+
+    play(scene, loop)
+
+
+def test_who_has_greeted_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "GREETING_S", 0.05)
+
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as first, call(a) as second:
+            first.write(HELLO)
+            assert await second.is_hung_up_on(), "it said nothing, and the time is over for both"
+            first.write(note(1))
+            await until(lambda: a.numbers("b") == [1])
+            assert a.counts == {"no greeting": 1}
+
+    play(scene)
+
+
+def test_one_that_is_dialled_and_does_not_greet_is_dropped_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_module, "GREETING_S", 0.05)
+
+    async def scene() -> None:
+        async with hosts("a") as (a,), answering(b"") as (address, _):
+            a.book.hear({"b": address})
+            a.links.send("b", note(1))
+            await until(lambda: a.links.counts["no greeting"] == 1)
+            await until(lambda: not a.links.connections)
+
+    play(scene)
+
+
+def garbage(rng: Random) -> bytes:
+    """Something that may begin well, and then goes wrong."""
+    good = HELLO + note(rng.getrandbits(60)) + parcel(1, rng.randrange(300))
+    match rng.randrange(4):
+        case 0:
+            return rng.randbytes(rng.randrange(200))
+        case 1:
+            return HELLO + rng.randbytes(rng.randrange(200))
+        case 2:
+            return good[: rng.randrange(len(good))]
+        case _:
+            broken = bytearray(good)
+            for _ in range(rng.randrange(1, 5)):
+                broken[rng.randrange(len(broken))] = rng.randrange(256)
+            return bytes(broken)
+
+
+def test_random_bytes_on_hundreds_of_connections_leave_nothing_behind(loop: LoopFactory) -> None:
+    rng = Random(7)
+
+    async def babble(host: Host) -> None:
+        async with call(host) as caller:
+            caller.write(garbage(rng))
+            caller.writer.write_eof()
+            assert await caller.is_hung_up_on()
+
+    async def scene() -> None:
+        async with hosts("a", "c") as (a, c):
+            for _ in range(20):
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(20):
+                        group.create_task(babble(a))
+            await until(lambda: not a.links.connections)
+            refused = {"FramingError", "GreetingError", "MessageError", "name in use"}
+            assert set(a.counts) == refused
+            c.knows(a)
+            c.links.send("a", note(1))
+            await until(lambda: a.numbers("c") == [1])
+
+    play(scene, loop)
+
+
+def test_one_that_is_refused_and_does_not_read_is_gone_at_once() -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as caller:
+            caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            caller.write(HELLO)
+            await until(lambda: link_of(a, "b") is not None)
+            while link_of(a, "b").can_write:
+                a.links.send("b", parcel(1, 1 << 18))
+                await asyncio.sleep(0)
+            caller.write(bytes(5))
+            await until(lambda: a.counts == {"FramingError": 1})
+            await turns()
+            is_gone = not a.links.connections
+            caller.writer.transport.abort()
+            assert is_gone
+
+    play(scene)
+
+
+# -- those who are not who they should be -------------------------------------------------------
+
+
+def test_a_supervisor_is_reached_by_its_address_and_speaks_as_the_supervisor(
+    loop: LoopFactory,
+) -> None:
+    async def scene() -> None:
+        supervisor = Host(SUPERVISOR, Role.SUPERVISOR)
+        await supervisor.start()
+        try:
+            async with hosts("a") as (a,):
+                a.links.send_to_supervisor(supervisor.address, note(1))
+                await until(lambda: supervisor.numbers("a") == [1])
+                supervisor.links.send("a", note(2))
+                await until(lambda: a.numbers(supervisor_at(supervisor.address)) == [2])
+        finally:
+            await supervisor.links.close()
+
+    play(scene, loop)
+
+
+def test_somebody_else_behind_an_address_gets_nothing() -> None:
+    async def scene() -> None:
+        async with hosts("a", "b", "c") as (a, b, c):
+            a.book.hear({"b": c.address})
+            a.links.send("b", note(1))
+            await until(lambda: is_refused_as_a_stranger_by(a))
+            assert not c.got
+            a.knows(b)
+            a.links.send("b", note(2))
+            await until(lambda: b.numbers("a") == [2])
+            assert not c.got
+
+    play(scene)
+
+
+def test_a_node_at_the_address_of_a_supervisor_gets_nothing() -> None:
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b):
+            a.links.send_to_supervisor(b.address, note(1))
+            await until(lambda: is_refused_as_a_stranger_by(a))
+            assert not b.got
+
+    play(scene)
+
+
+def test_a_node_cannot_speak_as_the_supervisor() -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as caller:
+            caller.write(greeting_of(SUPERVISOR, Role.NODE) + note(1))
+            caller.writer.write_eof()
+            assert await caller.is_hung_up_on()
+            assert a.numbers(SUPERVISOR) == []
+
+    play(scene)
+
+
+def test_a_supervisor_named_as_a_node_does_not_get_what_is_meant_for_the_node() -> None:
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b), call(a) as caller:
+            a.knows(b)
+            caller.write(greeting_of("b", Role.SUPERVISOR) + note(1))
+            await until(lambda: a.numbers(SUPERVISOR) == [1] or not a.links.connections)
+            peer = a.links.peer("b")
+            assert peer.link is None
+
+    play(scene)
+
+
+def test_of_somebody_else_behind_an_address_nothing_is_taken() -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), answering(greeting_of("c") + note(1)) as (address, _):
+            a.book.hear({"b": address})
+            a.links.send("b", note(1))
+            await until(lambda: is_refused_as_a_stranger_by(a))
+            assert a.got == []
+
+    play(scene)
+
+
+def test_a_frame_for_somebody_else_is_counted_once() -> None:
+    async def scene() -> None:
+        async with hosts("a", "c") as (a, c):
+            a.book.hear({"b": c.address})
+            a.links.send("b", note(1))
+            await until(lambda: is_refused_as_a_stranger_by(a))
+            assert a.links.counts["stranger"] == 1
+
+    play(scene)
+
+
+# -- supervisors and clients -----------------------------------------------------------------
+
+
+def test_one_that_calls_and_says_it_is_a_supervisor_is_not_believed(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as caller:
+            caller.write(greeting_of(SUPERVISOR, Role.SUPERVISOR) + note(1))
+            assert await caller.is_hung_up_on()
+            assert a.counts == {"supervisors do not dial": 1}
+            assert a.got == []
+
+    play(scene, loop)
+
+
+@pytest.mark.parametrize(
+    ("name", "role"), [(SUPERVISOR, Role.NODE), ("b", Role.SUPERVISOR), (SUPERVISOR, Role.CLIENT)]
+)
+def test_the_name_of_the_supervisor_is_for_supervisors(name: str, role: Role) -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as caller:
+            caller.write(greeting_of(name, role) + note(1))
+            assert await caller.is_hung_up_on()
+            assert a.counts == {"name not in certificate": 1}
+            assert a.got == []
+
+    play(scene)
+
+
+def test_a_supervisor_dials_nobody() -> None:
+    supervisor, a = Host(SUPERVISOR, Role.SUPERVISOR, dials=False), Host("a")
+
+    async def scene() -> None:
+        async with running(supervisor, a):
+            supervisor.knows(a)
+            supervisor.links.send("a", note(1))
+            await until(lambda: supervisor.counts == {"not connected": 1})
+            assert not a.links.connections
+            a.links.send_to_supervisor(supervisor.address, note(1))
+            await until(lambda: supervisor.numbers("a") == [1])
+            supervisor.links.send("a", note(2))
+            await until(lambda: a.numbers(supervisor_at(supervisor.address)) == [2])
+
+    play(scene)
+
+
+def test_several_supervisors_are_kept_apart_by_their_addresses() -> None:
+    made = [Host(SUPERVISOR, Role.SUPERVISOR, dials=False) for _ in range(2)]
+    a = Host("a")
+
+    async def scene() -> None:
+        async with running(a, *made):
+            for number, supervisor in enumerate(made):
+                a.links.send_to_supervisor(supervisor.address, note(number))
+                await until(lambda: supervisor.numbers("a") == [number])  # noqa: B023
+                supervisor.links.send("a", note(10 + number))
+            for number, supervisor in enumerate(made):
+                name = supervisor_at(supervisor.address)
+                await until(lambda: a.numbers(name) == [10 + number])  # noqa: B023
+
+    play(scene)
+
+
+def test_a_client_is_not_taken_for_the_node_of_its_name() -> None:
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b), call(a) as client:
+            a.knows(b)
+            client.write(greeting_of("b", Role.CLIENT) + encode(TOPIC, Locate(1, 1)))
+            await until(lambda: a.got == [("client/b#1", Locate(1, 1))])
+            a.links.send("b", note(1))
+            await until(lambda: b.numbers("a") == [1])
+            assert a.book.find("b") == b.address, "and not what the client has said"
+
+    play(scene)
+
+
+def test_a_client_gets_its_answers() -> None:
+    client = Host("c", Role.CLIENT)
+
+    async def scene() -> None:
+        async with hosts("a") as (a,):
+            try:
+                client.knows(a)
+                client.links.send("a", encode(TOPIC, Locate(1, 1)))
+                await until(lambda: a.got == [("client/c#1", Locate(1, 1))])
+                a.links.send("client/c#1", encode(TOPIC, Members(1, {})))
+                await until(lambda: client.got == [("a", Members(1, {}))])
+            finally:
+                await client.links.close()
+
+    play(scene)
+
+
+def test_two_clients_of_one_name_get_their_own_answers() -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as first, call(a) as second:
+            for number, client in enumerate((first, second), start=1):
+                client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, Locate(number, 1)))
+                await until(lambda: len(a.got) == number)  # noqa: B023
+                assert await client.read()  # the greeting
+            for sender, question in a.got:
+                assert isinstance(question, Locate)
+                a.links.send(sender, encode(TOPIC, Members(question.request, {})))
+            assert await first.read() == encode(TOPIC, Members(1, {}))
+            assert await second.read() == encode(TOPIC, Members(2, {}))
+
+    play(scene)
+
+
+def test_node_is_answered_over_the_connection_of_its_request() -> None:
+    answer = encode(TOPIC, Members(1, {}))
+
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as older, call(a) as newer:
+            a.on_message = lambda sender: a.links.send(sender, answer)
+            for caller in (older, newer):
+                caller.write(HELLO)
+                assert await caller.read()  # the greeting
+            await older.confirm_other_connection()
+            await until(lambda: link_of(a, "b").address == newer.address)
+            older.write(encode(TOPIC, Locate(1, 1)))
+            assert await older.read() == answer
+
+    play(scene)
+
+
+def test_a_client_may_not_take_part_in_the_ring(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as client:
+            client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, Locate(1, 1)) + note(1))
+            assert await client.is_hung_up_on()
+            assert a.counts == {"not for clients": 1}
+            assert a.got == [("client/c#1", Locate(1, 1))]
+
+    play(scene, loop)
+
+
+def test_nothing_behind_what_was_refused_is_taken(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as client:
+            asked = encode(TOPIC, Locate(1, 1))
+            client.write(greeting_of("c", Role.CLIENT) + note(1) + asked + asked)
+            assert await client.is_hung_up_on()
+            assert a.counts == {"not for clients": 1}
+            assert a.got == []
+
+    play(scene, loop)

@@ -1,0 +1,223 @@
+"""Places for connections: clients leave some for nodes, and no name takes all of them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from skipring.net import connection_limits as places_module
+from skipring.net.connection_limits import (
+    CLIENT_LINKS_MAX,
+    IDLE_CLIENT_S,
+    LINKS_MAX,
+    NAME_LINKS_MAX,
+    Places,
+)
+from skipring.wire.handshake import Role
+from tests.runtime.exchanges import (
+    LOOPS,
+    Caller,
+    Host,
+    LoopFactory,
+    call,
+    greeting_of,
+    hosts,
+    link_of,
+    logged,
+    note,
+    play,
+    running,
+    the_line,
+)
+from tests.runtime.papers import Papers, node
+from tests.runtime.rings import until
+
+CLIENT = Role.CLIENT
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
+    return Papers(tmp_path_factory.mktemp("papers"))
+
+
+@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+def loop(request: pytest.FixtureRequest) -> LoopFactory:
+    made: LoopFactory = request.param
+    return made
+
+
+class FakeLink:
+    """A connection that was used at some time."""
+
+    def __init__(self, used_s: float = 0.0) -> None:
+        self.used_s = used_s
+        self.has_given_way = False
+
+    def look(self, now: float) -> None:
+        """Nothing was sent or received since."""
+
+    def give_way(self) -> None:
+        self.has_given_way = True
+
+
+def client(places: Places, name: str, now_s: float = 0.0, link: FakeLink | None = None) -> bool:
+    link = link or FakeLink(now_s)
+    return places.occupy(link, name, is_client=True, now_s=now_s) is None
+
+
+def member(places: Places, name: str) -> bool:
+    return places.occupy(FakeLink(), name, is_client=False, now_s=0.0) is None
+
+
+# -- places ----------------------------------------------------------------------------------------
+
+
+def test_clients_leave_places_for_nodes() -> None:
+    places = Places()
+    clients = [client(places, f"c{number}") for number in range(4200)]
+    assert sum(clients) == CLIENT_LINKS_MAX
+    nodes = [member(places, f"n{number}") for number in range(LINKS_MAX)]
+    assert sum(nodes) == LINKS_MAX - CLIENT_LINKS_MAX
+    assert len(places) == LINKS_MAX
+
+
+@pytest.mark.parametrize("is_client", [True, False])
+def test_name_has_a_limit_and_others_have_theirs(is_client: bool) -> None:
+    places = Places()
+    occupy = client if is_client else member
+    assert sum(occupy(places, "a") for _ in range(1000)) == NAME_LINKS_MAX
+    assert occupy(places, "b")
+
+
+def test_clients_of_a_name_do_not_count_against_its_node() -> None:
+    places = Places()
+    for _ in range(1000):
+        client(places, "a")
+    assert member(places, "a")
+
+
+def test_client_that_is_idle_longest_gives_way() -> None:
+    places = Places()
+    links = [FakeLink(used_s=float(number)) for number in range(CLIENT_LINKS_MAX)]
+    for number, link in enumerate(reversed(links)):
+        assert client(places, f"c{number}", 0.0, link)
+    now_s = IDLE_CLIENT_S + 0.5
+    assert client(places, "new", now_s)
+    assert [link for link in links if link.has_given_way] == [links[0]]
+    assert not client(places, "newer", now_s), "the others were used a moment ago"
+
+
+def test_places_are_free_again_after_a_release() -> None:
+    places, links = Places(), [FakeLink() for _ in range(NAME_LINKS_MAX)]
+    for _ in range(2):
+        assert all(client(places, "a", 0.0, link) for link in links)
+        assert not client(places, "a")
+        for link in links:
+            places.release(link)
+            places.release(link)
+        assert len(places) == 0
+
+
+# -- connections -----------------------------------------------------------------------------------
+
+
+async def enter(host: Host, caller: Caller, name: str, role: Role = CLIENT) -> None:
+    """Greet, and wait until the greeting is read."""
+    before = len(host.links._places)
+    caller.write(greeting_of(name, role))
+    await until(lambda: len(host.links._places) > before)
+
+
+async def words_to(caller: Caller) -> bytes:
+    """All that the other side says until it closes the connection."""
+    words = b""
+    with suppress(ConnectionError):
+        while more := await caller.read():
+            words += more
+    return words
+
+
+def test_node_is_let_in_while_clients_take_all_their_places(
+    monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
+) -> None:
+    monkeypatch.setattr(places_module, "CLIENT_LINKS_MAX", 2)
+
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b), call(a) as one, call(a) as two, call(a) as three:
+            await enter(a, one, "c1")
+            await enter(a, two, "c2")
+            three.write(greeting_of("c3", CLIENT))
+            assert b"there are 2 connections of clients, which is the limit" in await words_to(
+                three
+            )
+            assert a.counts == {"too many connections": 1}
+            line = the_line(lines, "connection refused")
+            assert line["address"] == three.address
+            assert line["detail"] == "there are 2 connections of clients, which is the limit"
+            b.knows(a)
+            b.links.send("a", note(1))
+            await until(lambda: a.numbers("b") == [1])
+
+    with logged() as lines:
+        play(scene, loop)
+
+
+def test_idle_client_gives_way_to_another(
+    monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
+) -> None:
+    monkeypatch.setattr(places_module, "CLIENT_LINKS_MAX", 1)
+    monkeypatch.setattr(places_module, "IDLE_CLIENT_S", -1.0)
+
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as one, call(a) as two:
+            await enter(a, one, "c1")
+            two.write(greeting_of("c2", CLIENT))
+            assert b"another client needs a place" in await words_to(one)
+            await until(lambda: a.links.is_linked("client/c2#2"))
+            assert a.counts == {"idle client": 1}
+
+    play(scene, loop)
+
+
+def test_certificate_counts_for_all_names_below_it(
+    papers: Papers, monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
+) -> None:
+    monkeypatch.setattr(places_module, "NAME_LINKS_MAX", 2)
+    a = node(papers, "a")
+
+    async def scene() -> None:
+        b, c = (papers.of(name).client_context() for name in "bc")
+        async with running(a), call(a, b) as one, call(a, b) as two, call(a, b) as three:
+            await enter(a, one, "b.1")
+            await enter(a, two, "b.2")
+            three.write(greeting_of("b.3", CLIENT))
+            assert b"b has 2 connections of clients" in await words_to(three)
+            async with call(a, c) as other:
+                await enter(a, other, "c")
+            assert a.counts == {"too many connections": 1}
+
+    play(scene, loop)
+
+
+def test_refused_node_knows_the_reason_and_dials_later(
+    monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
+) -> None:
+    monkeypatch.setattr(places_module, "NAME_LINKS_MAX", 0)
+
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b):
+            b.knows(a)
+
+            def why() -> str:
+                b.links.send("a", note(1))
+                return b.links.why_unreachable("a") or ""
+
+            reason = "b has 0 connections of nodes, which is the limit"
+            sentence = f"{a.address} refuses connections of this process: {reason}"
+            await until(lambda: why() == sentence)
+            await until(lambda: bool(why()) and b.links.peer("a")._failures >= 3)
+            monkeypatch.setattr(places_module, "NAME_LINKS_MAX", 1)
+            await until(lambda: not why() and link_of(b, "a") is not None and bool(a.got))
+
+    play(scene, loop)

@@ -1,0 +1,159 @@
+"""An address that its owner has not proven is dialled within a budget, and counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from skipring.core.labels import Label
+from skipring.core.messages import CheckLabel, GetConfiguration, IntroduceShortcut
+from skipring.core.peers import Link, Peer
+from skipring.net import dial_back
+from skipring.net.dial_back import (
+    ALL_BURST,
+    MEMBER_BURST,
+    MEMBERS_MAX,
+    DialBackResult,
+    DialBacks,
+)
+from skipring.wire.codec import encode
+from tests.runtime.attacks import hurl
+from tests.runtime.exchanges import answering, call, greeting_of, hosts, is_dialling, note, play
+from tests.runtime.rings import LOOPBACK, TOPIC, live_ring, until
+
+
+@asynccontextmanager
+async def victim() -> AsyncIterator[tuple[str, list[int]]]:
+    """A service that has nothing to do with skipring, and the connections that it accepted."""
+    accepted: list[int] = []
+
+    def on_call(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(1)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(on_call, LOOPBACK, 0)
+    try:
+        yield f"{LOOPBACK}:{server.sockets[0].getsockname()[1]}", accepted
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+def introductions(address: str, count: int) -> bytes:
+    """What a member says that makes its receiver send something to invented nodes."""
+    said = [
+        encode(TOPIC, CheckLabel(Peer(Label.nth(number), name), None, Link.LINE), {name: address})
+        for number, name in enumerate(f"ghost{number}" for number in range(count))
+    ]
+    said += [
+        encode(TOPIC, IntroduceShortcut(Peer(Label.nth(number), name)), {name: address})
+        for number, name in enumerate(f"spook{number}" for number in range(count))
+    ]
+    return b"".join(said)
+
+
+def test_member_that_names_an_address_for_many_nodes_causes_few_dials_to_it() -> None:
+    async def scene() -> None:
+        async with victim() as (address, accepted), hosts("a") as (a,):
+            async with call(a) as member:
+                member.write(greeting_of("m") + note(1))
+                await until(lambda: a.numbers("m") == [1])
+                a.book.hear({f"ghost{number}": address for number in range(500)}, "m")
+                for number in range(500):
+                    a.links.send(f"ghost{number}", note(number))
+                await until(lambda: not is_dialling(a) and bool(a.links.dial_backs.counts))
+            counts = a.links.dial_backs.counts
+            assert len(accepted) <= MEMBER_BURST + 5
+            assert counts[DialBackResult.LIMITED] >= 500 - MEMBER_BURST - 5
+            assert counts[DialBackResult.FAILED] == len(accepted)
+            assert counts[DialBackResult.PROVEN] == 0
+            assert a.counts["dial-back limit"] == counts[DialBackResult.LIMITED]
+
+    play(scene)
+
+
+def test_member_of_a_ring_cannot_make_another_dial_an_address_again_and_again() -> None:
+    async def scene() -> None:
+        async with victim() as (address, accepted), live_ring("n0", "n1") as ring:
+            await ring.settle()
+            node = ring.nodes["n0"]
+            lies = introductions(address, 300)
+            await hurl(int(node.address.rpartition(":")[2]), greeting_of("m") + lies)
+            ticks = node.ticker.calls
+            await until(lambda: node.ticker.calls > ticks + 10)
+            await ring.settle()
+            assert len(accepted) <= MEMBER_BURST + 10
+
+    play(scene)
+
+
+def test_supervisor_passes_on_no_address_that_one_member_claims_for_another() -> None:
+    async def scene() -> None:
+        async with victim() as (address, _), live_ring("n0", "n1") as ring:
+            await ring.settle()
+            supervisor = ring.supervisor
+            lies = encode(TOPIC, GetConfiguration("ghost"), {"ghost": address})
+            before = supervisor.counts["GetConfiguration"]
+            await hurl(int(supervisor.address.rpartition(":")[2]), greeting_of("m") + lies)
+            await until(lambda: supervisor.counts["GetConfiguration"] > before)
+            assert supervisor.links.book.find("ghost") is None
+
+    play(scene)
+
+
+def test_address_is_proven_by_a_dial_that_finds_the_node() -> None:
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b):
+            a.book.hear({"b": b.address}, "m")
+            assert not a.book.is_proven("b", b.address)
+            a.links.send("b", note(1))
+            await until(lambda: b.numbers("a") == [1])
+            assert a.book.is_proven("b", b.address)
+            assert a.links.dial_backs.counts == {DialBackResult.PROVEN: 1}
+
+    play(scene)
+
+
+def test_dial_that_finds_another_process_than_the_one_in_use_proves_nothing() -> None:
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b), answering(b"") as (elsewhere, came):
+            a.book.hear({"b": elsewhere}, "m")
+            a.links.send("b", note(1))
+            await until(lambda: bool(came))  # the dial waits for a greeting
+            b.knows(a)
+            b.links.send("a", note(2))
+            await until(lambda: a.numbers("b") == [2])
+            came[0].write(greeting_of("b") + note(3))
+            await until(lambda: not is_dialling(a))
+            assert a.counts["name in use"] == 1
+            assert a.links.dial_backs.counts == {DialBackResult.FAILED: 1}
+            assert not a.book.is_proven("b", elsewhere)
+            assert a.numbers("b") == [2]
+            await until(lambda: b.numbers("a") == [1])
+
+    play(scene)
+
+
+# -- budgets ---------------------------------------------------------------------------------
+
+
+def test_one_member_does_not_use_up_the_budget_of_another() -> None:
+    dials = DialBacks()
+    assert sum(dials.allows("m", 0.0) for _ in range(1000)) == MEMBER_BURST
+    assert dials.allows("other", 0.0)
+
+
+def test_many_members_together_have_a_budget_that_grows_with_time() -> None:
+    dials = DialBacks()
+    assert sum(dials.allows(f"m{number}", 0.0) for number in range(1000)) == ALL_BURST
+    assert not dials.allows("m", 0.0)
+    assert dials.allows("m", 1.0 / dial_back.ALL_PER_S)
+
+
+def test_budgets_of_members_are_bounded_and_a_clock_that_stands_still_adds_nothing() -> None:
+    dials = DialBacks()
+    for number in range(2 * MEMBERS_MAX):
+        dials.allows(f"m{number}", 5.0)
+    assert len(dials._members) == MEMBERS_MAX
+    assert not dials.allows("m", 4.0)

@@ -1,0 +1,337 @@
+"""Opening connections: those who take their time, come in crowds, or speak otherwise than we."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import ssl
+import struct
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from skipring.net import connection as link_module
+from skipring.net import sockets as securing
+from skipring.net.handshakes import HandshakeLimits
+from tests.runtime.exchanges import (
+    HELLO,
+    LOOPS,
+    Caller,
+    Host,
+    LoopFactory,
+    answering,
+    call,
+    hosts,
+    logged,
+    note,
+    play,
+    running,
+    the_line,
+    turns,
+)
+from tests.runtime.papers import Papers, node
+from tests.runtime.rings import LOOPBACK, until
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
+    return Papers(tmp_path_factory.mktemp("papers"))
+
+
+@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+def loop(request: pytest.FixtureRequest) -> LoopFactory:
+    made: LoopFactory = request.param
+    return made
+
+
+# -- with TLS and without --------------------------------------------------------------------
+
+
+def test_who_speaks_plainly_at_a_door_with_tls_gets_nowhere(
+    papers: Papers, loop: LoopFactory
+) -> None:
+    a = node(papers, "a")
+
+    async def scene() -> None:
+        async with running(a), call(a) as caller:
+            caller.write(HELLO + note(1))
+            assert await caller.is_hung_up_on()
+            await until(lambda: a.counts == {"handshake failed": 1})
+            assert a.got == []
+            line = the_line(lines, "connection refused")
+            assert (line["reason"], line["address"]) == ("handshake failed", caller.address)
+            assert line["detail"]
+
+    with logged() as lines:
+        play(scene, loop)
+
+
+def test_who_speaks_tls_at_a_plain_door_gets_nowhere(papers: Papers, loop: LoopFactory) -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                async with call(a, papers.of("b").client_context()):
+                    pass
+            await until(lambda: a.counts == {"FramingError": 1})
+            await until(lambda: not a.links.connections)
+            assert the_line(lines, "connection refused")["reason"] == "FramingError"
+
+    with logged() as lines:
+        play(scene, loop)
+
+
+@pytest.mark.parametrize("is_dialler_secured", [False, True])
+def test_one_with_certificates_and_one_without_do_not_meet(
+    papers: Papers, loop: LoopFactory, is_dialler_secured: bool
+) -> None:
+    plain, secured = Host("p"), node(papers, "s")
+
+    async def scene() -> None:
+        async with running(plain, secured):
+            dialler, other = (secured, plain) if is_dialler_secured else (plain, secured)
+            dialler.knows(other)
+            dialler.links.send(other.name, note(1))
+            await until(lambda: dialler.counts.get("cannot connect") == 1)
+            await until(lambda: sum(other.counts.values()) == 1)
+            assert plain.got == secured.got == []
+
+    play(scene, loop)
+
+
+# -- those who take their time ---------------------------------------------------------------
+
+
+@asynccontextmanager
+async def silent(host: Host, count: int) -> AsyncIterator[list[Caller]]:
+    """Some who connect and say nothing."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(call(host)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01\x00"], ids=["nothing", "a start"])
+def test_a_handshake_that_does_not_end_is_ended(
+    papers: Papers, loop: LoopFactory, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(securing, "HANDSHAKE_S", 0.05)
+    a = node(papers, "a")
+
+    async def scene() -> None:
+        async with running(a), call(a) as caller:
+            caller.write(said)
+            assert await caller.is_hung_up_on()
+            await until(lambda: a.counts == {"handshake failed": 1})
+            line = the_line(lines, "connection refused")
+            assert line["address"] == caller.address
+            assert "taking longer" in line["detail"]
+
+    with logged() as lines:
+        play(scene, loop)
+
+
+def test_too_many_handshakes_at_once_are_refused_until_some_are_over(
+    papers: Papers, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = HandshakeLimits(at_once=3, source_rate=1000, total_rate=1000, waiting=100, turn=9)
+    monkeypatch.setattr(securing, "SECURED", few)
+    a, b = node(papers, "a"), node(papers, "b")
+
+    async def scene() -> None:
+        async with running(a, b):
+            b.knows(a)
+            async with silent(a, 3):
+                await until(lambda: len(a.links._doors._entering) == 3)
+                async with call(a) as fourth:
+                    assert await fourth.is_hung_up_on()
+                    line = the_line(lines, "connection refused")
+                    assert line["reason"] == "too many handshakes"
+                    assert line["address"] == fourth.address
+                assert a.counts == {"too many handshakes": 1}
+            await until(lambda: not a.links._doors._entering)
+            b.links.send("a", note(1))
+            await until(lambda: a.numbers("b") == [1])
+
+    with logged() as lines:
+        play(scene, loop)
+
+
+def test_who_is_dialled_and_does_not_shake_hands_is_given_up(
+    papers: Papers, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(securing, "DIAL_S", 0.05)
+    a = node(papers, "a")
+
+    async def scene() -> None:
+        async with running(a), answering(b"") as (address, _):
+            a.book.hear({"b": address})
+            a.links.send("b", note(1))
+            await until(lambda: a.counts == {"cannot connect": 1})
+
+    play(scene, loop)
+
+
+def test_who_shakes_hands_and_does_not_greet_is_dropped(
+    papers: Papers, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "GREETING_S", 0.05)
+    a = node(papers, "a")
+
+    async def scene() -> None:
+        async with running(a), call(a, papers.of("b").client_context()) as caller:
+            assert await caller.is_hung_up_on()
+            assert a.counts == {"no greeting": 1}
+
+    play(scene, loop)
+
+
+def test_close_in_the_middle_of_handshakes_leaves_nothing(
+    papers: Papers, loop: LoopFactory
+) -> None:
+    a = node(papers, "a")
+
+    async def scene() -> None:
+        await a.start()
+        async with silent(a, 20) as callers:
+            await until(lambda: len(a.links._doors._entering) == 20)
+            await a.links.close()
+            for caller in callers:
+                assert await caller.is_hung_up_on()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    play(scene, loop)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("first", ["dialler", "dialled", "both"])
+def test_close_at_any_moment_of_dialling_leaves_no_socket_open(
+    papers: Papers, loop: LoopFactory, first: str
+) -> None:
+    """What is left open is found when it is collected, and fails the test."""
+
+    async def scene() -> None:
+        for turn in range(240):
+            a, b = node(papers, "a"), node(papers, "b")
+            await a.start()
+            await b.start()
+            a.knows(b)
+            a.links.send("b", note(1))
+            await turns(turn % 20)
+            await asyncio.sleep(turn % 60 / 60 * 0.005)  # no waiting: moments of a handshake
+            closing = [a.links.close(), b.links.close()]
+            if first == "dialled":
+                closing.reverse()
+            if first == "both":
+                await asyncio.gather(*closing)
+            else:
+                for each in closing:
+                    await each
+
+    play(scene, loop)
+    gc.collect()
+
+
+def resetting(one: socket.socket) -> socket.socket:
+    """A socket that is reset when it is closed."""
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return one
+
+
+@pytest.mark.heavy
+def test_those_who_reset_a_connection_at_once_leave_no_socket_open(loop: LoopFactory) -> None:
+    async def scene(turn: int) -> None:
+        a, running_loop = Host("a"), asyncio.get_running_loop()
+        await a.start()
+        with socket.create_server((LOOPBACK, 0)) as others:
+            others.setblocking(False)
+            running_loop.add_reader(others, lambda: resetting(others.accept()[0]).close())
+            for number in range(8):
+                a.book.hear({f"x{number}": f"{LOOPBACK}:{others.getsockname()[1]}"})
+                a.links.send(f"x{number}", note(1))
+                resetting(socket.create_connection((LOOPBACK, a.port))).close()
+                await turns((turn + number) % 3)
+            await turns(turn % 30)
+            running_loop.remove_reader(others)
+        await a.links.close()
+
+    for turn in range(60):
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(scene(turn))
+        gc.collect()
+
+
+def test_one_that_comes_at_the_moment_of_closing_is_hung_up_on(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,):
+            await turns()
+            with socket.create_connection((LOOPBACK, a.port)):  # the system accepts it for us
+                for _ in range(1000):
+                    await turns(1)
+                    if a.links._doors._entering:
+                        break
+                await a.links.close()
+
+    with warnings.catch_warnings(record=True, action="always") as unclosed:
+        play(scene, loop)
+        gc.collect()
+    assert [str(each.message) for each in unclosed] == []
+
+
+# -- doors -----------------------------------------------------------------------------------
+
+
+class Failing(socket.socket):
+    """A socket that cannot accept anybody for a while."""
+
+    failures = 3
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(24, "Too many open files")
+        return super().accept()
+
+
+def test_a_door_that_cannot_accept_for_a_while_is_open_again_later(
+    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(securing, "ACCEPT_AGAIN_S", 0.01)
+    create = socket.create_server
+
+    def failing(*args: Any, **named: Any) -> socket.socket:  # noqa: ANN401  (as it is given)
+        return Failing(fileno=create(*args, **named).detach())
+
+    async def scene() -> None:
+        async with hosts("b") as (b,):
+            with monkeypatch.context() as patched:
+                patched.setattr(socket, "create_server", failing)
+                a = Host("a")
+                await a.start()
+            try:
+                b.knows(a)
+                b.links.send("a", note(1))
+                await until(lambda: a.numbers("b") == [1])
+                assert a.counts == {"cannot accept": 3}
+            finally:
+                await a.links.close()
+
+    play(scene, loop)
+
+
+def test_the_system_looks_after_connections_that_have_gone_quiet(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b):
+            a.knows(b)
+            a.links.send("b", note(1))
+            await until(lambda: b.numbers("a") == [1])
+            for host in (a, b):
+                (link,) = host.links.connections
+                assert link._transport is not None
+                made = link._transport.get_extra_info("socket")
+                assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000
+                assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
+
+    play(scene, loop)

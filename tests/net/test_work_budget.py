@@ -1,0 +1,450 @@
+"""No peer keeps the loop of a process busy: work is done in turns, and connections share them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import fields
+
+from skipring.core.events import PublishRequested
+from skipring.core.log import MemoryArchive
+from skipring.core.publications import Publication
+from skipring.net import connection as link_module
+from skipring.net import work_budget
+from skipring.net.work_budget import SLICE_S, TURN_S, WorkBudget, time_limit
+from skipring.node.log_server import stored_page
+from skipring.node.status_server import publication_page
+from skipring.storage.store import PublicationStore
+from skipring.wire.chaos import Damage
+from skipring.wire.codec import decode, encode
+from skipring.wire.framing import FrameReader
+from skipring.wire.handshake import Role
+from skipring.wire.rpc import (
+    ANSWER_TYPES,
+    BUSY,
+    REQUEST_TYPES,
+    RUNTIME_TYPES,
+    InspectNode,
+    ListPublications,
+    Locate,
+    NodeStatus,
+    PublicationPage,
+    ReadStored,
+    Refused,
+    Survey,
+    Surveyed,
+    WireMessage,
+)
+from tests.runtime.exchanges import (
+    LOOPS,
+    Caller,
+    LoopFactory,
+    call,
+    greeting_of,
+    hosts,
+    note,
+    play,
+    turns,
+)
+from tests.runtime.rings import DEADLINE_S, LOOPBACK, TOPIC, LiveRing, live_ring, until
+from tests.wire.samples import SAMPLES
+
+END = 2**40 - 1
+
+
+@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+def loop(request: pytest.FixtureRequest) -> LoopFactory:
+    made: LoopFactory = request.param
+    return made
+
+
+class Clock:
+    """A clock that only work moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Connection:
+    """A connection with frames that each take a while."""
+
+    def __init__(self, name: str, frames: int, clock: Clock, log: list[str]) -> None:
+        self._name, self._frames, self._clock, self._log = name, frames, clock, log
+
+    def handle_some(self, end_s: float) -> bool:
+        while self._frames:
+            self._frames -= 1
+            self._clock.now_s += SLICE_S * 0.51  # so two are a slice
+            self._log.append(self._name)
+            if self._clock() >= end_s:
+                break
+        return self._frames > 0
+
+
+# -- turns -----------------------------------------------------------------------------------
+
+
+def test_waiting_connections_take_turns_and_the_loop_runs_in_between(loop: LoopFactory) -> None:
+    clock, log = Clock(), list[str]()
+
+    async def scene() -> None:
+        budget = WorkBudget(clock)
+        for name in "abc":
+            budget.add(Connection(name, 8, clock, log))
+        while budget.is_contended:
+            await asyncio.sleep(0)
+            log.append(".")
+
+    play(scene, loop)
+    worked = "".join(log).strip(".")
+    assert max(map(len, worked.split("."))) <= 2 * TURN_S / SLICE_S, "of one turn"
+    assert worked.replace(".", "")[:12] == "aabbccaabbcc"
+    assert [worked.count(name) for name in "abc"] == [8, 8, 8]
+
+
+def test_connection_waits_once_however_often_it_is_added() -> None:
+    clock, log = Clock(), list[str]()
+
+    async def scene() -> None:
+        budget = WorkBudget(clock)
+        connection = Connection("a", 1, clock, log)
+        budget.add(connection)
+        budget.add(connection)
+        await turns()
+        assert not budget.is_contended
+
+    play(scene)
+    assert log == ["a"]
+
+
+# -- connections -----------------------------------------------------------------------------
+
+
+def test_burst_on_one_connection_does_not_delay_the_frames_of_another(loop: LoopFactory) -> None:
+    count = 10_000
+
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as busy, call(a) as other:
+            clock = a.links.budget.clock = Clock()
+            order: list[str] = []
+
+            def work(sender: str) -> None:
+                order.append(sender)
+                clock.now_s += TURN_S / 4
+
+            a.on_message = work
+            for caller, name in ((busy, "b"), (other, "c")):
+                caller.write(greeting_of(name))
+                assert await caller.read()
+            busy.write(note(1) * count)
+            while not order:  # noqa: ASYNC110  (it is the turns of the loop that count)
+                await asyncio.sleep(0)
+            other.write(note(2))
+            await until(lambda: len(order) == count + 1)
+            assert order.index("c") < count / 2
+
+    play(scene, loop)
+
+
+def test_connection_whose_frames_wait_is_not_read(loop: LoopFactory) -> None:
+    frames = 40 * work_budget.WAITING_BYTES_MAX // len(note(1))
+
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as busy:
+            clock = a.links.budget.clock = Clock()
+            handled = 0
+
+            def work(_: str) -> None:
+                nonlocal handled
+                handled += 1
+                clock.now_s += TURN_S / 64
+
+            a.on_message = work
+            busy.write(greeting_of("b") + note(1) * frames)
+            most = 0
+            while handled < frames:
+                await asyncio.sleep(0)
+                waiting = (len(link._waiting) for link in a.links.connections)
+                most = max(most, sum(waiting) * len(note(1)))
+            assert most < 10 * work_budget.WAITING_BYTES_MAX
+
+    play(scene, loop)
+
+
+def test_frames_are_handled_in_the_order_in_which_they_came(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as caller:
+            clock = a.links.budget.clock = Clock()
+
+            def work(_: str) -> None:
+                clock.now_s += TURN_S / 3
+
+            a.on_message = work
+            caller.write(greeting_of("b"))
+            for number in range(200):
+                caller.write(note(number))
+                await asyncio.sleep(0)
+            await until(lambda: a.numbers("b") == list(range(200)))
+
+    play(scene, loop)
+
+
+def test_request_that_has_waited_too_long_is_refused_with_a_reason() -> None:
+    asked = b"".join(encode(TOPIC, Locate(number, 1)) for number in range(20))
+
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as caller:
+            clock = a.links.budget.clock = Clock()
+
+            def work(_: str) -> None:
+                clock.now_s += work_budget.REQUEST_WAIT_S / 4
+
+            a.on_message = work
+            caller.write(greeting_of("c", Role.CLIENT) + asked)
+            await until(lambda: a.links.counts["busy"] > 0)
+            answers = await read_until(caller, 20 - len(a.got))
+            assert {each.reason for each in answers if isinstance(each, Refused)} == {BUSY}
+            assert len(a.got) + a.links.counts["busy"] == 20
+
+    play(scene)
+
+
+async def read_until(caller: Caller, count: int) -> list[WireMessage]:
+    """So many messages, behind the greeting."""
+    reader, found = FrameReader(), []
+    while len(found) <= count:
+        data = await caller.read()
+        assert data, "it was hung up"
+        found += reader.feed(data)
+    return [decode(frame).message for frame in found[1:]]
+
+
+def test_client_that_does_not_read_its_answers_waits_with_its_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = encode(TOPIC, PublicationPage(1, None, (large(0),)))
+    count = 100
+
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as caller:
+            a.on_message = lambda sender: a.links.send(sender, answer)
+            caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            caller.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, InspectNode(1)) * count)
+            await until(lambda: len(a.got) > 0)
+            await turns(100)
+            assert len(a.got) < count
+            assert a.links.counts["queue full"] == 0
+            caller.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            assert len(await read_until(caller, count)) == count
+
+    play(scene)
+
+
+def large(seq: int) -> Publication:
+    return Publication(publisher="p", seq=seq, payload=bytes(400_000), time=1).settled(TOPIC)
+
+
+# -- requests --------------------------------------------------------------------------------
+
+
+def test_every_message_with_a_request_number_is_a_request_or_an_answer() -> None:
+    numbered = {kind for kind in RUNTIME_TYPES if any(f.name == "request" for f in fields(kind))}
+    assert not REQUEST_TYPES & ANSWER_TYPES
+    assert numbered == REQUEST_TYPES | ANSWER_TYPES
+    assert {kind.__name__ for kind in REQUEST_TYPES} == {
+        "AskConsent",
+        "Crash",
+        "Forge",
+        "InspectDatabase",
+        "InspectNode",
+        "InspectSupervisor",
+        "Isolate",
+        "ListPublications",
+        "Locate",
+        "Overwrite",
+        "OverwriteDatabase",
+        "Publish",
+        "ReadArrivals",
+        "ReadDeliveries",
+        "ReadJournal",
+        "ReadStored",
+        "Spoil",
+        "Survey",
+    }
+
+
+QUESTIONS = [each for each in SAMPLES if type(each) in REQUEST_TYPES]
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: type(each).__name__)
+def test_burst_of_requests_delays_neither_ticks_nor_other_clients(question: WireMessage) -> None:
+    burst = encode(TOPIC, question)
+    burst *= 64 * 1024 // len(burst) + 1
+
+    async def scene() -> None:
+        async with filled_ring(200) as ring:
+            hosts_of_ring = (ring.nodes["n0"], ring.supervisor)
+            for host in hosts_of_ring:
+                port = int(host.address.rpartition(":")[2])
+                reader, writer = await asyncio.open_connection(LOOPBACK, port)
+                drained = asyncio.create_task(drain(reader))
+                writer.write(greeting_of("busy", Role.CLIENT) + burst)
+                ticks = host.ticker.calls
+                await until(lambda: host.ticker.calls > ticks + 2)  # noqa: B023
+                assert await status_of(ring) is not None
+                writer.transport.abort()
+                await drained
+            await ring.settle()
+            assert ring.supervisor.counts["evictions"] == 0
+
+    play(scene)
+
+
+async def drain(reader: asyncio.StreamReader) -> None:
+    try:
+        while await reader.read(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+
+
+def filled_ring(count: int) -> FilledRing:
+    return FilledRing(count)
+
+
+class FilledRing:
+    """A ring of two nodes with publications."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._ring = live_ring("n0", "n1")
+
+    async def __aenter__(self) -> LiveRing:
+        ring = await self._ring.__aenter__()
+        made = (PublishRequested(payload=b"%d" % number) for number in range(self._count))
+        await ring.nodes["n0"].publish(TOPIC, *made)
+        await ring.settle()
+        return ring
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._ring.__aexit__(None, None, None)
+
+
+async def status_of(ring: LiveRing) -> NodeStatus | None:
+    """What another client is answered."""
+    port = int(ring.nodes["n0"].address.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    try:
+        writer.write(greeting_of("other", Role.CLIENT) + encode(TOPIC, InspectNode(1)))
+        frames = FrameReader()
+        async with asyncio.timeout(DEADLINE_S):
+            found = list(frames.feed(await reader.read(1 << 16)))
+            while len(found) < 2:
+                found += frames.feed(await reader.read(1 << 16))
+        message = decode(found[1]).message
+        return message if isinstance(message, NodeStatus) else None
+    finally:
+        writer.transport.abort()
+
+
+# -- scans -----------------------------------------------------------------------------------
+
+
+def many(count: int) -> list[Publication]:
+    made = (Publication(publisher="p", seq=n, payload=b"x", time=1) for n in range(count))
+    return [each.settled(TOPIC) for each in made]
+
+
+def spent_after(calls: int) -> Callable[[], bool]:
+    left = iter([False] * calls)
+    return lambda: next(left, True)
+
+
+@pytest.mark.parametrize("contents", [False, True])
+def test_scan_without_matches_stops_at_its_budget_and_continues(
+    contents: bool, tmp_path: Path
+) -> None:
+    stored = many(20_000)
+    with PublicationStore.open(tmp_path) as store:
+        archive = store.archive(TOPIC)
+        archive.write(0, *stored)
+        store.commit()
+        for each in (archive, MemoryArchive(stored)):
+            pages, start = 0, 0
+            while True:
+                question = ReadStored(1, "", 0, start, END, 0, 1, contents=contents)
+                page = stored_page(each, question, spent_after(0))
+                pages += 1
+                assert page.offsets == ()
+                if page.next is None:
+                    break
+                assert page.next > start
+                start = page.next
+            assert pages > 1
+
+
+def test_list_of_publications_stops_at_its_budget_and_continues() -> None:
+    archive, found, start = MemoryArchive(many(100)), list[bytes](), 0
+    while True:
+        page = publication_page(archive, ListPublications(1, start, END, True), spent_after(9))
+        assert len(page.publications) <= 10
+        found += [each.id for each in page.publications]
+        if page.next is None:
+            break
+        start = page.next
+    assert found == [each.id for each in archive.publications()]
+
+
+def test_time_limit_ends_with_a_turn() -> None:
+    clock = Clock()
+    is_spent = time_limit(clock)
+    assert not is_spent()
+    clock.now_s = TURN_S
+    assert is_spent()
+
+
+# -- the index -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("question", [InspectNode(7), Survey(7, 4, None)])
+def test_status_after_a_backfill_is_answered_after_slices_of_the_index(
+    question: InspectNode | Survey,
+) -> None:
+    count = 30_000
+
+    async def scene() -> None:
+        async with live_ring("n0") as ring:
+            await ring.settle()
+            node = ring.nodes["n0"]
+            for ticker in (node.ticker, node._flusher):
+                ticker.stop()
+            made = (PublishRequested(payload=b"%d" % number) for number in range(count))
+            await node.publish(TOPIC, *made)
+            machine = node.machine(TOPIC)
+            assert machine is not None
+            assert not machine.index_some(), "there is more than one slice to be indexed"
+            said: list[WireMessage] = []
+            node._status_server._say = lambda _topic, _to, message: said.append(message)
+            for _ in range(300):
+                node._status_server.handle("c", TOPIC, question)
+            assert {type(each) for each in said} == {Refused}, "of too many"
+            refused = len(said)
+            await until(lambda: len(said) == 300)
+            answers = said[refused:]
+            assert {type(each) for each in answers} <= {NodeStatus, Surveyed}
+            first = answers[0]
+            assert isinstance(first, NodeStatus | Surveyed)
+            assert first.count == count
+
+    play(scene)
+
+
+def test_damages_are_requests() -> None:
+    assert set(Damage.__args__) <= REQUEST_TYPES
+    assert link_module.REQUEST_WAIT_S == work_budget.REQUEST_WAIT_S

@@ -1,0 +1,983 @@
+"""A newcomer's history: read from several neighbours at once, each of other prefixes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import pytest
+from msgspec import Raw, msgpack
+from msgspec.msgpack import encode as packed
+from msgspec.structs import replace
+
+from skipring.core.backfill import PATIENCE_TICKS, READ_TICKS_MAX
+from skipring.core.events import HistoryRead
+from skipring.core.labels import Label
+from skipring.core.log import MemoryArchive
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import Encoded, Publication
+from skipring.core.subscriber import Subscriber
+from skipring.node import backfill as catching_up
+from skipring.node import log_server as offering
+from skipring.node.backfill import SHARE, SOURCES_MAX, CatchingUp
+from skipring.node.host import Node
+from skipring.node.log_server import stored_page
+from skipring.node.settings import Settings
+from skipring.storage.record import encoded
+from skipring.storage.store import PublicationStore
+from skipring.wire.limits import PUBLICATIONS_MAX
+from skipring.wire.rpc import (
+    ReadStored,
+    Refused,
+    RuntimeMessage,
+    StoredPage,
+    Survey,
+    Surveyed,
+)
+from tests.runtime.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
+
+NEIGHBOURS = [f"n{number}" for number in range(SOURCES_MAX + 2)]
+HISTORY_MIN, PAGE_ROWS = 20, 16
+COUNT = 200
+ANSWERS_MAX = 1000  # whoever needs more is not going to end
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little is much here, and a page holds little."""
+    monkeypatch.setattr(catching_up, "HISTORY_MIN", HISTORY_MIN)
+    monkeypatch.setattr(offering, "PAGE_ROWS_MAX", PAGE_ROWS)
+
+
+def history(count: int = COUNT, topic: TopicId = TOPIC) -> list[Publication]:
+    return [
+        Publication(publisher="p", seq=seq, payload=b"%d" % seq, time=1).settled(topic)
+        for seq in range(count)
+    ]
+
+
+class Question(NamedTuple):
+    """What somebody was asked."""
+
+    topic: TopicId
+    node: NodeId
+    message: RuntimeMessage
+
+
+class Newcomer:
+    """One who has come to a topic where everybody has a history, and what it asks and gets."""
+
+    def __init__(self, nodes: list[NodeId], count: int = COUNT, held: int = 0) -> None:
+        self.stores = {node: MemoryArchive(history(count)) for node in nodes}
+        self.held = held
+        self.label: Label | None = Label.parse("01")
+        self.asked: list[Question] = []
+        self.open: list[Question] = []
+        self.given: list[tuple[TopicId, HistoryRead]] = []
+        self.awaited: list[TopicId] = []
+        self.catching = CatchingUp(self._say, self._give)
+        self.catching.expect(TOPIC)
+
+    def _say(self, topic: TopicId, node: NodeId, message: RuntimeMessage) -> None:
+        question = Question(topic, node, message)
+        self.asked.append(question)
+        self.open.append(question)
+
+    def _give(self, topic: TopicId, event: HistoryRead) -> None:
+        assert (topic, HistoryRead(())) not in self.given, "nothing comes after the end"
+        if event.is_awaited:
+            self.awaited.append(topic)
+        else:
+            self.given.append((topic, event))
+
+    @property
+    def count(self) -> int:
+        return self.held + len(self.got())
+
+    def neighbours(self) -> list[NodeId]:
+        return list(self.stores)
+
+    @property
+    def machine(self) -> Subscriber:
+        """As much of a machine as is looked at."""
+        return cast("Subscriber", self)
+
+    def got(self, topic: TopicId = TOPIC) -> set[tuple[NodeId, int]]:
+        """What was handed over."""
+        return {
+            (each.publisher, each.seq)
+            for where, event in self.given
+            if where == topic
+            for each in event.publications
+        }
+
+    def has_ended(self, topic: TopicId = TOPIC) -> bool:
+        return (topic, HistoryRead(())) in self.given
+
+    def questions(self, node: NodeId | None = None) -> list[ReadStored]:
+        """What was to be read, of whom."""
+        return [
+            question.message
+            for question in self.asked
+            if isinstance(question.message, ReadStored) and node in (None, question.node)
+        ]
+
+    def look(self) -> Newcomer:
+        self.catching.look(TOPIC, self.machine)
+        return self
+
+    def tick(self, ticks: int = 1) -> None:
+        for _ in range(ticks):
+            self.catching.on_tick(TOPIC, self.machine)
+
+    def hear(
+        self, node: NodeId, message: Surveyed | StoredPage | Refused, topic: TopicId = TOPIC
+    ) -> None:
+        self.catching.on_answer(node, topic, message, self.machine)
+
+    def true_answer(self, question: Question) -> Surveyed | StoredPage:
+        archive = self.stores[question.node]
+        if isinstance(question.message, Survey):
+            return Surveyed(question.message.request, "", 0, 0, archive.end, archive.end, (), b"")
+        assert isinstance(question.message, ReadStored)
+        return stored_page(archive, question.message)
+
+    def answer(self, question: Question) -> None:
+        """Let one who was asked tell the truth."""
+        self.open.remove(question)
+        self.hear(question.node, self.true_answer(question), question.topic)
+
+    def answer_surveys(self) -> Newcomer:
+        for question in list(self.open):
+            if isinstance(question.message, Survey):
+                self.answer(question)
+        return self
+
+    def answer_all(self, *silent: NodeId) -> Newcomer:
+        """Let all answer who are not silent, until there is nothing more to be answered."""
+        for _ in range(ANSWERS_MAX):
+            waiting = [question for question in self.open if question.node not in silent]
+            if not waiting:
+                return self
+            self.answer(waiting[0])
+        raise AssertionError(f"no end after {ANSWERS_MAX} answers")
+
+    def last_asked(self, node: NodeId) -> Question:
+        """What somebody has not answered yet."""
+        (question,) = (each for each in self.open if each.node == node)
+        return question
+
+
+EVERYTHING = {("p", seq) for seq in range(COUNT)}
+
+
+def reading(count: int = 3) -> Newcomer:
+    """One who reads from so many, each of whom has sent a page of two or more."""
+    newcomer = Newcomer(NEIGHBOURS[:count]).look().answer_surveys()
+    for node in NEIGHBOURS[:count]:
+        newcomer.answer(newcomer.last_asked(node))
+    assert not newcomer.has_ended()
+    assert all(isinstance(each.message, ReadStored) for each in newcomer.open)
+    return newcomer
+
+
+def first_prefix(newcomer: Newcomer, node: NodeId) -> int:
+    return newcomer.questions(node)[0].prefix
+
+
+# -- who is asked ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, SOURCES_MAX, SOURCES_MAX + 2])
+def test_the_first_neighbours_are_asked_how_much_they_have_and_not_too_many(count: int) -> None:
+    newcomer = Newcomer(NEIGHBOURS[:count]).look()
+    assert [each.node for each in newcomer.asked] == NEIGHBOURS[: min(count, SOURCES_MAX)]
+    assert all(isinstance(each.message, Survey) for each in newcomer.asked)
+    requests = [each.message.request for each in newcomer.asked if hasattr(each.message, "request")]
+    assert len(set(requests)) == len(requests) == len(newcomer.asked)
+
+
+def test_nobody_is_asked_before_there_is_a_place_and_somebody_beside_it() -> None:
+    newcomer = Newcomer([])
+    newcomer.look().tick()
+    newcomer.stores = {"a": MemoryArchive(history())}
+    newcomer.label = None
+    newcomer.look().tick()
+    newcomer.catching.look(TOPIC, None)
+    newcomer.catching.on_tick(TOPIC, None)
+    assert newcomer.asked == []
+    newcomer.label = Label.parse("1")
+    newcomer.tick()
+    assert [each.node for each in newcomer.asked] == ["a"]
+
+
+def test_that_somebody_is_asked_is_told_before_there_is_an_answer_and_once() -> None:
+    newcomer = Newcomer(NEIGHBOURS)
+    assert newcomer.awaited == []
+    newcomer.look().look()
+    assert (newcomer.awaited, newcomer.given) == ([TOPIC], [])
+    newcomer.answer_all()
+    assert newcomer.awaited == [TOPIC]
+    assert newcomer.has_ended()
+
+
+def test_one_who_has_caught_up_asks_nobody_again() -> None:
+    newcomer = reading().answer_all()
+    assert newcomer.has_ended()
+    asked = len(newcomer.asked)
+    newcomer.look().tick(3)
+    assert len(newcomer.asked) == asked
+
+
+def test_who_has_not_come_to_a_topic_asks_nobody() -> None:
+    newcomer = Newcomer(NEIGHBOURS)
+    newcomer.catching.look("other", newcomer.machine)
+    newcomer.catching.on_tick("other", newcomer.machine)
+    assert newcomer.asked == []
+
+
+# -- whether anything is read ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "held", "is_worth_it"),
+    [
+        (HISTORY_MIN, 0, True),
+        (HISTORY_MIN - 1, 0, False),
+        (0, 0, False),
+        (SHARE * HISTORY_MIN, HISTORY_MIN, True),
+        (SHARE * HISTORY_MIN, HISTORY_MIN + 1, False),
+        (5 * SHARE * HISTORY_MIN, 5 * HISTORY_MIN, True),
+        (5 * SHARE * HISTORY_MIN, 5 * HISTORY_MIN + 1, False),
+        (HISTORY_MIN, 10 * HISTORY_MIN, False),
+    ],
+)
+def test_a_history_is_read_only_if_much_is_missing(
+    count: int, held: int, is_worth_it: bool
+) -> None:
+    newcomer = Newcomer(NEIGHBOURS[:3], count, held).look().answer_surveys()
+    assert (newcomer.questions() != []) is is_worth_it
+    assert newcomer.has_ended() is not is_worth_it
+
+
+def test_nothing_is_read_before_all_have_said_how_much_they_have() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:3]).look().answer_all("n2")
+    newcomer.tick(PATIENCE_TICKS)
+    assert newcomer.questions() == []
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+
+
+def test_who_does_not_say_how_much_it_has_is_not_waited_for_long() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:3]).look().answer_all("n2")
+    newcomer.tick(PATIENCE_TICKS + 1)
+    newcomer.answer_all("n2")
+    assert newcomer.questions("n2") == []
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+
+
+def test_nobody_who_has_much_less_than_others_is_read_from() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:4])
+    newcomer.stores["n1"] = MemoryArchive(history(COUNT // SHARE - 1))
+    newcomer.stores["n2"] = MemoryArchive(history(COUNT // SHARE))
+    newcomer.look().answer_surveys()
+    is_read = [newcomer.questions(node) != [] for node in NEIGHBOURS[:4]]
+    assert is_read == [True, False, True, True]
+
+
+def test_nobody_is_left_out_because_one_alone_says_that_it_has_more() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2])
+    newcomer.stores["n1"] = MemoryArchive(history(COUNT // SHARE - 1))
+    newcomer.look().answer_surveys()
+    assert [newcomer.questions(node) != [] for node in NEIGHBOURS[:2]] == [True, True]
+
+
+# -- slow sources (P6) -----------------------------------------------------------------------
+
+
+def dripped(newcomer: Newcomer, question: Question) -> StoredPage:
+    """A page with the first publication only of what was asked for."""
+    message = question.message
+    assert isinstance(message, ReadStored)
+    page = newcomer.true_answer(Question(question.topic, question.node, message))
+    assert isinstance(page, StoredPage)
+    rows = msgpack.decode(page.publications, type=list[Raw])[:1]
+    following = page.offsets[0] + 1 if page.offsets else None
+    return StoredPage(message.request, following, page.offsets[:1], page.ids[:32], packed(rows))
+
+
+def test_source_that_sends_a_publication_every_two_ticks_is_replaced() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
+    slow = NEIGHBOURS[0]
+    for tick in range(20):
+        newcomer.answer_all(slow)
+        if tick % 2 == 0 and any(each.node == slow for each in newcomer.open):
+            question = newcomer.last_asked(slow)
+            newcomer.open.remove(question)
+            newcomer.hear(slow, dripped(newcomer, question))
+        newcomer.tick()
+    assert newcomer.has_ended()
+    assert len(newcomer.got()) == 4000
+
+
+def test_source_that_claims_to_advance_with_one_row_a_page_is_replaced() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
+    slow = NEIGHBOURS[0]
+    for _ in range(20):
+        newcomer.answer_all(slow)
+        if any(each.node == slow for each in newcomer.open):
+            question = newcomer.last_asked(slow)
+            newcomer.open.remove(question)
+            page = dripped(newcomer, question)
+            if page.next is not None:
+                page = replace(page, next=page.next + 4000 // 256)
+            newcomer.hear(slow, page)
+        newcomer.tick()
+    assert newcomer.has_ended()
+
+
+def test_history_keeps_handovers_waiting_for_64_ticks_at_most() -> None:
+    newcomer = Newcomer(["n0"], 4000).look().answer_surveys()
+    for tick in range(2 * READ_TICKS_MAX):
+        assert newcomer.catching.is_reading(TOPIC)
+        assert newcomer.catching.is_awaited(TOPIC) == (tick < READ_TICKS_MAX)
+        question = newcomer.last_asked("n0")
+        page = newcomer.true_answer(question)
+        assert isinstance(page, StoredPage)
+        newcomer.open.remove(question)
+        newcomer.hear("n0", page)
+        newcomer.tick()
+
+
+def test_backfill_from_slow_sources_only_ends() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
+    for tick in range(40):
+        for question in list(newcomer.open) if tick % 2 == 0 else ():
+            newcomer.open.remove(question)
+            newcomer.hear(question.node, dripped(newcomer, question))
+        newcomer.tick()
+        if newcomer.has_ended():
+            return
+    raise AssertionError("no end")
+
+
+# -- prefixes and pages ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", range(1, SOURCES_MAX + 1))
+def test_each_reads_other_prefixes_and_together_they_are_everything(count: int) -> None:
+    newcomer = Newcomer(NEIGHBOURS[:count]).look().answer_surveys()
+    first = newcomer.questions()
+    assert len(first) == len({each.prefix for each in first}) == count
+    newcomer.answer_all()
+    (bits,) = {each.bits for each in newcomer.questions()}
+    begun = [each.prefix for each in newcomer.questions() if each.start == 0]
+    assert sorted(begun) == list(range(1 << bits))
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+    assert sum(len(event.publications) for _, event in newcomer.given) == COUNT
+
+
+def test_pages_are_followed_to_the_end_of_what_was_there() -> None:
+    newcomer = Newcomer(["n0"]).look().answer_all()
+    questions = newcomer.questions()
+    assert [each.start for each in questions] == list(range(0, COUNT, PAGE_ROWS))
+    assert {each.end for each in questions} == {COUNT}
+    assert all(each.contents for each in questions)
+
+
+def test_what_has_come_is_given_before_the_rest_is_there() -> None:
+    newcomer = reading()
+    assert 0 < len(newcomer.got()) < COUNT
+
+
+def test_with_what_has_come_come_the_bytes_in_which_it_was_stored() -> None:
+    newcomer = reading(2).answer_all()
+    *given, _ = newcomer.given
+    for _, event in given:
+        assert event.encoded == Encoded.of([encoded(p) for p in event.publications])
+
+
+def test_where_each_publication_begins_does_not_depend_on_how_the_page_says_how_many() -> None:
+    newcomer = Newcomer(["n0"]).look().answer_surveys()
+    question = newcomer.last_asked("n0")
+    page = newcomer.true_answer(question)
+    assert isinstance(page, StoredPage)
+    rows = [encoded(p) for p in msgpack.decode(page.publications, type=list[Publication])]
+    shorter = msgpack.encode([Raw(row) for row in rows])
+    assert len(shorter) < len(page.publications)
+    newcomer.hear("n0", replace(page, publications=shorter))
+    ((_, event),) = newcomer.given
+    assert event.encoded == Encoded.of(rows)
+
+
+def test_it_is_read_in_the_store_and_the_epoch_that_were_told_of() -> None:
+    newcomer = Newcomer(["n0"]).look()
+    (question,) = newcomer.open
+    assert isinstance(question.message, Survey)
+    newcomer.hear("n0", Surveyed(question.message.request, "store", 7, 3, 90, 80, (), b""))
+    (read,) = newcomer.questions()
+    assert (read.store, read.epoch, read.start, read.end) == ("store", 7, 0, 90)
+
+
+def test_a_page_with_nothing_in_it_is_not_the_end() -> None:
+    newcomer = reading(1)
+    question = newcomer.last_asked("n0")
+    page = newcomer.true_answer(question)
+    assert isinstance(page, StoredPage)
+    assert page.next is not None
+    newcomer.open.remove(question)
+    newcomer.hear("n0", replace(page, offsets=(), ids=b"", publications=packed(())))
+    assert not newcomer.has_ended()
+    newcomer.answer_all()
+    assert newcomer.has_ended()
+
+
+# -- those who fail --------------------------------------------------------------------------
+
+
+def refuse(page: StoredPage) -> Refused:
+    return Refused(page.request, "the store is another one")
+
+
+def undecodable(page: StoredPage) -> StoredPage:
+    return replace(page, publications=b"\xc1 is nothing in MessagePack")
+
+
+def cut_off(page: StoredPage) -> StoredPage:
+    return replace(page, publications=page.publications[:-1])
+
+
+def of_another_kind(page: StoredPage) -> StoredPage:
+    return replace(page, publications=packed(["a", "b"]))
+
+
+def too_many(page: StoredPage) -> StoredPage:
+    return replace(page, publications=packed(tuple(history(1) * (PUBLICATIONS_MAX + 1))))
+
+
+def too_large(page: StoredPage) -> StoredPage:
+    one = Publication(publisher="p" * 100_000, seq=1, payload=b"x", time=1)
+    return replace(page, publications=packed((one,)))
+
+
+FAILURES = [refuse, undecodable, cut_off, of_another_kind, too_many, too_large]
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["in the middle", "at the end"])
+@pytest.mark.parametrize("spoilt", FAILURES, ids=lambda spoilt: spoilt.__name__)
+def test_what_one_fails_to_bring_is_read_from_another(
+    spoilt: Callable[[StoredPage], StoredPage | Refused], is_last: bool
+) -> None:
+    newcomer = reading(3)
+    if is_last:
+        newcomer.answer_all("n1")
+        for _ in range(ANSWERS_MAX):
+            if newcomer.true_answer(newcomer.last_asked("n1")).next is None:  # type: ignore[union-attr]
+                break
+            newcomer.answer(newcomer.last_asked("n1"))
+    question = newcomer.last_asked("n1")
+    newcomer.open.remove(question)
+    page = newcomer.true_answer(question)
+    assert isinstance(page, StoredPage)
+    newcomer.hear("n1", spoilt(page))
+    newcomer.open = [each for each in newcomer.open if each.node != "n1"]
+    asked = len(newcomer.questions("n1"))
+    newcomer.answer_all()
+    newcomer.tick(PATIENCE_TICKS + 1)
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+    assert len(newcomer.questions("n1")) == asked
+
+
+@pytest.fixture(params=[True, False], ids=["collected", "not collected"])
+def is_collected(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether garbage is looked for; afterwards it is as before."""
+    before = gc.isenabled()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if before else gc.disable)()
+
+
+def test_garbage_is_collected_after_a_page_as_before_it(is_collected: bool) -> None:
+    newcomer = reading(2)
+    assert gc.isenabled() == is_collected
+    question = newcomer.last_asked("n1")
+    newcomer.open.remove(question)
+    page = newcomer.true_answer(question)
+    assert isinstance(page, StoredPage)
+    newcomer.hear("n1", undecodable(page))
+    assert gc.isenabled() == is_collected
+
+
+def test_one_who_always_answers_rubbish_is_not_asked_for_ever() -> None:
+    newcomer = reading(2)
+    for _ in range(ANSWERS_MAX):
+        rubbish = [each for each in newcomer.open if each.node == "n1"]
+        if not rubbish:
+            break
+        newcomer.open.remove(rubbish[0])
+        page = newcomer.true_answer(rubbish[0])
+        assert isinstance(page, StoredPage)
+        newcomer.hear("n1", undecodable(replace(page, next=0)))
+        newcomer.answer_all("n1")
+        newcomer.tick()
+    newcomer.answer_all("n1")
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+
+
+@pytest.mark.parametrize("back", [0, 1, PAGE_ROWS])
+def test_one_whose_pages_do_not_go_on_is_given_up(back: int) -> None:
+    newcomer = reading(2)
+    for _ in range(ANSWERS_MAX):
+        circling = [each for each in newcomer.open if each.node == "n1"]
+        if not circling:
+            break
+        newcomer.open.remove(circling[0])
+        page = newcomer.true_answer(circling[0])
+        assert isinstance(page, StoredPage)
+        assert isinstance(circling[0].message, ReadStored)
+        start = circling[0].message.start
+        newcomer.hear("n1", replace(page, next=max(start - back, 0)))
+        newcomer.answer_all("n1")
+    newcomer.answer_all("n1")
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+
+
+@pytest.mark.parametrize("silent", ["n0", "n1", "n2"])
+def test_what_one_who_falls_silent_was_to_bring_is_read_from_another(silent: NodeId) -> None:
+    newcomer = reading(3)
+    newcomer.answer_all(silent)
+    newcomer.tick(PATIENCE_TICKS)
+    assert not newcomer.has_ended()
+    newcomer.tick()
+    newcomer.answer_all(silent)
+    newcomer.tick(PATIENCE_TICKS + 1)
+    newcomer.answer_all(silent)
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+    prefix = first_prefix(newcomer, silent)
+    others = {node for node in newcomer.stores if node != silent}
+    assert any(prefix == each.prefix for node in others for each in newcomer.questions(node))
+
+
+def test_one_who_is_done_is_there_for_what_another_does_not_bring_later() -> None:
+    newcomer = reading(2)
+    newcomer.answer_all("n1")
+    for _ in range(PATIENCE_TICKS + 1):  # n1 is slow, and goes on
+        newcomer.tick()
+        newcomer.answer(newcomer.last_asked("n1"))
+    assert not newcomer.has_ended()
+    newcomer.tick(PATIENCE_TICKS + 1)
+    newcomer.answer_all("n1")
+    assert newcomer.got() == EVERYTHING
+
+
+def test_one_who_is_slow_and_answers_in_time_is_not_given_up() -> None:
+    newcomer = reading(2)
+    for _ in range(ANSWERS_MAX):
+        if not newcomer.open:
+            break
+        newcomer.tick(PATIENCE_TICKS)
+        for question in list(newcomer.open):
+            newcomer.answer(question)
+    assert newcomer.got() == EVERYTHING
+    begun = [each.prefix for each in newcomer.questions() if each.start == 0]
+    assert sorted(begun) == [0, 1]
+
+
+def test_with_nobody_left_it_ends_and_the_rest_is_left_to_repair() -> None:
+    newcomer = reading(2)
+    for node in ("n0", "n1"):
+        question = newcomer.last_asked(node)
+        assert isinstance(question.message, ReadStored)
+        newcomer.hear(node, Refused(question.message.request, "no"))
+    assert newcomer.has_ended()
+    assert 0 < len(newcomer.got()) < COUNT
+
+
+def test_if_all_refuse_to_say_how_much_they_have_it_ends() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2]).look()
+    for question in newcomer.open:
+        assert isinstance(question.message, Survey)
+        newcomer.hear(question.node, Refused(question.message.request, "no"))
+    assert newcomer.has_ended()
+    assert newcomer.questions() == []
+
+
+def test_if_all_are_silent_it_ends() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2]).look()
+    newcomer.tick(PATIENCE_TICKS + 1)
+    assert newcomer.has_ended()
+
+
+# -- answers to nothing ----------------------------------------------------------------------
+
+
+def test_answers_to_what_was_not_asked_change_nothing() -> None:
+    newcomer = reading(2)
+    question = newcomer.last_asked("n0")
+    page = newcomer.true_answer(question)
+    assert isinstance(page, StoredPage)
+    given, asked = list(newcomer.given), list(newcomer.asked)
+    newcomer.hear("n1", page)  # the request of another
+    newcomer.hear("stranger", page)
+    newcomer.hear("n0", page, "other topic")
+    for request in (page.request + 100, page.request - 1, 0):
+        newcomer.hear("n0", replace(page, request=request))
+        newcomer.hear("n0", Refused(request, "no"))
+        newcomer.hear("n0", Surveyed(request, "", 0, 0, 1, 1, (), b""))
+    assert (newcomer.given, newcomer.asked) == (given, asked)
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+
+
+def test_a_page_that_comes_twice_is_taken_once() -> None:
+    newcomer = reading(1)
+    question = newcomer.last_asked("n0")
+    page = newcomer.true_answer(question)
+    newcomer.answer(question)
+    given, asked = list(newcomer.given), list(newcomer.asked)
+    newcomer.hear("n0", page)
+    assert (newcomer.given, newcomer.asked) == (given, asked)
+
+
+@pytest.mark.parametrize("following", [None, 5])
+def test_a_page_in_answer_to_the_question_how_much_there_is_does_no_harm(
+    following: int | None,
+) -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2]).look()
+    question = newcomer.last_asked("n1")
+    assert isinstance(question.message, Survey)
+    newcomer.open.remove(question)
+    page = StoredPage(question.message.request, following, (), b"", packed(()))
+    newcomer.hear("n1", page)
+    newcomer.tick(PATIENCE_TICKS)
+    newcomer.answer_all()
+    newcomer.tick(PATIENCE_TICKS + 1)
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+
+
+def test_a_survey_in_answer_to_a_question_to_read_does_no_harm() -> None:
+    newcomer = reading(2)
+    question = newcomer.last_asked("n1")
+    assert isinstance(question.message, ReadStored)
+    newcomer.open.remove(question)
+    newcomer.hear("n1", Surveyed(question.message.request, "x", 9, 0, 1, 1, (), b""))
+    newcomer.answer_all()
+    newcomer.tick(PATIENCE_TICKS + 1)
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.has_ended()
+
+
+# -- topics ----------------------------------------------------------------------------------
+
+
+def test_who_leaves_reads_no_more() -> None:
+    newcomer = reading(2)
+    given, asked = list(newcomer.given), list(newcomer.asked)
+    newcomer.catching.forget(TOPIC)
+    newcomer.answer_all()
+    newcomer.look().tick(PATIENCE_TICKS + 1)
+    assert (newcomer.given, newcomer.asked) == (given, asked)
+
+
+def test_who_leaves_before_anybody_was_asked_asks_nobody() -> None:
+    newcomer = Newcomer(NEIGHBOURS)
+    newcomer.catching.forget(TOPIC)
+    newcomer.look().tick()
+    assert newcomer.asked == []
+
+
+def test_who_leaves_and_comes_back_begins_anew_and_old_answers_do_not_count() -> None:
+    newcomer = reading(1)
+    old = newcomer.true_answer(newcomer.last_asked("n0"))
+    newcomer.catching.forget(TOPIC)
+    newcomer.catching.expect(TOPIC)
+    newcomer.open.clear()
+    newcomer.given.clear()
+    newcomer.look()
+    newcomer.hear("n0", old)
+    assert newcomer.given == []
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+
+
+def test_two_topics_do_not_disturb_each_other() -> None:
+    newcomer = reading(2)
+    newcomer.catching.expect("other")
+    newcomer.catching.look("other", newcomer.machine)
+    assert {each.topic for each in newcomer.asked} == {TOPIC, "other"}
+    newcomer.catching.forget("other")
+    others = [each for each in newcomer.open if each.topic == "other"]
+    for question in others:
+        newcomer.answer(question)
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+    assert newcomer.got("other") == set()
+    assert newcomer.has_ended()
+    assert not newcomer.has_ended("other")
+
+
+def test_two_histories_are_read_at_the_same_time() -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2]).look()
+    newcomer.catching.expect("other")
+    newcomer.catching.look("other", newcomer.machine)
+    for question in list(newcomer.open):
+        newcomer.answer(question)
+    for _ in range(ANSWERS_MAX):
+        if not newcomer.open:
+            break
+        newcomer.answer(newcomer.open[-1 if len(newcomer.given) % 2 else 0])
+    assert newcomer.got() == newcomer.got("other") == EVERYTHING
+    assert newcomer.has_ended()
+    assert newcomer.has_ended("other")
+
+
+# -- in real rings ---------------------------------------------------------------------------
+
+HOLDERS = ("b", "c", "d")
+LONG = 4000
+PAGE_ROWS_LIVE = 128
+
+
+class Wire:
+    """What nodes ask of each other and get, as it comes; whoever is deaf hears nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.heard: list[tuple[NodeId, NodeId, RuntimeMessage]] = []  # by whom, from whom
+        self.progress: list[int] = []  # how much the newcomer had been given when a page came
+        self.deaf: set[NodeId] = set()
+        self.given: list[bytes] = []
+        self.hook: Callable[[NodeId, RuntimeMessage], None] = lambda node, message: None
+        hear = Node._on_runtime_message
+
+        def noting(node: Node, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
+            self.hook(node.name, message)
+            if node.name not in self.deaf:
+                self.heard.append((node.name, sender, message))
+                if isinstance(message, StoredPage):
+                    self.progress.append(len(self.given))
+                hear(node, sender, topic, message)
+
+        monkeypatch.setattr(Node, "_on_runtime_message", noting)
+
+    @property
+    def sources(self) -> set[NodeId]:
+        """Who was read from."""
+        return {node for node, _, message in self.heard if isinstance(message, ReadStored)}
+
+    @property
+    def rows(self) -> int:
+        """How many rows have come in pages."""
+        return sum(
+            len(message.offsets) for *_, message in self.heard if isinstance(message, StoredPage)
+        )
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    monkeypatch.setattr(catching_up, "HISTORY_MIN", LONG // 4)
+    monkeypatch.setattr(offering, "PAGE_ROWS_MAX", PAGE_ROWS_LIVE)
+    return Wire(monkeypatch)
+
+
+def fill(directory: Path, rows: list[Publication]) -> PublicationStore:
+    """The open store of a node that has this history."""
+    store = PublicationStore.open(directory)
+    store.archive(TOPIC).write(0, *rows)
+    store.commit()
+    return store
+
+
+def machine_of(node: Node) -> Subscriber:
+    machine = node.machine(TOPIC)
+    assert machine is not None
+    return machine
+
+
+def ids_of(node: Node) -> set[bytes]:
+    return set(machine_of(node).trie.keys())
+
+
+class Late:
+    """A ring in which all have a history, and one who comes late; all have disks."""
+
+    def __init__(self, ring: LiveRing, wire: Wire, tmp_path: Path, stores: ExitStack) -> None:
+        self.ring, self.wire = ring, wire
+        self._path, self._stores = tmp_path, stores
+        self.rows = history(LONG)
+        self.ids = {row.id for row in self.rows}
+
+    async def hold(self, spoilt: Mapping[NodeId, list[Publication]]) -> None:
+        """Let the others come, some with other rows than they should have."""
+        for name in HOLDERS:
+            rows = spoilt.get(name, self.rows)
+            await self.ring.join(name, self._stores.enter_context(fill(self._path / name, rows)))
+        nodes = [self.ring.nodes[name] for name in HOLDERS]
+        await until(lambda: all(len(machine_of(node).ring_neighbours()) == 2 for node in nodes))
+
+    async def come(self) -> Node:
+        """Let the newcomer come."""
+        store = self._stores.enter_context(PublicationStore.open(self._path / "new"))
+        self.wire.given = self.ring.delivered.setdefault("new", [])
+        return await self.ring.join("new", store)
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(self.ring.nodes.values())
+
+    async def has_all(self, newcomer: Node, ids: set[bytes]) -> None:
+        """Wait until somebody has all, and has it on its disk."""
+        await until(
+            lambda: machine_of(newcomer).count >= len(ids) and ids_of(newcomer) == ids,
+            lambda: f"{machine_of(newcomer).count} of {len(ids)}",
+        )
+        await until(lambda: newcomer.durability.unwritten == 0)
+        given = self.ring.delivered["new"]
+        assert len(given) == len(set(given)) == len(ids)
+
+    async def stored(self) -> set[bytes]:
+        """What the newcomer finds on its disk, once all have stopped."""
+        await self.ring.stop()
+        self.ring.nodes.clear()
+        self._stores.close()
+        with PublicationStore.open(self._path / "new") as store:
+            assert store.recovery.damage is None
+            rows = list(store.archive(TOPIC).publications())
+        assert all(row.is_genuine(TOPIC) for row in rows)
+        assert len({row.id for row in rows}) == len(rows)
+        return {row.id for row in rows}
+
+
+@asynccontextmanager
+async def late(
+    wire: Wire,
+    tmp_path: Path,
+    spoilt: Mapping[NodeId, list[Publication]] | None = None,
+    *,
+    repairs: bool,
+) -> AsyncIterator[Late]:
+    """A ring with a history; unless it repairs, nothing comes but what is read."""
+    with ExitStack() as stores:
+        async with live_ring() as ring:
+            ring.settings = replace(
+                ring.settings, config=replace(Settings().config, repairs=repairs)
+            )
+            scene = Late(ring, wire, tmp_path, stores)
+            await scene.hold(spoilt or {})
+            yield scene
+
+
+def test_a_newcomer_gets_a_history_from_several_neighbours_once_and_piece_by_piece(
+    wire: Wire, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        async with late(wire, tmp_path, repairs=False) as here:
+            await here.has_all(await here.come(), here.ids)
+            assert len(wire.sources) >= 2
+            assert any(0 < given < LONG for given in wire.progress)
+            assert wire.rows == LONG  # each once, and nothing was left to repair
+            assert await here.stored() == here.ids
+
+    asyncio.run(scene())
+
+
+def test_a_newcomer_gets_a_history_while_others_publish(wire: Wire, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with late(wire, tmp_path, repairs=True) as here:
+            newcomer = await here.come()
+            fresh = set()
+            for number in range(60):
+                publisher = HOLDERS[number % len(HOLDERS)]
+                fresh.add(await here.ring.publish(publisher, b"fresh %d" % number))
+            await here.has_all(newcomer, here.ids | fresh)
+            await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
+            assert await here.stored() == here.ids | fresh
+
+    asyncio.run(scene())
+
+
+def test_a_newcomer_that_publishes_itself_meanwhile_loses_nothing(
+    wire: Wire, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        async with late(wire, tmp_path, repairs=True) as here:
+            newcomer = await here.come()
+            fresh = {await here.ring.publish("new", b"fresh %d" % number) for number in range(30)}
+            await here.has_all(newcomer, here.ids | fresh)
+            await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
+
+    asyncio.run(scene())
+
+
+def test_a_neighbour_that_dies_in_the_middle_is_replaced(wire: Wire, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with late(wire, tmp_path, repairs=False) as here:
+            dying = asyncio.get_running_loop().create_future()
+
+            def hook(node: NodeId, message: RuntimeMessage) -> None:
+                """Whoever is asked for its third page first never answers."""
+                asked = sum(by == node and isinstance(m, ReadStored) for by, _, m in wire.heard)
+                if isinstance(message, ReadStored) and asked == 2 and not dying.done():
+                    wire.deaf.add(node)
+                    dying.set_result((node, machine_of(here.ring.nodes["new"]).count))
+
+            wire.hook = hook
+            newcomer = await here.come()
+            async with asyncio.timeout(DEADLINE_S):
+                victim, count = await dying
+            assert count < LONG
+            await here.ring.kill(victim)
+            await here.has_all(newcomer, here.ids)
+            assert await here.stored() == here.ids
+
+    asyncio.run(scene())
+
+
+def with_spoilt(rows: list[Publication]) -> list[Publication]:
+    """A history of which every seventh row is not what was stored there."""
+    return [
+        replace(row, payload=b"spoilt %d" % row.seq) if row.seq % 7 == 0 else row for row in rows
+    ]
+
+
+def test_of_spoilt_rows_that_neighbours_serve_none_is_taken(wire: Wire, tmp_path: Path) -> None:
+    rows = with_spoilt(history(LONG))
+
+    async def scene() -> None:
+        async with late(wire, tmp_path, dict.fromkeys(HOLDERS, rows), repairs=False) as here:
+            newcomer = await here.come()
+            await until(lambda: wire.rows >= LONG and not newcomer._catching_up._histories)
+            sound = {row.id for row in rows if row.is_genuine(TOPIC)}
+            assert ids_of(newcomer) == sound
+            assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
+            assert await here.stored() == sound
+
+    asyncio.run(scene())
+
+
+def test_what_is_spoilt_at_those_who_are_read_from_comes_from_others_by_repair(
+    wire: Wire, tmp_path: Path
+) -> None:
+    rows = with_spoilt(history(LONG))
+
+    async def scene() -> None:
+        async with late(wire, tmp_path, {"b": rows, "c": rows}, repairs=True) as here:
+            newcomer = await here.come()
+            await here.has_all(newcomer, here.ids)
+            assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
+            assert await here.stored() == here.ids
+
+    asyncio.run(scene())

@@ -1,0 +1,392 @@
+"""A node that leaves hands over what it holds; a connection that closes, what it has published."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from pathlib import Path
+from signal import SIGTERM
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+import skipring
+from skipring.api.connection import Connection
+from skipring.core.events import PublishRequested
+from skipring.core.publications import Publication
+from skipring.core.topics import SubscriberTopics
+from skipring.errors import UnconfirmedWarning
+from skipring.node.drain import OWN_MAX, Departure, Departures, OwnPublications
+from skipring.node.process import hand_over
+from skipring.observability.readings import NodeMeasures
+from skipring.testing import Cluster
+from skipring.wire.rpc import Publish
+from tests.runtime.rings import until
+
+TICK_S = 0.05
+DRAIN_S = 20.0  # for what takes a second or two
+SOON_S = 5.0  # below every drain that waits
+COUNT = 3000
+BACKFILL = "the backfill is in progress"
+
+
+def to(cluster: Cluster, data_dir: Path | None = None, *, drain_s: float = DRAIN_S) -> Connection:
+    return skipring.connect(cluster.url, tick_s=TICK_S, data_dir=data_dir, drain_s=drain_s)
+
+
+async def publish_all(cluster: Cluster, name: str, count: int) -> None:
+    for start in range(0, count, 250):
+        requests = (
+            PublishRequested(payload=(b"%d " % number).ljust(1024, b"x"))
+            for number in range(start, min(count, start + 250))
+        )
+        await cluster.node(name).publish(cluster.topic, *requests)
+
+
+# --- leaving (D2) -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_disk", [True, False], ids=["disk", "memory"])
+def test_rolling_replacement_by_readiness_keeps_everything(tmp_path: Path, has_disk: bool) -> None:
+    async def scene() -> None:
+        async with Cluster(n=3, data_dir=tmp_path if has_disk else None) as cluster:
+            await cluster.settle()
+            await publish_all(cluster, "n00", COUNT)
+            for old in cluster.nodes:
+                await cluster.leave(old)
+                source = NodeMeasures(cluster.node(await cluster.join()))
+                await until(lambda source=source: not source.readiness())  # type: ignore[misc]
+            assert not {"n00", "n01", "n02"} & set(cluster.nodes)
+            for name in cluster.nodes:
+                assert len(cluster.payloads(name)) == COUNT
+
+    asyncio.run(scene())
+
+
+def test_newcomer_is_not_ready_before_it_has_everything() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await publish_all(cluster, "n00", COUNT)
+            await cluster.settle()
+            name = await cluster.join()
+            source = NodeMeasures(cluster.node(name))
+            seen: list[int] = []
+
+            def is_ready() -> bool:
+                reasons = source.readiness()
+                seen.append(len(cluster.payloads(name)))
+                return not reasons
+
+            await until(is_ready, lambda: str(source.readiness()))
+            assert seen[-1] == COUNT
+
+    asyncio.run(scene())
+
+
+def test_readiness_states_what_is_missing() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.settle()
+            cluster.kill("n01")
+            name = await cluster.join()
+            machine = cluster.node(name).machine
+            source = NodeMeasures(cluster.node(name))
+            with cluster.partition([name], ["n00"]):
+                await until(lambda: getattr(machine(cluster.topic), "label", None) is not None)
+                (reason,) = source.readiness()
+                assert reason.startswith("not all of 'news' is here yet: ")
+            await until(lambda: not source.readiness())
+
+    asyncio.run(scene())
+
+
+def test_nodes_that_leave_together_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=8, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"x")
+            await cluster.settle()
+            async with asyncio.timeout(SOON_S):
+                drains = (
+                    cluster.node(name).drain(cluster.topic, DRAIN_S) for name in cluster.nodes
+                )
+                ended = await asyncio.gather(*drains)
+            assert [departure.unconfirmed for departure in ended] == [0] * 8  # it is on the disks
+            assert {departure.on_disk for departure in ended if departure.receiver is None} == {1}
+
+    asyncio.run(scene())
+
+
+def test_node_with_a_disk_counts_what_an_absent_member_has_not_confirmed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            cluster.kill("n01")
+            for number in range(5):
+                await cluster.publish("n00", b"%d" % number)
+            async with asyncio.timeout(SOON_S):
+                ended = await cluster.node("n00").drain(cluster.topic, DRAIN_S)
+            assert ended == Departure(None, 5, 5)
+
+    asyncio.run(scene())
+
+
+def test_node_alone_in_the_roster_keeps_its_publications_on_its_disk(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=1, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"x")
+            ended = await cluster.node("n00").drain(cluster.topic, DRAIN_S)
+            assert ended == Departure(None, 0, 1, on_disk=1)
+
+    asyncio.run(scene())
+
+
+def test_drain_during_a_backfill_covers_publications_of_an_earlier_run(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path, tick_s=5.0) as cluster:
+            await until(lambda: all(_neighbours(cluster, name) for name in cluster.nodes))
+            with cluster.partition(["n00"], ["n01"]):
+                await cluster.publish("n01", b"unspread")
+                cluster.kill("n01")
+                await cluster.restart("n01")
+                node = cluster.node("n01")
+                await until(lambda: node.incompleteness(cluster.topic) == BACKFILL)
+                ended = await node.drain(cluster.topic, 0.2)
+            assert ended == Departure(None, 1)  # no member has confirmed it
+
+    asyncio.run(scene())
+
+
+def test_drain_without_time_counts_everything(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"x")
+            await cluster.settle()
+            assert (await cluster.node("n01").drain(cluster.topic, 0)).unconfirmed == 1
+
+    asyncio.run(scene())
+
+
+def test_node_without_a_disk_counts_what_nobody_else_has() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"x")
+            await cluster.settle()
+            drains = (cluster.node(name).drain(cluster.topic, DRAIN_S) for name in cluster.nodes)
+            ended = await asyncio.gather(*drains)
+            # One may have confirmed before it was asked to leave itself.
+            assert {departure.unconfirmed for departure in ended} <= {0, 1}
+            assert sum(departure.unconfirmed for departure in ended) >= 1
+
+    asyncio.run(scene())
+
+
+def test_drain_does_not_wait_for_members_that_are_gone() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"x")
+            cluster.kill("n01")
+            cluster.kill("n02")
+            async with asyncio.timeout(SOON_S):
+                ended = await cluster.node("n00").drain(cluster.topic, DRAIN_S)
+            assert ended.receiver is None
+
+    asyncio.run(scene())
+
+
+def test_drain_ends_after_its_timeout_and_counts() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, tick_s=5.0) as cluster:
+            await until(lambda: all(_neighbours(cluster, name) for name in cluster.nodes))
+            with cluster.partition(["n00"], ["n01"]):
+                await cluster.publish("n00", b"x")
+                ended = await cluster.node("n00").drain(cluster.topic, 0.2)
+            assert ended.unconfirmed == 1
+
+    asyncio.run(scene())
+
+
+def test_publications_are_not_handed_over_before_the_drain_has_begun() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"x")
+            node = cluster.node("n00")
+            draining = asyncio.ensure_future(node.drain(cluster.topic, DRAIN_S, waits_alone=True))
+            await asyncio.sleep(0)  # it waits for a neighbour now
+            assert node.not_handed_over(cluster.topic) == 1
+            draining.cancel()
+
+    asyncio.run(scene())
+
+
+def test_second_signal_counts_what_a_node_without_a_place_holds(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=1, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            node, stop = cluster.node("n00"), asyncio.get_running_loop().create_future()
+            stop.set_result(SIGTERM)
+            node.subscribe("other")
+            made = asyncio.ensure_future(node.publish("other", PublishRequested(payload=b"x")))
+            await asyncio.sleep(0)  # it is stored, and no supervisor has answered
+            assert await hand_over(node, ("other",), DRAIN_S, stop) == 1
+            await made
+
+    asyncio.run(scene())
+
+
+def _neighbours(cluster: Cluster, name: str) -> list[str]:
+    machine = cluster.node(name).machine(cluster.topic)
+    return machine.ring_neighbours() if machine is not None else []
+
+
+def test_node_that_drains_publishes_for_no_client(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=1, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            node, given = cluster.node("n00"), Publication(publisher="x", seq=0, payload=b"x")
+            await node.drain(cluster.topic, DRAIN_S)
+            node.errands.begin("client", cluster.topic, Publish(1, given))
+            assert len(node.errands) == 0
+            node.subscribe(cluster.topic)
+            node.errands.begin("client", cluster.topic, Publish(2, given))
+            assert len(node.errands) == 1
+            await until(lambda: len(node.errands) == 0)
+
+    asyncio.run(scene())
+
+
+# --- closing (D3) -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_disk", [True, False], ids=["disk", "memory"])
+def test_publication_of_a_program_that_exits_at_once_is_kept(
+    tmp_path: Path, has_disk: bool
+) -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            await cluster.settle()
+            for number in range(4):
+                data_dir = tmp_path / f"{number}" if has_disk else None
+                async with to(cluster, data_dir) as node, node.subscribe(cluster.topic) as news:
+                    await news.publish(b"%d" % number)
+            held = {payload for name in cluster.nodes for payload in cluster.payloads(name)}
+            assert held == {b"0", b"1", b"2", b"3"}
+
+    asyncio.run(scene())
+
+
+def test_close_returns_0_when_another_member_has_everything() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster, to(cluster) as node:
+            async with node.subscribe(cluster.topic) as news:
+                await news.publish(b"x")
+            assert await node.close() == 0
+            assert await node.close() == 0
+
+    asyncio.run(scene())
+
+
+def test_close_leaves_subscriptions_that_are_open() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            node = to(cluster)
+            await node.__aenter__()
+            news = node.subscribe(cluster.topic)
+            await news.__aenter__()
+            await news.publish(b"x")
+            assert await node.close() == 0
+            assert b"x" in {p for name in cluster.nodes for p in cluster.payloads(name)}
+
+    asyncio.run(scene())
+
+
+def test_connection_warns_with_the_number_that_nobody_has_confirmed() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            async with to(cluster, drain_s=0.3) as node, node.subscribe("alone") as news:
+                await news.publish(b"x")
+                await news.publish(b"y")
+            assert await node.close() == 2
+
+    with pytest.warns(UnconfirmedWarning, match=r"confirmed: 2; .* memory and are lost"):
+        asyncio.run(scene())
+
+
+def test_node_with_a_disk_that_is_alone_does_not_wait(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            async with asyncio.timeout(SOON_S):
+                async with to(cluster, tmp_path) as node, node.subscribe("alone") as news:
+                    await news.publish(b"x")
+            assert await node.close() == 1
+
+    with warnings.catch_warnings(action="error"):
+        asyncio.run(scene())
+
+
+def test_node_without_a_disk_that_is_alone_waits_for_a_neighbour() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            async with to(cluster) as node, node.subscribe(cluster.topic) as news:
+                await news.publish(b"x")
+                leaving = asyncio.ensure_future(news.leave())
+                name = await cluster.join()
+                assert await leaving
+            assert cluster.payloads(name) == [b"x"]
+            assert await node.close() == 0
+
+    asyncio.run(scene())
+
+
+def test_connection_without_a_supervisor_closes_soon() -> None:
+    async def scene() -> int:
+        async with (
+            asyncio.timeout(SOON_S),
+            skipring.connect("skipring://127.0.0.1:9", tick_s=TICK_S) as node,
+            node.subscribe("news") as news,
+        ):
+            await news.publish(b"x")
+        return await node.close()
+
+    with pytest.warns(UnconfirmedWarning):
+        assert asyncio.run(scene()) == 1
+
+
+def test_own_publications_in_confirmed_ranges_are_not_counted_at_a_timeout() -> None:
+    async def scene() -> None:
+        count = OWN_MAX + 10
+        machine = SimpleNamespace(
+            label="0",
+            neighbours=lambda: ["n01"],
+            drain_candidates=lambda: ["n01"],
+            count=count,
+            unconfirmed=3,
+            is_leaving=True,
+        )
+        topics = cast("SubscriberTopics", SimpleNamespace(machine=lambda topic: machine))
+        departures = Departures(
+            topics, lambda *_: None, lambda _: True, lambda _: True, has_disk=False
+        )
+        departures.on_published("news", (b"%d" % number for number in range(count)))
+        ended = await departures.drain("news", 0.01, waits_alone=False, only_own=False)
+        assert ended == Departure(None, 3, 3)
+
+    asyncio.run(scene())
+
+
+def test_ids_of_many_own_publications_are_not_kept() -> None:
+    own = OwnPublications()
+    own.add(b"%d" % number for number in range(OWN_MAX + 3))
+    assert len(own) == OWN_MAX + 3
+    assert not own.are_all_known
+    own.confirm([b"0"])
+    assert len(own) == OWN_MAX + 2
+    own.confirm_all()
+    assert len(own) == 0
+    assert own.are_all_known

@@ -1,0 +1,140 @@
+"""Crashes are noticed in time, and the living are left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from skipring.node.failure_detector import (
+    EVICTION_TICKS,
+    FORGET_TICKS,
+    LONE_EVICTION_TICKS,
+    PROBES_PER_TICK,
+    REPORTS_PER_TICK,
+    SILENT_TICKS,
+    Detector,
+    Watch,
+)
+
+A, B = ("news", "a"), ("news", "b")
+
+
+def ticks_until_evicted(detector: Detector, *accusers: str) -> int:
+    """How long it takes while all accusers report the node at every tick."""
+    for number in range(100):
+        for accuser in accusers:
+            detector.report("news", "a", accuser)
+        detector.tick()
+        if list(detector.to_evict()):
+            return number + 1
+    raise AssertionError("never evicted")
+
+
+# -- at a node ---------------------------------------------------------------------------------
+
+
+def test_a_neighbour_is_reported_after_three_silent_ticks() -> None:
+    watch = Watch()
+    reported = [watch.tick([A, B], is_late=False) for _ in range(SILENT_TICKS + 1)]
+    assert reported == [[]] * (SILENT_TICKS - 1) + [[A, B]] * 2
+
+
+def test_one_that_is_heard_is_not_reported() -> None:
+    watch = Watch()
+    for _ in range(2 * SILENT_TICKS):
+        watch.hear(*A)
+        assert A not in watch.tick([A, B], is_late=False)
+
+
+def test_to_be_heard_in_one_topic_does_not_count_in_another() -> None:
+    watch = Watch()
+    for _ in range(SILENT_TICKS):
+        watch.hear("sport", "a")
+        reported = watch.tick([A], is_late=False)
+    assert reported == [A]
+
+
+def test_who_was_late_itself_accuses_nobody_and_begins_again() -> None:
+    watch = Watch()
+    for _ in range(SILENT_TICKS):
+        watch.tick([A], is_late=False)
+    assert watch.tick([A], is_late=True) == []
+    assert watch.tick([A], is_late=False) == []
+
+
+def test_one_that_is_no_neighbour_any_more_is_forgotten() -> None:
+    watch = Watch()
+    for _ in range(SILENT_TICKS):
+        watch.tick([A], is_late=False)
+    assert watch.tick([B], is_late=False) == []
+    assert watch.tick([A], is_late=False) == []
+
+
+# -- at the supervisor -------------------------------------------------------------------------
+
+
+def test_two_accusers_are_believed_sooner_than_one() -> None:
+    assert ticks_until_evicted(Detector(), "b", "c") == EVICTION_TICKS
+    assert ticks_until_evicted(Detector(), "b") == LONE_EVICTION_TICKS
+
+
+def test_a_sign_of_life_closes_the_case() -> None:
+    detector = Detector()
+    for _ in range(EVICTION_TICKS - 1):
+        detector.report("news", "a", "b")
+        detector.report("news", "a", "c")
+        detector.tick()
+    detector.hear("a")
+    assert detector.to_probe() == []
+    assert ticks_until_evicted(detector, "b", "c") == EVICTION_TICKS
+
+
+def test_an_accusation_that_is_not_repeated_is_forgotten() -> None:
+    detector = Detector()
+    detector.report("news", "a", "b")
+    for _ in range(FORGET_TICKS + 1):
+        assert list(detector.to_evict()) == []
+        detector.tick()
+    assert detector.to_probe() == []
+
+
+def test_nobody_accuses_itself() -> None:
+    detector = Detector()
+    detector.report("news", "a", "a")
+    assert detector.to_probe() == []
+
+
+def test_all_who_are_accused_are_probed_in_turn() -> None:
+    detector = Detector()
+    for number in range(3 * PROBES_PER_TICK):
+        detector.report("news", f"n{number:02d}", "x")
+    probed = []
+    for _ in range(3):
+        probed += detector.to_probe()
+        detector.tick()
+    assert sorted(probed) == [("news", f"n{number:02d}") for number in range(3 * PROBES_PER_TICK)]
+
+
+def test_only_so_many_are_probed_at_once_the_longest_accused_first() -> None:
+    detector = Detector()
+    for number in range(2 * PROBES_PER_TICK):
+        detector.report("news", f"n{number:02d}", "x")
+        if number == PROBES_PER_TICK - 1:
+            detector.tick()
+    assert detector.to_probe() == [("news", f"n{number:02d}") for number in range(PROBES_PER_TICK)]
+
+
+@pytest.mark.parametrize("reports", [REPORTS_PER_TICK, 10 * REPORTS_PER_TICK])
+def test_only_so_many_reports_are_taken_in_a_tick(reports: int) -> None:
+    detector = Detector()
+    for number in range(reports):
+        detector.report("news", f"n{number}", "x")
+    assert len(detector._cases) == REPORTS_PER_TICK
+    detector.tick()
+    detector.report("news", "more", "x")
+    assert len(detector._cases) == REPORTS_PER_TICK + 1
+
+
+def test_a_node_is_evicted_once() -> None:
+    detector = Detector()
+    ticks_until_evicted(detector, "b", "c")
+    assert list(detector.to_evict()) == []

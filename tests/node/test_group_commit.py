@@ -1,0 +1,564 @@
+"""What is on the disk and when: shared commits, a disk that is full, and room again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from skipring.core.events import PublishRequested
+from skipring.core.publications import Publication
+from skipring.errors import StorageError, StoreFullError
+from skipring.node import group_commit as durability_module
+from skipring.node.group_commit import Durability
+from skipring.node.host import Node
+from skipring.rpc.client import Outsider
+from skipring.storage.store import PublicationStore
+from skipring.wire.rpc import Publish, Published, Refused
+from tests.runtime.exchanges import LOOPS, LoopFactory, play
+from tests.runtime.rings import TOPIC, LiveRing, live_ring, until
+
+
+@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+def loop(request: pytest.FixtureRequest) -> LoopFactory:
+    made: LoopFactory = request.param
+    return made
+
+
+class GatedStore:
+    """A store whose commits wait at gates, and say how much of it they have written."""
+
+    def __init__(self) -> None:
+        self.door = threading.Event()  # before a commit looks what there is
+        self.door.set()
+        self.gate = threading.Event()
+        self.last_gate = threading.Event()  # before it is promised
+        self.last_gate.set()
+        self.begun = threading.Semaphore(0)
+        self.unwritten = 0
+        self.tried = 0
+        self.written: list[int] = []
+        self.error: StorageError | None = None
+        self.late_error: StorageError | None = None  # when it is to be promised
+
+    def write(self, count: int = 1) -> None:
+        self.unwritten += count
+
+    def commit(self, on_durable: Callable[[], None]) -> None:
+        self.tried += 1
+        self.door.wait()
+        taken = self.unwritten
+        self.begun.release()
+        self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        self.unwritten -= taken
+        if taken:
+            self.written.append(taken)
+        on_durable()
+        self.last_gate.wait()
+        if self.late_error is not None:
+            raise self.late_error
+
+
+@contextmanager
+def gated() -> Iterator[tuple[GatedStore, Durability]]:
+    store = GatedStore()
+    try:
+        yield store, Durability(store)  # type: ignore[arg-type]
+    finally:
+        for gate in (store.door, store.gate, store.last_gate):
+            gate.set()
+
+
+async def begun(store: GatedStore) -> None:
+    """Wait until a commit has begun."""
+    await until(lambda: store.begun.acquire(blocking=False))
+
+
+# -- sharing ---------------------------------------------------------------------------------
+
+
+def test_those_who_come_while_a_commit_runs_share_the_next_one(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.write()
+            first = asyncio.create_task(durability.reached())
+            await begun(store)
+            later = []
+            for _ in range(20):
+                store.write()
+                later.append(asyncio.create_task(durability.reached()))
+            await asyncio.sleep(0)
+            store.gate.set()
+            await asyncio.gather(first, *later)
+            assert store.written == [1, 20]
+
+    play(scene, loop)
+
+
+def test_nobody_is_told_of_a_commit_that_began_before_its_write(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.write()
+            durability.nudge()
+            await begun(store)
+            store.write()
+            waits = asyncio.create_task(durability.reached())
+            store.gate.set()
+            await waits
+            assert store.written == [1, 1]
+
+    play(scene, loop)
+
+
+def test_one_that_gives_up_waiting_does_not_end_the_commit_of_others(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.write(2)
+            gives_up, waits = (asyncio.create_task(durability.reached()) for _ in range(2))
+            await begun(store)
+            gives_up.cancel()
+            await asyncio.wait([gives_up])
+            assert gives_up.cancelled()
+            assert not waits.done()
+            store.gate.set()
+            await waits
+            assert store.written == [2]
+
+    play(scene, loop)
+
+
+def test_what_comes_while_a_commit_runs_is_committed_after_it_if_somebody_nudges(
+    loop: LoopFactory,
+) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.write()
+            durability.nudge()
+            await begun(store)
+            store.write(2)
+            durability.nudge()
+            store.gate.set()
+            await until(lambda: durability.unwritten == 0)
+            assert store.written == [1, 2]
+
+    play(scene, loop)
+
+
+def test_a_disk_that_takes_nothing_is_not_tried_again_at_once(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.error = StoreFullError("no room")
+            store.write()
+            durability.nudge()
+            await begun(store)
+            durability.nudge()
+            store.gate.set()
+            await until(lambda: durability.failures > 0)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert durability.coming == 2  # there was one
+
+    play(scene, loop)
+
+
+def test_what_a_commit_that_runs_covers_is_not_worth_another_one(
+    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability_module, "WORTH_IT_BYTES", 100)
+
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.write()
+            durability.note(101)
+            assert durability.is_worth_it
+            durability.nudge()
+            await begun(store)
+            durability.note(100)
+            assert not durability.is_worth_it
+            durability.note(1)
+            assert durability.is_worth_it
+
+    play(scene, loop)
+
+
+def test_where_there_is_nothing_to_write_nobody_waits(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            await durability.reached()
+            durability.nudge()
+            await Durability(None).reached()
+            assert (durability.commits, store.written) == (0, [])
+            assert durability.unwritten == Durability(None).unwritten == 0
+
+    play(scene, loop)
+
+
+def test_everybody_who_waits_is_told_of_a_failure(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.error = StoreFullError("no room")
+            store.write(3)
+            waits = [asyncio.create_task(durability.reached()) for _ in range(3)]
+            store.gate.set()
+            told = await asyncio.gather(*waits, return_exceptions=True)
+            assert [type(each) for each in told] == [StoreFullError] * 3
+            assert len({id(each) for each in told}) == 3, "each has its own traceback"
+            assert 1 <= durability.failures < 3
+            with pytest.raises(StoreFullError):
+                await durability.recovered()
+            store.error = None
+            await durability.recovered()
+            assert durability.error is None
+
+    play(scene, loop)
+
+
+def test_what_is_only_in_memory_is_counted_until_it_is_written(
+    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
+
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.write()
+            durability.note(101)
+            assert durability.is_overfull
+            store.error = StoreFullError("no room")
+            store.gate.set()
+            with pytest.raises(StoreFullError):
+                await durability.reached()
+            assert durability.is_overfull
+            store.error = None
+            await durability.reached()
+            assert not durability.is_overfull
+
+    play(scene, loop)
+
+
+def test_when_everything_is_written_nothing_waits(
+    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread may begin late, and then takes what has come since."""
+    monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
+
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.door.clear()
+            store.gate.set()
+            store.write()
+            durability.note(1)
+            durability.nudge()
+            await until(lambda: durability._covered_bytes == 1)
+            store.write()
+            durability.note(101)
+            store.door.set()
+            await until(lambda: durability.commits == 1)
+            assert durability.unwritten == 0
+            assert not durability.is_overfull
+
+    play(scene, loop)
+
+
+# -- on the disk, and promised -----------------------------------------------------------------
+
+
+def test_what_is_on_the_disk_may_go_before_it_is_promised(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            told: list[int] = []
+            durability.on_durable = told.append
+            store.last_gate.clear()
+            store.write()
+            number = durability.coming
+            waits = asyncio.create_task(durability.reached())
+            await begun(store)
+            assert told == []
+            store.gate.set()
+            await until(lambda: told == [number])
+            assert not waits.done(), "it is not promised"
+            store.last_gate.set()
+            await waits
+
+    play(scene, loop)
+
+
+def test_of_a_commit_that_nobody_waits_for_nobody_is_told(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            told: list[int] = []
+            durability.on_durable = told.append
+            store.gate.set()
+            store.write()
+            durability.nudge()
+            await until(lambda: durability.commits == 1)
+            assert told == []
+            store.write()
+            number = durability.coming
+            await durability.reached()
+            assert told == [number]
+
+    play(scene, loop)
+
+
+def test_a_promise_that_could_not_be_made_is_made_later(
+    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
+
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.gate.set()
+            store.late_error = StoreFullError("no room")
+            store.write()
+            durability.note(101)
+            with pytest.raises(StoreFullError):
+                await durability.reached()
+            assert durability.unwritten == 0
+            assert durability.is_overfull
+            with pytest.raises(StoreFullError):
+                await durability.recovered()
+            store.late_error = None
+            durability.nudge()  # as every tick does
+            await until(lambda: durability.error is None)
+            assert not durability.is_overfull
+            tried = store.tried
+            durability.nudge()
+            assert store.tried == tried, "nothing is left to be done"
+
+    play(scene, loop)
+
+
+def test_what_a_failed_commit_was_to_cover_is_not_durable(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.gate.set()
+            store.error = StoreFullError("no room")
+            store.write()
+            number = durability.coming
+            with pytest.raises(StoreFullError):
+                await durability.reached()
+            assert durability.durable < number
+            store.error = None
+            await durability.reached()
+            assert durability.durable >= number
+
+    play(scene, loop)
+
+
+def test_what_got_into_a_commit_that_had_begun_before_it_is_durable(loop: LoopFactory) -> None:
+    """Its publisher may have given up, and nothing else may ever be written."""
+
+    async def scene() -> None:
+        with gated() as (store, durability):
+            store.door.clear()
+            store.gate.set()
+            store.write()
+            durability.nudge()
+            await until(lambda: store.tried == 1)
+            store.write()
+            number = durability.coming
+            assert durability.durable < number
+            store.door.set()
+            await until(lambda: durability.commits == 1)
+            assert durability.unwritten == 0
+            assert durability.durable >= number
+
+    play(scene, loop)
+
+
+def test_others_get_a_publication_once_it_is_on_the_disk_and_its_publisher_hears_when_promised(
+    tmp_path: Path, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        with PublicationStore.open(tmp_path) as store:
+            async with live_ring("other") as ring:
+                node = await ring.join("publisher", store)
+                await ring.settle()
+                for each in ring.nodes.values():
+                    each.ticker.stop()  # nothing comes by repair
+                gate, promise = threading.Event(), store._promise
+
+                def late_promise() -> None:
+                    gate.wait()
+                    promise()
+
+                monkeypatch.setattr(store, "_promise", late_promise)
+                try:
+                    publishing = asyncio.create_task(publish(node, 1))
+                    await until(lambda: held(ring, "other") == 1)
+                    assert not publishing.done()
+                    assert store.archive(TOPIC).durable_end == 0, "nobody may count on it yet"
+                finally:
+                    gate.set()
+                await publishing
+                assert store.archive(TOPIC).durable_end == 1
+
+    play(scene, loop)
+
+
+# -- a disk that is full -----------------------------------------------------------------------
+
+
+def fill(store: PublicationStore) -> None:
+    """Let the store's file grow no more."""
+    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def make_room(store: PublicationStore) -> None:
+    store._db.execute("PRAGMA max_page_count = 1000000")
+
+
+async def publish(node: Node, number: int, size: int = 20_000) -> bytes:
+    payload = number.to_bytes(4, "big") + bytes(size)
+    (made,) = await node.publish(TOPIC, PublishRequested(payload=payload))
+    return made
+
+
+def held(ring: LiveRing, name: str) -> int:
+    machine = ring.nodes[name].machine(TOPIC)
+    assert machine is not None
+    return len(machine.trie)
+
+
+def test_a_full_disk_is_told_and_the_node_goes_on_serving(
+    tmp_path: Path, loop: LoopFactory
+) -> None:
+    async def scene() -> None:
+        with PublicationStore.open(tmp_path) as store:
+            async with live_ring("other") as ring:
+                node = await ring.join("full", store)
+                await publish(node, 1)
+                await ring.settle()
+                fill(store)
+                with pytest.raises(StoreFullError, match="room"):
+                    await publish(node, 2)
+                kept = held(ring, "full")
+                for number in (3, 4):
+                    with pytest.raises(StoreFullError):
+                        await publish(node, number)
+                assert held(ring, "full") == kept == 2, "those were refused before anything is kept"
+                await publish(ring.nodes["other"], 5)
+                await until(lambda: held(ring, "full") >= 3)
+                await ring.join("late")  # gets everything, also from the one that is full
+                await ring.settle()
+                make_room(store)
+                await until(lambda: node.durability.error is None)
+                await until(lambda: node.durability.unwritten == 0)
+                made = await publish(node, 6)
+                await ring.settle()
+                assert held(ring, "late") == 4
+        with PublicationStore.open(tmp_path) as again:
+            ids = [key for key, _ in again.archive(TOPIC).entries()]
+            assert len(ids) == 4
+            assert made in ids
+
+    play(scene, loop)
+
+
+def test_what_others_publish_while_the_disk_is_full_is_bounded_and_comes_later(
+    tmp_path: Path, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound, size = 200_000, 20_000
+    monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", bound)
+
+    async def scene() -> None:
+        with PublicationStore.open(tmp_path) as store:
+            async with live_ring("other") as ring:
+                node = await ring.join("full", store)
+                await publish(node, 0)
+                await ring.settle()
+                fill(store)
+                for number in range(1, 60):
+                    await publish(ring.nodes["other"], number, size)
+                await until(lambda: node.links.counts["store full"] > 0)
+                await until(lambda: node.durability.error is not None)
+                # A chunk that comes by repair may be the one that is too much.
+                waiting = node.durability._waiting_bytes
+                assert bound < waiting < bound + 2 * node._topics._config.chunk_bytes
+                assert held(ring, "full") < 60
+                make_room(store)
+                await ring.settle()
+                assert held(ring, "full") == 60
+                await until(lambda: node.durability.unwritten == 0)
+        with PublicationStore.open(tmp_path) as again:
+            assert len(list(again.archive(TOPIC).entries())) == 60
+
+    play(scene, loop)
+
+
+def test_publishing_for_others_is_refused_with_words_while_the_disk_is_full(
+    tmp_path: Path, loop: LoopFactory
+) -> None:
+    async def scene() -> None:
+        with PublicationStore.open(tmp_path) as store:
+            async with live_ring("other") as ring:
+                node = await ring.join("full", store)
+                await publish(node, 1)
+                fill(store)
+                with pytest.raises(StoreFullError):
+                    await publish(node, 2)
+                made = Publication(publisher="p", seq=0, payload=bytes(20_000))
+                async with Outsider([ring.supervisor.address], rng=Random(1)) as outsider:
+                    outsider.book.hear({"full": node.address})
+                    answer = await outsider.ask(
+                        TOPIC, "full", lambda number: Publish(number, made), Published
+                    )
+                assert isinstance(answer, Refused)
+                assert "room" in answer.reason
+
+    play(scene, loop)
+
+
+def test_one_that_publishes_for_others_and_leaves_meanwhile_refuses(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with PublicationStore.open(tmp_path) as store:
+            async with live_ring("other") as ring:
+                node = await ring.join("full", store)
+                await publish(node, 1)
+                fill(store)
+                with pytest.raises(StoreFullError):
+                    await publish(node, 2)
+                made = Publication(publisher="p", seq=0, payload=bytes(20_000))
+                async with Outsider([ring.supervisor.address], rng=Random(1)) as outsider:
+                    outsider.book.hear({"full": node.address})
+                    with slow_commits(store) as gate:
+                        make_room(store)
+                        asked = asyncio.create_task(
+                            outsider.ask(
+                                TOPIC, "full", lambda n: Publish(n, made), Published, timeout_s=3
+                            )
+                        )
+                        await until(lambda: len(node.errands) > 0)
+                        await node.unsubscribe(TOPIC, 5)
+                        gate.set()
+                        answer = await asked
+                del ring.nodes["full"]
+                await node.close()
+                assert isinstance(answer, Refused)
+
+    play(scene)
+
+
+@contextmanager
+def slow_commits(store: PublicationStore) -> Iterator[threading.Event]:
+    """Let commits wait until they may go on."""
+    gate, commit = threading.Event(), store.commit
+
+    def waiting(on_durable: Callable[[], object]) -> None:
+        gate.wait()
+        commit(on_durable)
+
+    store.commit = waiting  # type: ignore[method-assign]
+    try:
+        yield gate
+    finally:
+        gate.set()
+        del store.commit  # type: ignore[method-assign]

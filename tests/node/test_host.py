@@ -1,0 +1,90 @@
+"""Leaving a topic: confirmed by its supervisor, or given up once the supervisor is gone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from skipring.net.addresses import supervisor_at
+from skipring.node.host import Node
+from skipring.testing import Cluster
+from tests.runtime.rings import until
+
+PATIENCE_S = 600.0  # no test waits so long: a node that waits for a timeout fails
+DEADLINE_S = 20.0
+
+
+def cut(node: Node, cluster: Cluster) -> None:
+    """Break the connection of a node to its supervisor."""
+    link = node.links.peer(supervisor_at(cluster.supervisor().address)).link
+    assert link is not None
+    link.abort()
+
+
+def test_node_leaves_with_the_confirmation_of_its_supervisor() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.settle()
+            async with asyncio.timeout(DEADLINE_S):
+                assert await cluster.node("n00").unsubscribe(cluster.topic, PATIENCE_S)
+            assert cluster.supervisor().members() == {cluster.topic: 1}
+
+    asyncio.run(scene())
+
+
+def test_node_stops_waiting_for_a_supervisor_that_is_gone() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.settle()
+            await cluster.stop_supervisor()
+            async with asyncio.timeout(DEADLINE_S):
+                assert not await cluster.node("n00").unsubscribe(cluster.topic, PATIENCE_S)
+
+    asyncio.run(scene())
+
+
+def test_node_stops_waiting_when_its_supervisor_goes_meanwhile() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.settle()
+            cluster.supervisor().ticker.stop()  # it answers no more
+            node = cluster.node("n00")
+            leaving = asyncio.create_task(node.unsubscribe(cluster.topic, PATIENCE_S))
+            ticks = node.ticker.calls + 10
+            await until(lambda: node.ticker.calls > ticks)
+            assert not leaving.done()
+            await cluster.stop_supervisor()
+            async with asyncio.timeout(DEADLINE_S):
+                assert not await leaving
+
+    asyncio.run(scene())
+
+
+def test_node_that_loses_its_connection_while_it_leaves_asks_again() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.settle()
+            node = cluster.node("n00")
+            leaving = asyncio.create_task(node.unsubscribe(cluster.topic, PATIENCE_S))
+            await asyncio.sleep(0)
+            cut(node, cluster)
+            async with asyncio.timeout(DEADLINE_S):
+                assert await leaving
+            assert cluster.supervisor().members() == {cluster.topic: 1}
+
+    asyncio.run(scene())
+
+
+def test_every_topic_of_a_node_without_a_supervisor_is_left_at_once() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            node = cluster.node("n00")
+            topics = [f"topic-{number}" for number in range(20)]
+            for topic in topics:
+                node.subscribe(topic)
+            await until(lambda: len(cluster.supervisor().members()) == len(topics) + 1)
+            await cluster.stop_supervisor()
+            async with asyncio.timeout(DEADLINE_S):
+                left = await asyncio.gather(*(node.unsubscribe(t, PATIENCE_S) for t in topics))
+            assert not any(left)
+
+    asyncio.run(scene())

@@ -1,0 +1,302 @@
+"""Answering those who look: pages that fit, in bounded steps, whatever a machine holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.events import Received, Tick
+from skipring.core.labels import Label
+from skipring.core.log import Archive, MemoryArchive
+from skipring.core.messages import GetConfiguration
+from skipring.core.peers import Peer
+from skipring.core.publications import Publication
+from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.core.subscriber import Subscriber
+from skipring.core.supervisor import Supervisor
+from skipring.core.topics import SubscriberTopics
+from skipring.core.topology import legitimate_state
+from skipring.node.change_log import Journals
+from skipring.node.status_server import answer, database_page, node_status, publication_page
+from skipring.storage.store import PublicationStore
+from skipring.wire.codec import decode, encode, named_nodes
+from skipring.wire.rpc import (
+    DatabasePage,
+    InspectDatabase,
+    InspectNode,
+    ListPublications,
+    PublicationPage,
+    ReadJournal,
+    Refused,
+)
+from skipring.world.adversaries.builders import database_of
+from tests.wire.samples import the_frame
+
+TOPIC = "news"
+LONGEST_ADDRESS = f"{'x' * 253}:65535"
+
+
+# -- a supervisor ----------------------------------------------------------------------------
+
+
+def supervisor(state: SupervisorState, *, is_repaired: bool = False) -> Supervisor:
+    machine = Supervisor(config=ProtocolConfig())
+    machine.load(state)
+    if is_repaired:
+        machine.roster.repair()
+    return machine
+
+
+def pages_of(machine: Supervisor) -> Iterator[DatabasePage]:
+    start: int | None = 0
+    while start is not None:
+        page = database_page(machine, InspectDatabase(1, start))
+        hints = dict.fromkeys(named_nodes(page), LONGEST_ADDRESS)
+        received = decode(the_frame(encode("x" * 255, page, hints))).message
+        assert received == page
+        assert page.next is None or page.next > start
+        yield page
+        start = page.next
+
+
+def read_from(machine: Supervisor) -> SupervisorState:
+    pages = list(pages_of(machine))
+    return SupervisorState(
+        database=tuple(entry for page in pages for entry in page.entries),
+        next=pages[-1].cursor,
+        queue=tuple(node for page in pages for node in page.queue),
+    )
+
+
+@pytest.mark.parametrize("is_repaired", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 255, 256, 257, 1000])
+def test_the_pages_together_are_the_database(n: int, is_repaired: bool) -> None:
+    nodes = [f"{number:064}" for number in range(n)]
+    state = SupervisorState(database=database_of(nodes), next=3, queue=tuple(nodes[::2]))
+    machine = supervisor(state, is_repaired=is_repaired)
+    assert read_from(machine) == state
+    assert {(page.total, page.digest) for page in pages_of(machine)} == {(n, machine.roster.digest)}
+
+
+def test_pages_fit_their_frames_with_the_longest_labels_and_names() -> None:
+    nodes = [f"{number:064}" for number in range(300)]
+    state = SupervisorState(database=tuple(("1" * 4096, node) for node in nodes), queue=(*nodes,))
+    machine = supervisor(state)
+    assert read_from(machine) == state
+    assert len(list(pages_of(machine))) > 10
+
+
+def test_what_no_world_file_may_hold_is_left_out_and_a_wild_cursor_is_tamed() -> None:
+    entries = (("0", "a"), ("x", "b"), ("1" * 5000, "c"), ("1", "no name"), ("01", None))
+    state = SupervisorState(database=entries, next=-(10**30), queue=("d", ""))
+    read = read_from(supervisor(state))
+    assert read == SupervisorState(database=(("0", "a"), ("01", None)), next=0, queue=("d",))
+
+
+def test_a_page_far_behind_the_end_is_empty() -> None:
+    machine = supervisor(SupervisorState(database=database_of("ab")), is_repaired=True)
+    page = database_page(machine, InspectDatabase(1, 2**63 - 1))
+    assert (page.total, page.next, page.entries, page.queue) == (2, None, (), ())
+
+
+def test_of_a_topic_that_nobody_wants_there_is_an_empty_page() -> None:
+    assert database_page(None, InspectDatabase(7, 0)) == DatabasePage(7, 0, 0, 0, None, (), ())
+
+
+def test_a_changed_database_shows_in_its_digest() -> None:
+    machine = supervisor(SupervisorState(database=database_of("abc")), is_repaired=True)
+    before = database_page(machine, InspectDatabase(1, 0))
+    machine.roster.remove("c")
+    machine.roster.add("d")
+    after = database_page(machine, InspectDatabase(1, 0))
+    assert after.total == before.total
+    assert after.digest != before.digest
+
+
+def test_being_looked_at_changes_nothing_at_a_supervisor() -> None:
+    machine = supervisor(SupervisorState(database=database_of("abc")), is_repaired=True)
+    machine.handle(Received(GetConfiguration("a"), "a"))
+    before = machine.state()
+    list(pages_of(machine))
+    assert machine.state() == before
+
+
+# -- a node ----------------------------------------------------------------------------------
+
+
+def subscriber(archive: Archive | None = None) -> Subscriber:
+    return Subscriber("a", topic=TOPIC, rng=Random(0), config=ProtocolConfig(), archive=archive)
+
+
+def journals() -> Journals:
+    return Journals(SubscriberTopics("a", rng=Random(0), config=ProtocolConfig()))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [InspectNode(5), ListPublications(5, 0, 10, payloads=False), ReadJournal(5)],
+    ids=["status", "publications", "journal"],
+)
+def test_who_is_not_in_the_topic_refuses(
+    question: InspectNode | ListPublications | ReadJournal,
+) -> None:
+    assert answer(TOPIC, None, journals(), question) == Refused(5, "not a member of the topic")
+
+
+def test_a_status_is_the_state_of_the_machine() -> None:
+    archive = MemoryArchive(publications(3))
+    machine = subscriber(archive)
+    machine.load(legitimate_state(0, "abcdefgh"))
+    machine.handle(Tick())
+    state, status = machine.state(), node_status(machine, 4)
+    assert (status.member, status.label) == (state.member, state.label)
+    assert (status.left, status.right, status.ring) == (state.left, state.right, state.ring)
+    assert dict(status.shortcuts) == state.shortcuts
+    assert (status.silence, status.digests) == (state.silence, state.digests)
+    assert status.silence
+    assert (status.count, status.end, status.root) == (3, 3, machine.trie.root)
+
+
+def test_a_status_fits_its_frame_however_corrupted_the_machine_is() -> None:
+    names = [f"{number:064}" for number in range(1000)]
+    machine = subscriber()
+    machine.load(
+        SubscriberState(
+            label=Label(2**64 - 1),
+            left=Peer(Label(1), names[0]),
+            right=Peer(Label(2), names[1]),
+            ring=Peer(Label(3), names[2]),
+            shortcuts={Label(number): name for number, name in enumerate(names)},
+            silence=dict.fromkeys(names, SilenceState(10**30, -(10**30), True)),
+            digests=dict.fromkeys(names[::-1], 2**64 - 1),
+        )
+    )
+    status = node_status(machine, 2**63 - 1)
+    hints = dict.fromkeys(named_nodes(status), LONGEST_ADDRESS)
+    assert decode(the_frame(encode("x" * 255, status, hints))).message == status
+    assert len(status.shortcuts) == len(status.silence) == len(status.digests) == 128
+
+
+# -- publications ----------------------------------------------------------------------------
+
+
+def publications(count: int, payload: bytes = b"hello") -> list[Publication]:
+    return [
+        Publication(
+            publisher="p", seq=seq, payload=payload, time=1, key=b"k", headers={"a": "b"}
+        ).settled(TOPIC)
+        for seq in range(count)
+    ]
+
+
+def listed(archive: Archive, *, payloads: bool, end: int = 2**40 - 1) -> list[PublicationPage]:
+    pages = []
+    start: int | None = 0
+    while start is not None:
+        page = publication_page(archive, ListPublications(1, start, end, payloads))
+        received = decode(the_frame(encode("x" * 255, page))).message
+        assert received == page
+        assert page.next is None or page.next > start
+        pages.append(page)
+        start = page.next
+    return pages
+
+
+def ids(pages: list[PublicationPage]) -> list[bytes]:
+    return [publication.id for page in pages for publication in page.publications]
+
+
+@pytest.mark.parametrize("count", [0, 1, 1024, 1025, 3000])
+def test_the_pages_together_are_what_is_stored(count: int) -> None:
+    stored = publications(count)
+    archive = MemoryArchive(stored)
+    whole = listed(archive, payloads=True)
+    assert [each for page in whole for each in page.publications] == stored
+    bare = listed(archive, payloads=False)
+    assert ids(bare) == ids(whole)
+    assert len(bare) == max(1, -(-count // 1024))
+
+
+def test_payload_key_and_headers_are_shown_only_when_asked_for() -> None:
+    archive = MemoryArchive(publications(1))
+    ((bare,),) = (page.publications for page in listed(archive, payloads=False))
+    assert (bare.payload, bare.key, bare.headers) == (None, None, {})
+    assert (bare.publisher, bare.seq, bare.time) == ("p", 0, 1)
+
+
+def test_holes_are_skipped_also_where_a_whole_page_is_one() -> None:
+    stored = publications(3000)
+    archive = MemoryArchive(stored)
+    for offset in range(2500):
+        archive.discard(offset)
+    pages = listed(archive, payloads=False)
+    assert ids(pages) == [publication.id for publication in stored[2500:]]
+    assert [len(page.publications) for page in pages][:2] == [0, 0]
+
+
+def test_nothing_at_or_after_the_end_that_was_asked_for_is_listed() -> None:
+    stored = publications(3000)
+    pages = listed(MemoryArchive(stored), payloads=False, end=2000)
+    assert ids(pages) == [publication.id for publication in stored[:2000]]
+
+
+def test_a_page_has_room_for_the_largest_publications() -> None:
+    largest = [
+        Publication(
+            publisher="x" * 64,
+            seq=2**63 - 1 - number,
+            time=2**63 - 1,
+            payload=bytes(512 * 1024 if number % 2 else 1000),
+            key=bytes(1024),
+            headers={f"{name:064}": "x" * 64 for name in range(64)},
+        ).settled(TOPIC)
+        for number in range(20)
+    ]
+    assert ids(listed(MemoryArchive(largest), payloads=True)) == [each.id for each in largest]
+
+
+def test_many_small_publications_with_many_headers_fit_as_well() -> None:
+    crowded = [
+        Publication(
+            publisher="x" * 64,
+            seq=2**63 - 1 - number,
+            payload=bytes(512 * 1024) if number == 900 else b"",
+            headers={f"{name:02}": "" for name in range(64)},
+        ).settled(TOPIC)
+        for number in range(1000)
+    ]
+    assert ids(listed(MemoryArchive(crowded), payloads=True)) == [each.id for each in crowded]
+
+
+def test_what_could_not_travel_is_left_out_and_the_rest_is_shown() -> None:
+    good, bad = publications(2), Publication(publisher="no name", seq=0, payload=b"", id=bytes(32))
+    archive = MemoryArchive([good[0], bad, good[1]])
+    for payloads in (False, True):
+        assert ids(listed(archive, payloads=payloads)) == [each.id for each in good]
+
+
+def test_what_is_on_a_disk_is_listed_likewise(tmp_path: Path) -> None:
+    stored = publications(1500, payload=bytes(1000))
+    with PublicationStore.open(tmp_path) as store:
+        archive = store.archive(TOPIC)
+        for offset, publication in enumerate(stored):
+            archive.write(offset, publication)
+        store.commit()
+        archive.discard(3)
+        expected = [each.id for each in stored if each is not stored[3]]
+        for payloads in (False, True):
+            assert ids(listed(archive, payloads=payloads)) == expected
+
+
+def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
+    with PublicationStore.open(tmp_path) as store:
+        archive = store.archive(TOPIC)
+        for offset, publication in enumerate(publications(20, payload=bytes(500_000))):
+            archive.write(offset, publication)
+        page = publication_page(archive, ListPublications(1, 0, 20, payloads=False))
+    assert page.next is not None
+    assert len(page.publications) < 20

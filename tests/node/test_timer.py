@@ -1,0 +1,166 @@
+"""The clock, on a loop whose time is a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from skipring.node import timer as ticker_module
+from skipring.node.timer import JITTER, Ticker
+
+
+class Timer:
+    """One call that is due."""
+
+    def __init__(self, due: float, call: Callable[[], None]) -> None:
+        self.due = due
+        self.call = call
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Clock:
+    """Stands for the event loop."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._timers: list[Timer] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        timer = Timer(self.now + delay_s, call)
+        self._timers.append(timer)
+        return timer
+
+    @property
+    def pending(self) -> list[Timer]:
+        return [timer for timer in self._timers if not timer.is_cancelled]
+
+    def run_next(self) -> None:
+        timer = min(self.pending, key=lambda timer: timer.due)
+        self._timers.remove(timer)
+        self.now = max(self.now, timer.due)
+        timer.call()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(ticker_module.asyncio, "get_running_loop", lambda: clock)
+    return clock
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_call_comes_within_a_period_and_the_others_a_period_apart_give_or_take_a_tenth(
+    clock: Clock, seed: int
+) -> None:
+    times: list[float] = []
+    Ticker(lambda: times.append(clock.now), 2.0, Random(seed)).start()
+    for _ in range(200):
+        clock.run_next()
+    assert 0 <= times[0] <= 2.0
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    slack = 1e-9
+    low, high = 2.0 * (1 - JITTER) - slack, 2.0 * (1 + JITTER) + slack
+    assert all(low <= gap <= high for gap in gaps)
+    assert max(gaps) - min(gaps) > 2.0 * JITTER, "there is jitter"
+    assert abs(sum(gaps) / len(gaps) - 2.0) < 0.05, "and it does not change the pace"
+
+
+def test_those_who_start_together_do_not_stay_together(clock: Clock) -> None:
+    firsts = set()
+    for seed in range(10):
+        Ticker(lambda: None, 1.0, Random(seed)).start()
+        firsts.add(clock.pending[-1].due)
+    assert len(firsts) == 10
+
+
+def test_it_is_never_called_twice_at_once(clock: Clock) -> None:
+    depth = deepest = calls = 0
+
+    def call() -> None:
+        nonlocal depth, deepest, calls
+        depth, calls = depth + 1, calls + 1
+        deepest = max(deepest, depth)
+        clock.now += 10.0  # it takes far longer than the period
+        assert len(clock.pending) == 1
+        depth -= 1
+
+    Ticker(call, 1.0, Random(1)).start()
+    for _ in range(50):
+        assert len(clock.pending) == 1
+        clock.run_next()
+    assert (calls, deepest) == (50, 1)
+
+
+def test_late_calls_are_not_made_up_for(clock: Clock) -> None:
+    times: list[float] = []
+
+    def call() -> None:
+        times.append(clock.now)
+        if len(times) == 1:
+            clock.now += 100.0
+
+    Ticker(call, 1.0, Random(1)).start()
+    for _ in range(5):
+        clock.run_next()
+    assert times[1] >= times[0] + 100.0
+    assert all(later - earlier >= 1 - JITTER for earlier, later in pairwise(times[1:]))
+
+
+def test_a_call_that_fails_does_not_stop_the_clock(clock: Clock) -> None:
+    def call() -> None:
+        raise ValueError("as it happens")
+
+    Ticker(call, 1.0, Random(1)).start()
+    for _ in range(3):
+        with pytest.raises(ValueError, match="as it happens"):
+            clock.run_next()
+    assert len(clock.pending) == 1
+
+
+def test_stop_stops(clock: Clock) -> None:
+    ticker = Ticker(lambda: None, 1.0, Random(1))
+    ticker.stop()  # nothing to stop yet
+    ticker.start()
+    clock.run_next()
+    ticker.stop()
+    ticker.stop()
+    assert clock.pending == []
+
+
+def test_stop_stops_also_from_within_the_call(clock: Clock) -> None:
+    calls = 0
+
+    def call() -> None:
+        nonlocal calls
+        calls += 1
+        ticker.stop()
+
+    ticker = Ticker(call, 1.0, Random(1))
+    ticker.start()
+    clock.run_next()
+    assert calls == 1
+    assert clock.pending == []
+
+
+def test_it_can_be_started_again(clock: Clock) -> None:
+    ticker = Ticker(lambda: None, 1.0, Random(1))
+    ticker.start()
+    ticker.stop()
+    ticker.start()
+    assert len(clock.pending) == 1
+
+
+def test_one_that_is_started_twice_still_has_one_timer(clock: Clock) -> None:
+    ticker = Ticker(lambda: None, 1.0, Random(1))
+    ticker.start()
+    ticker.start()
+    assert len(clock.pending) == 1

@@ -1,0 +1,517 @@
+"""Credentials refuse early what cannot work, and their contexts refuse strangers."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from shutil import copy
+from typing import Any
+
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from skipring.errors import InputError
+from skipring.security.ca import issue, make_authority
+from skipring.security.credentials import Credentials, may_act_as, peer_name, read_key
+
+DEADLINE_S = 30.0
+NOW = datetime.now(UTC)
+DAY = timedelta(days=1)
+
+Files = tuple[Path, Path, Path]
+AnyKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority with the certificates of ann and bob; tests do not change it."""
+    directory = make_authority(tmp_path_factory.mktemp("cluster") / "certs", days=100)
+    for name in ("ann", "bob"):
+        issue(directory, name, directory, days=10, hosts=[])
+    return directory
+
+
+def files_of(directory: Path, name: str) -> Files:
+    return directory / "ca.pem", directory / f"{name}.pem", directory / f"{name}.key"
+
+
+@pytest.fixture
+def files(cluster: Path, tmp_path: Path) -> Files:
+    """Copies of ann's files, to be spoilt."""
+    for path in files_of(cluster, "ann"):
+        copy(path, tmp_path)
+    return files_of(tmp_path, "ann")
+
+
+def write_pair(cert: Path, key: Path, certificate: x509.Certificate, secret: AnyKey) -> None:
+    cert.write_bytes(certificate.public_bytes(Encoding.PEM))
+    key.touch(0o600)
+    key.chmod(0o600)
+    key.write_bytes(secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def odd(
+    authority: Path,
+    directory: Path,
+    *,
+    names: tuple[str, ...] = ("ann",),
+    starts: datetime = NOW - DAY,
+    ends: datetime = NOW + DAY,
+    purposes: tuple[x509.ObjectIdentifier, ...] = (),
+    secret: AnyKey | None = None,
+) -> Files:
+    """A certificate such as we never issue, signed by whoever holds the key in the directory."""
+    issuer = x509.load_pem_x509_certificate((authority / "ca.pem").read_bytes())
+    issuer_key = read_key(authority / "ca.key")
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+    secret = secret or ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names])
+    builder = (
+        x509.CertificateBuilder(issuer.subject, subject, secret.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(starts)
+        .not_valid_after(ends)
+    )
+    if purposes:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    made = directory / "odd.pem", directory / "odd.key"
+    write_pair(*made, builder.sign(issuer_key, SHA256()), secret)
+    return authority / "ca.pem", *made
+
+
+# --- loading ---------------------------------------------------------------------------
+
+
+def test_credentials_have_the_name_and_the_end_of_their_certificate(cluster: Path) -> None:
+    credentials = Credentials.load(*files_of(cluster, "ann"))
+    assert credentials.name == "ann"
+    assert timedelta(days=9) < credentials.expires - datetime.now(UTC) < timedelta(days=11)
+
+
+def test_credentials_end_with_their_authority(cluster: Path, tmp_path: Path) -> None:
+    files = odd(cluster, tmp_path, ends=NOW + 1000 * DAY)
+    ca = x509.load_pem_x509_certificate(files[0].read_bytes())
+    assert Credentials.load(*files).expires == ca.not_valid_after_utc
+
+
+def test_nothing_secret_is_shown_of_credentials(cluster: Path) -> None:
+    text = repr(Credentials.load(*files_of(cluster, "ann")))
+    assert text.startswith("Credentials(name='ann', expires=datetime")
+    assert "SSLContext" not in text
+
+
+@pytest.mark.parametrize("which", ["ca.pem", "ann.pem", "ann.key"])
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda path: path.unlink(), "cannot read {}: No such file or directory; check the path"),
+        (lambda path: path.write_bytes(b""), "{}: no .* in PEM form can be read"),
+        (lambda path: path.write_bytes(b"\xff" * 5000), "{}: no .* in PEM form can be read"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-60]), "{}: no .* in PEM form"),
+    ],
+    ids=["missing", "empty", "noise", "cut off"],
+)
+def test_a_file_that_is_missing_or_damaged_is_named(
+    files: Files, which: str, spoil: Callable[[Path], object], words: str
+) -> None:
+    spoil(next(path for path in files if path.name == which))
+    with pytest.raises(InputError, match=words.format(rf"\S+{which}")) as raised:
+        Credentials.load(*files)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("which", ["ca.pem", "ann.pem", "ann.key"])
+def test_flipped_bits_are_an_input_error_or_do_no_harm(files: Files, which: str) -> None:
+    path = next(path for path in files if path.name == which)
+    whole, rng = path.read_bytes(), Random(which)
+    for _ in range(150):
+        data = bytearray(whole)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        # An authority's own signature does not matter; warnings are about odd encodings.
+        with suppress(InputError), warnings.catch_warnings(action="ignore"):
+            assert Credentials.load(*files).name == "ann"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o610, 0o602])
+def test_a_key_that_others_may_use_is_refused_with_the_remedy(files: Files, mode: int) -> None:
+    files[2].chmod(mode)
+    with pytest.raises(InputError, match=r"ann.key: others .*; chmod 600 \S+/ann.key keeps"):
+        Credentials.load(*files)
+    files[2].chmod(0o400)
+    assert Credentials.load(*files).name == "ann"
+
+
+def test_a_key_of_another_certificate_is_refused(cluster: Path) -> None:
+    ca, cert, _ = files_of(cluster, "ann")
+    with pytest.raises(InputError, match=r"bob.key: not the key of \S+ann.pem"):
+        Credentials.load(ca, cert, cluster / "bob.key")
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(files: Files) -> None:
+    secret = read_key(files[2])
+    encryption = BestAvailableEncryption(b"secret")
+    files[2].write_bytes(secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
+    with pytest.raises(InputError, match=r"ann.key: no unencrypted private key in PEM form"):
+        Credentials.load(*files)
+
+
+def test_a_certificate_of_another_authority_is_refused(files: Files, tmp_path: Path) -> None:
+    other = make_authority(tmp_path / "other", days=1) / "ca.pem"
+    with pytest.raises(InputError, match=r"ann.pem: not signed by the authority in \S+ca.pem"):
+        Credentials.load(other, *files[1:])
+
+
+def test_an_authority_of_the_same_name_with_another_key_is_another(
+    files: Files, tmp_path: Path
+) -> None:
+    original = x509.load_pem_x509_certificate(files[0].read_bytes())
+    fake_key = ec.generate_private_key(ec.SECP256R1())
+    fake = (
+        x509.CertificateBuilder(original.subject, original.subject, fake_key.public_key())
+        .serial_number(original.serial_number)
+        .not_valid_before(NOW - DAY)
+        .not_valid_after(NOW + DAY)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(fake_key, SHA256())
+    )
+    files[0].write_bytes(fake.public_bytes(Encoding.PEM))
+    with pytest.raises(InputError, match=r"ann.pem: not signed by the authority"):
+        Credentials.load(*files)
+
+
+def test_a_certificate_of_a_node_is_no_authority(files: Files, cluster: Path) -> None:
+    with pytest.raises(InputError, match=r"bob.pem: not an authority's certificate; give the ca"):
+        Credentials.load(cluster / "bob.pem", *files[1:])
+    with files[0].open("ab") as several:
+        several.write((cluster / "bob.pem").read_bytes())
+    with pytest.raises(InputError, match=r"ca.pem: not an authority's certificate"):
+        Credentials.load(*files)
+
+
+def test_an_expired_certificate_is_refused(cluster: Path, tmp_path: Path) -> None:
+    files = odd(cluster, tmp_path, starts=NOW - 2 * DAY, ends=NOW - DAY)
+    with pytest.raises(InputError, match=r"odd.pem: expired at .* UTC; .* skipring certs issue"):
+        Credentials.load(*files)
+
+
+def test_a_certificate_of_the_future_is_refused(cluster: Path, tmp_path: Path) -> None:
+    files = odd(cluster, tmp_path, starts=NOW + DAY, ends=NOW + 2 * DAY)
+    with pytest.raises(InputError, match=r"odd.pem: valid from .* UTC only; check .* clock"):
+        Credentials.load(*files)
+
+
+def test_an_expired_authority_is_refused(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = datetime.now(UTC) + 200 * DAY
+    monkeypatch.setattr("skipring.security.credentials._now", lambda: later)
+    with pytest.raises(InputError, match=r"ca.pem: expired at .* UTC; .* certs init"):
+        Credentials.load(*files)
+
+
+@pytest.mark.parametrize("names", [(), ("a b",), ("é",), ("ann", "bob")], ids=str)
+def test_a_certificate_without_one_usable_name_is_refused(
+    cluster: Path, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    files = odd(cluster, tmp_path, names=names)
+    with pytest.raises(InputError, match=r"odd.pem: its common name is not that of a node"):
+        Credentials.load(*files)
+
+
+@pytest.mark.parametrize("purpose", ["SERVER_AUTH", "CLIENT_AUTH", "CODE_SIGNING"])
+def test_a_certificate_for_one_end_only_is_refused(
+    cluster: Path, tmp_path: Path, purpose: str
+) -> None:
+    files = odd(cluster, tmp_path, purposes=(getattr(ExtendedKeyUsageOID, purpose),))
+    with pytest.raises(InputError, match=r"odd.pem: not made for both ends"):
+        Credentials.load(*files)
+
+
+def test_a_key_too_short_for_tls_is_refused(cluster: Path, tmp_path: Path) -> None:
+    files = odd(cluster, tmp_path, secret=rsa.generate_private_key(65537, 1024))
+    with pytest.raises(InputError, match=r"odd.pem: cannot be used for TLS: .*; take one of"):
+        Credentials.load(*files)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: rsa.generate_private_key(65537, 2048), ed25519.Ed25519PrivateKey.generate]
+)
+def test_certificates_with_other_kinds_of_keys_are_welcome(
+    cluster: Path, tmp_path: Path, make: Callable[[], AnyKey]
+) -> None:
+    ours = Credentials.load(*odd(cluster, tmp_path, secret=make()))
+    assert shaken(ours.server_context(), ours.client_context()) == ("ann", "ann")
+
+
+# --- names -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "may"),
+    [
+        ("ann", "ann", True),
+        ("ann", "ann.1", True),
+        ("ann", "ann.1.2", True),
+        ("ann", "ann.", True),
+        ("ann", "anna", False),
+        ("ann", "ann-1", False),
+        ("ann", "Ann", False),
+        ("ann", "bob", False),
+        ("ann", "", False),
+        ("ann.1", "ann", False),
+        ("ann.1", "ann.11", False),
+        ("supervisor", "supervisor", True),
+        ("supervisor", "supervisor.2", True),
+        ("supervisor.2", "supervisor", False),
+        ("node", "supervisor", False),
+        ("", "", False),
+        ("", ".ann", False),
+    ],
+)
+def test_a_name_is_for_its_node_and_those_below_it(name: str, node: str, may: bool) -> None:
+    assert may_act_as(name, node) is may
+
+
+def subject(*names: str) -> dict[str, Any]:
+    return {"subject": tuple((("commonName", name),) for name in names)}
+
+
+@pytest.mark.parametrize(
+    ("certificate", "name"),
+    [
+        (subject("ann"), "ann"),
+        ({"subject": ((("countryName", "DE"), ("commonName", "ann")),)}, "ann"),
+        (subject("ann", "supervisor"), None),
+        ({"subject": ((("commonName", "ann"), ("commonName", "supervisor")),)}, None),
+        (subject("ann\0.bob"), None),
+        (subject("ann "), None),
+        (subject(""), None),
+        ({"subject": ((("organizationName", "ann"),),)}, None),
+        ({"subject": ()}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_the_name_of_the_other_side_is_clear_or_there_is_none(
+    certificate: dict[str, Any] | None, name: str | None
+) -> None:
+    assert peer_name(certificate) == name
+
+
+# --- handshakes ------------------------------------------------------------------------
+
+Outcome = str | None  # the name the other side has shown, or what went wrong
+
+
+def shown(secured: ssl.SSLSocket) -> Outcome:
+    return peer_name(secured.getpeercert())
+
+
+def shaken(
+    server: ssl.SSLContext, client: ssl.SSLContext, look: Callable[[ssl.SSLSocket], Outcome] = shown
+) -> tuple[Outcome, Outcome]:
+    """Connect over loopback and exchange a byte; what the server saw, and what the client saw."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        ThreadPoolExecutor(max_workers=1) as other,
+    ):
+        listener.settimeout(DEADLINE_S)
+        serving = other.submit(lambda: outcome(listener.accept()[0], server, shown, is_server=True))
+        dialled = socket.create_connection(listener.getsockname(), timeout=DEADLINE_S)
+        seen = outcome(dialled, client, look, is_server=False)
+        return serving.result(DEADLINE_S), seen
+
+
+def outcome(
+    plain: socket.socket,
+    context: ssl.SSLContext,
+    look: Callable[[ssl.SSLSocket], Outcome],
+    *,
+    is_server: bool,
+) -> Outcome:
+    plain.settimeout(DEADLINE_S)
+    try:
+        with plain, context.wrap_socket(plain, server_side=is_server) as secured:
+            # A client learns only by reading that it was refused: TLS 1.3 lets it speak first.
+            secured.sendall(b"x")
+            if secured.recv(1) != b"x":
+                return "closed"
+            return look(secured)
+    except ssl.SSLError as error:
+        return f"refused: {error.reason} {error.strerror}"
+    except ConnectionError:
+        return "refused: reset"
+
+
+def bare(side: int) -> ssl.SSLContext:
+    """A context of somebody who checks nothing and shows nothing."""
+    context = ssl.SSLContext(side)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def showing(side: int, files: Files) -> ssl.SSLContext:
+    """A context of somebody who checks nothing and shows a certificate."""
+    context = bare(side)
+    context.load_cert_chain(files[1], files[2])
+    return context
+
+
+@pytest.fixture
+def ann(cluster: Path) -> Credentials:
+    return Credentials.load(*files_of(cluster, "ann"))
+
+
+@pytest.fixture
+def bob(cluster: Path) -> Credentials:
+    return Credentials.load(*files_of(cluster, "bob"))
+
+
+def assert_refused(ours: Outcome, theirs: Outcome, words: str) -> None:
+    assert ours is not None
+    assert ours.startswith("refused: ")
+    assert words in ours
+    assert theirs is not None
+    assert theirs.startswith(("refused: ", "closed"))
+
+
+def test_both_ends_know_each_other_by_name(ann: Credentials, bob: Credentials) -> None:
+    for _ in range(3):  # the contexts are for many connections
+        assert shaken(ann.server_context(), bob.client_context()) == ("bob", "ann")
+    assert shaken(bob.server_context(), ann.client_context()) == ("ann", "bob")
+
+
+def test_contexts_speak_tls_1_3_and_trust_one_authority_only(ann: Credentials) -> None:
+    for context in (ann.server_context(), ann.client_context()):
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+        assert context.maximum_version is ssl.TLSVersion.MAXIMUM_SUPPORTED
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname is False
+        assert context.cert_store_stats() == {"x509": 1, "crl": 0, "x509_ca": 1}
+        assert context.keylog_filename is None
+
+
+def test_a_client_without_a_certificate_gets_nowhere(ann: Credentials) -> None:
+    ours, theirs = shaken(ann.server_context(), bare(ssl.PROTOCOL_TLS_CLIENT))
+    assert_refused(ours, theirs, "PEER_DID_NOT_RETURN_A_CERTIFICATE")
+
+
+@pytest.fixture
+def strangers(tmp_path: Path) -> Files:
+    """A certificate of another authority, for somebody who also calls itself ann."""
+    authority = trustme.CA()
+    made = authority.issue_cert("ann.example.org", common_name="ann")
+    ca, cert, key = (tmp_path / name for name in ("theirs.pem", "cert.pem", "cert.key"))
+    authority.cert_pem.write_to_path(ca)
+    made.cert_chain_pems[0].write_to_path(cert)
+    made.private_key_pem.write_to_path(key)
+    return ca, cert, key
+
+
+def test_a_client_of_another_authority_gets_nowhere(bob: Credentials, strangers: Files) -> None:
+    ours, theirs = shaken(bob.server_context(), showing(ssl.PROTOCOL_TLS_CLIENT, strangers))
+    assert_refused(ours, theirs, "CERTIFICATE_VERIFY_FAILED")
+
+
+def test_a_server_of_another_authority_is_not_talked_to(bob: Credentials, strangers: Files) -> None:
+    theirs, ours = shaken(showing(ssl.PROTOCOL_TLS_SERVER, strangers), bob.client_context())
+    assert_refused(ours, theirs, "CERTIFICATE_VERIFY_FAILED")
+
+
+@pytest.fixture
+def expired(cluster: Path, tmp_path: Path) -> Files:
+    return odd(cluster, tmp_path, starts=NOW - 2 * DAY, ends=NOW - DAY)
+
+
+def test_a_client_whose_certificate_has_expired_gets_nowhere(
+    bob: Credentials, expired: Files
+) -> None:
+    ours, theirs = shaken(bob.server_context(), showing(ssl.PROTOCOL_TLS_CLIENT, expired))
+    assert_refused(ours, theirs, "certificate has expired")
+
+
+def test_a_server_whose_certificate_has_expired_is_not_talked_to(
+    bob: Credentials, expired: Files
+) -> None:
+    theirs, ours = shaken(showing(ssl.PROTOCOL_TLS_SERVER, expired), bob.client_context())
+    assert_refused(ours, theirs, "certificate has expired")
+
+
+def limited(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def test_a_client_that_speaks_tls_1_2_only_gets_nowhere(ann: Credentials, cluster: Path) -> None:
+    client = limited(showing(ssl.PROTOCOL_TLS_CLIENT, files_of(cluster, "bob")))
+    ours, theirs = shaken(ann.server_context(), client)
+    assert_refused(ours, theirs, "UNSUPPORTED_PROTOCOL")
+
+
+def test_a_server_that_speaks_tls_1_2_only_is_not_talked_to(
+    ann: Credentials, cluster: Path
+) -> None:
+    server = limited(showing(ssl.PROTOCOL_TLS_SERVER, files_of(cluster, "bob")))
+    theirs, ours = shaken(server, ann.client_context())
+    assert_refused(ours, theirs, "PROTOCOL_VERSION")
+
+
+def test_the_holder_of_a_certificate_cannot_make_others(
+    ann: Credentials, cluster: Path, tmp_path: Path
+) -> None:
+    forged = tmp_path / "forged"
+    forged.mkdir()
+    copy(cluster / "bob.pem", forged / "ca.pem")
+    copy(cluster / "bob.key", forged / "ca.key")
+    files = odd(forged, tmp_path, names=("supervisor",))
+    with files[1].open("ab") as chain:
+        chain.write((cluster / "bob.pem").read_bytes())
+    for side in (ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER):
+        if side is ssl.PROTOCOL_TLS_CLIENT:
+            ours, theirs = shaken(ann.server_context(), showing(side, files))
+        else:
+            theirs, ours = shaken(showing(side, files), ann.client_context())
+        assert_refused(ours, theirs, "CERTIFICATE_VERIFY_FAILED")
+
+
+def test_nobody_can_come_back_without_a_certificate(ann: Credentials, cluster: Path) -> None:
+    tickets = []
+
+    def look(client: ssl.SSLSocket) -> Outcome:
+        tickets.append(client.session is not None and client.session.has_ticket)
+        return None
+
+    client = showing(ssl.PROTOCOL_TLS_CLIENT, files_of(cluster, "bob"))
+    assert shaken(ann.server_context(), client, look) == ("bob", None)
+    assert tickets == [False]
+
+
+# --- changing the authority ------------------------------------------------------------
+
+
+def test_two_authorities_in_one_file_are_both_trusted(cluster: Path, tmp_path: Path) -> None:
+    new = make_authority(tmp_path / "new", days=10)
+    issue(new, "cat", new, days=5, hosts=[])
+    both = tmp_path / "both.pem"
+    both.write_bytes((cluster / "ca.pem").read_bytes() + (new / "ca.pem").read_bytes())
+    ann = Credentials.load(both, *files_of(cluster, "ann")[1:])
+    cat = Credentials.load(both, *files_of(new, "cat")[1:])
+    assert shaken(ann.server_context(), cat.client_context()) == ("cat", "ann")
+    assert shaken(cat.server_context(), ann.client_context()) == ("ann", "cat")

@@ -1,0 +1,297 @@
+"""What befalls processes, when, and when it is over."""
+
+from collections import Counter
+
+import pytest
+from msgspec.structs import replace
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.messages import Subscribe
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.state import SubscriberState
+from skipring.sim.engine import World
+from skipring.sim.process_faults import (
+    Churn,
+    CrashWave,
+    Detector,
+    Incident,
+    Publishing,
+    SupervisorRestart,
+    WrongSuspicion,
+)
+from skipring.world.snapshot import Parcel, Snapshot
+from tests.support.conversations import standing_ring
+
+
+class Watched(World):
+    """A world that writes down in which round who was suspected."""
+
+    def __init__(self, start: Snapshot, seed: int = 1) -> None:
+        super().__init__(start, seed=seed, config=ProtocolConfig())
+        self.suspected: list[tuple[int, NodeId]] = []
+
+    def suspect(self, node: NodeId) -> None:
+        self.suspected.append((self.round, node))
+        super().suspect(node)
+
+
+def ring_of(n: int, seed: int = 1) -> Watched:
+    return Watched(standing_ring(n), seed)
+
+
+def strike(incident: Incident, world: World, rounds: int) -> None:
+    """Let nothing happen in some rounds but the incident."""
+    for _ in range(rounds):
+        incident.strike(world)
+        world.end_round()
+
+
+@pytest.mark.parametrize(
+    ("incident", "last_round"),
+    [
+        (CrashWave((3, 9, 6), 0.5), 9),
+        (CrashWave((), 0.5), -1),
+        (Churn(0.1), 99),
+        (Churn(0.1, rounds=7), 6),
+        (Churn(0), -1),
+        (SupervisorRestart((4, 2)), 4),
+        (SupervisorRestart(()), -1),
+        (WrongSuspicion(0.1, 30), 29),
+        (WrongSuspicion(0.1, 0), -1),
+        (Publishing(5, 2), 4),
+        (Publishing(0, 2), -1),
+        (Detector(), -1),
+        (Detector(50), -1),
+    ],
+)
+def test_an_incident_knows_when_it_is_over(incident: Incident, last_round: int) -> None:
+    assert incident.last_round == last_round
+
+
+@pytest.mark.parametrize(
+    "incident",
+    [
+        CrashWave((3,), 1),
+        Churn(1, rounds=4),
+        SupervisorRestart((3,)),
+        WrongSuspicion(1, 4),
+        Publishing(4, 1),
+    ],
+)
+def test_an_incident_strikes_in_its_last_round_and_not_after_it(incident: Incident) -> None:
+    assert incident.last_round == 3
+    for number, strikes in ((3, True), (4, False), (5, False)):
+        world = ring_of(8)
+        world.round = number
+        world.tick(SUPERVISOR)  # repairs what was loaded
+        before = world.snapshot()
+        incident.strike(world)
+        assert (world.snapshot() != before) is strikes
+
+
+# --- crashes ---------------------------------------------------------------------------
+
+
+def test_a_wave_crashes_a_share_in_each_of_its_rounds() -> None:
+    world = ring_of(16)
+    strike(CrashWave((1, 3), 0.25), world, 5)
+    assert Counter(world.crashed.values()) == {1: 4, 3: 3}  # a quarter of 16, then of 12
+    assert len(world.subscribers) == 9
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 16])
+def test_a_wave_always_leaves_one(n: int) -> None:
+    world = ring_of(n)
+    strike(CrashWave((0, 1, 2), 1), world, 3)
+    assert len(world.subscribers) == 1
+
+
+def test_a_wave_finds_nobody_in_an_empty_world() -> None:
+    world = Watched(Snapshot(subscribers={}))
+    strike(CrashWave((0,), 1), world, 1)
+    assert world.crashed == {}
+
+
+def test_who_crashes_is_left_to_chance() -> None:
+    victims = set()
+    for seed in range(30):
+        world = ring_of(8, seed)
+        strike(CrashWave((0,), 0.125), world, 1)
+        victims |= world.crashed.keys()
+    assert victims == set(standing_ring(8).subscribers)
+
+
+# --- churn -----------------------------------------------------------------------------
+
+
+def test_churn_lets_some_crash_while_as_many_join() -> None:
+    world = ring_of(2000)
+    strike(Churn(0.1), world, 1)
+    joiners = [node for node in world.subscribers if node.startswith("j")]
+    assert 140 < len(world.crashed) < 260
+    assert 140 < len(joiners) < 260
+    assert all(machine.member for machine in world.subscribers.values())
+    sent = Counter(type(parcel.message) for parcel in world.channels)
+    assert sent == {Subscribe: len(joiners)}
+
+
+def test_churn_acts_for_a_hundred_rounds() -> None:
+    world = ring_of(200)
+    strike(Churn(0.01), world, 120)
+    crashes = Counter(world.crashed.values())
+    joins = {node.partition("-")[0] for node in world.subscribers if node.startswith("j")}
+    assert 140 < crashes.total() < 260
+    assert max(crashes) < 100
+    assert min(crashes) < 10
+    assert max(crashes) > 90
+    assert "j00100" > max(joins) > "j00090"
+
+
+def test_churn_never_gives_a_name_twice() -> None:
+    world = ring_of(8)
+    strike(Churn(1), world, 20)
+    names = [*world.subscribers, *world.crashed]
+    joined = [name for name in names if name.startswith("j")]
+    assert len(names) == len(set(names)) == 8 + len(joined)
+    assert len(joined) > 8
+
+
+def test_churn_gives_nobody_the_name_of_one_who_is_dead() -> None:
+    """A world may have seen a churn before it was written to a file."""
+    world = Watched(replace(standing_ring(8), crashed=("j00000-0000", "j00000-0001")))
+    strike(Churn(1), world, 1)
+    assert not world.crashed.keys() & world.subscribers.keys()
+
+
+def test_churn_leaves_those_alone_who_have_left() -> None:
+    start = Snapshot(subscribers={"z": SubscriberState(member=False)})
+    world = Watched(start)
+    strike(Churn(1), world, 10)
+    assert world.snapshot() == start
+
+
+# --- the supervisor --------------------------------------------------------------------
+
+
+def test_a_restarted_supervisor_has_an_empty_database() -> None:
+    world = ring_of(8)
+    for number in range(5):
+        assert len(world.snapshot().supervisor.database) == (8 if number <= 2 else 0)
+        strike(SupervisorRestart((2, 4)), world, 1)
+
+
+def test_it_restarts_as_often_as_told() -> None:
+    world, seen = ring_of(8), []
+    for _ in range(8):
+        before = world.supervisor
+        strike(SupervisorRestart((2, 3, 6)), world, 1)
+        seen.append(world.supervisor is not before)
+    assert [number for number, restarted in enumerate(seen) if restarted] == [2, 3, 6]
+
+
+# --- suspicions ------------------------------------------------------------------------
+
+
+def test_wrong_suspicion_evicts_the_living() -> None:
+    world = ring_of(400)
+    strike(WrongSuspicion(0.25, 1), world, 2)
+    assert 60 < len(world.suspected) < 140
+    assert len(world.subscribers) == 400
+    assert world.crashed == {}
+    for _, node in world.suspected:
+        assert node not in world.roster
+    assert len(world.roster) == 400 - len(world.suspected)
+
+
+def test_wrong_suspicion_strikes_in_each_of_its_rounds() -> None:
+    world = ring_of(4)
+    strike(WrongSuspicion(1, 3), world, 9)
+    assert world.suspected == [
+        (number, node) for number in range(3) for node in sorted(world.subscribers)
+    ]
+
+
+@pytest.mark.parametrize("delay", [0, 1, 10])
+def test_the_detector_notices_a_crash_after_its_delay(delay: int) -> None:
+    world = ring_of(8)
+    strike(Detector(delay), world, 5)
+    world.crash("n0003")
+    strike(Detector(delay), world, delay + 5)
+    assert world.suspected == [(5 + delay, "n0003")]
+    assert "n0003" not in world.roster
+    assert len(world.roster) == 7
+
+
+def test_the_detector_notices_those_who_were_dead_from_the_start() -> None:
+    world = Watched(replace(standing_ring(4), crashed=("x", "y")))
+    strike(Detector(2), world, 5)
+    assert world.suspected == [(2, "x"), (2, "y")]
+
+
+def test_the_detector_never_accuses_the_living() -> None:
+    world = ring_of(8)
+    strike(Detector(), world, 50)
+    assert world.suspected == []
+
+
+def test_the_detector_speaks_again_when_its_word_is_forgotten() -> None:
+    """Suspicions end after a while, and with the supervisor's memory; the dead stay dead."""
+    world = ring_of(4)
+    world.crash("n0001")
+    strike(Detector(), world, 3)
+    world.restart_supervisor()
+    strike(Detector(), world, 3)
+    assert world.suspected == [(0, "n0001"), (3, "n0001")]
+    for _ in range(200):
+        world.tick(SUPERVISOR)
+    strike(Detector(), world, 3)
+    assert len(world.suspected) == 3
+
+
+def test_the_detector_speaks_again_when_a_dead_one_is_recorded() -> None:
+    world = ring_of(4)
+    world.crash("n0001")
+    strike(Detector(), world, 1)
+    for _ in range(200):
+        world.tick(SUPERVISOR)  # the suspicion is forgotten
+    world.deliver(Parcel(SUPERVISOR, Subscribe("n0001")))
+    assert "n0001" in world.roster
+    strike(Detector(), world, 1)
+    assert "n0001" not in world.roster
+
+
+# --- publications ----------------------------------------------------------------------
+
+
+def published(world: World) -> list[tuple[NodeId, bytes | None]]:
+    """Who holds a publication of its own, and what it says."""
+    return [
+        (node, row.payload)
+        for node, machine in world.subscribers.items()
+        for row in machine.publications
+        if row.publisher == node
+    ]
+
+
+def test_so_many_are_published_in_each_of_the_first_rounds() -> None:
+    world = ring_of(8)
+    strike(Publishing(3, 5), world, 6)
+    payloads = [payload for _, payload in published(world)]
+    assert sorted(payloads) == [
+        f"round {number} {place}".encode() for number in range(3) for place in range(5)
+    ]
+    assert len({node for node, _ in published(world)}) > 1
+    assert world.deliveries.published == 15
+
+
+def test_only_members_publish() -> None:
+    leaver, member = SubscriberState(member=False), SubscriberState()
+    world = Watched(Snapshot(subscribers={"a": leaver, "b": member, "c": leaver}))
+    strike(Publishing(9, 1), world, 9)
+    assert {node for node, _ in published(world)} == {"b"}
+
+
+def test_where_there_is_no_member_nothing_is_published() -> None:
+    world = Watched(Snapshot(subscribers={"a": SubscriberState(member=False)}))
+    strike(Publishing(3, 1), world, 3)
+    assert published(world) == []

@@ -1,0 +1,558 @@
+"""Traces of deliveries: kept over restarts, bounded, and whatever is damaged is only forgotten."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from skipring.core.effects import Origin
+from skipring.storage import delivery_log as trace_module
+from skipring.storage.delivery_log import DeliveryTrace
+from skipring.storage.durable_mark import losses_of
+from skipring.storage.store import PublicationStore
+from tests.storage.stored import CHAT, NEWS, flip, write
+
+FILE = "deliveries.sqlite3"
+CHUNK = 64  # smaller than the real ones: publications take time to make
+SEVERAL = 2 * CHUNK + 20  # in two full chunks and one more
+ALL = 1 << 40
+ORIGINS = tuple(Origin)
+
+Delivery = tuple[int, int, str]  # time, hops and origin
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_module, "CHUNK_MAX", CHUNK)
+
+
+def delivery(offset: int, life: int = 0) -> Delivery:
+    """How a publication came that is like no other, in one life of a node."""
+    return 10**15 + 1000 * life + 7 * offset, offset % 256, ORIGINS[offset % 3].value
+
+
+def note(trace: DeliveryTrace, offsets: range, topic: str = NEWS, life: int = 0) -> None:
+    for offset in offsets:
+        time_us, hops, origin = delivery(offset, life)
+        trace.note(topic, offset, time_us, hops, Origin(origin))
+
+
+def read(
+    trace: DeliveryTrace, topic: str = NEWS, start: int = 0, end: int = ALL, count: int = ALL
+) -> dict[int, Delivery]:
+    """What is known, by offset; nothing comes twice, and all in order."""
+    found: dict[int, Delivery] = {}
+    for known in trace.read(topic, start, end, count):
+        origins = [ORIGINS[place].value for place in known.origins]
+        columns = zip(known.times, known.hops, origins, strict=True)
+        part = dict(enumerate(columns, known.start))
+        assert known.end == known.start + len(part) > known.start
+        assert min(part) > max(found, default=-1)
+        found |= part
+    return found
+
+
+def deliveries(offsets: range, life: int = 0) -> dict[int, Delivery]:
+    return {offset: delivery(offset, life) for offset in offsets}
+
+
+@contextmanager
+def opened(
+    directory: Path, publications: int = 0
+) -> Iterator[tuple[PublicationStore, DeliveryTrace]]:
+    """A store with so many publications more, and its trace; what is durable is written at last."""
+    with PublicationStore.open(directory) as store:
+        if publications:
+            write(store, publications)
+        trace = DeliveryTrace.open(directory, store)
+        try:
+            yield store, trace
+            trace.write()
+        finally:
+            trace.close()
+
+
+def traced(directory: Path, count: int = SEVERAL) -> Path:
+    """A store with publications, and a trace of all of them."""
+    with opened(directory, count) as (_, trace):
+        note(trace, range(count))
+    return directory
+
+
+def rows(directory: Path) -> list[tuple[int, bytes]]:
+    db = sqlite3.connect(directory / FILE)
+    try:
+        return db.execute("SELECT chunk, body FROM chunks ORDER BY chunk").fetchall()
+    finally:
+        db.close()
+
+
+# -- in memory -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, CHUNK, SEVERAL])
+def test_what_is_noted_can_be_read(count: int) -> None:
+    trace = DeliveryTrace()
+    note(trace, range(count))
+    assert read(trace) == deliveries(range(count))
+    assert read(trace, CHAT) == {}
+    assert (trace.end(NEWS), trace.end(CHAT)) == (count, 0)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(0, 1), (5, 5), (9, 3), (CHUNK - 1, CHUNK + 1), (100, ALL)]
+)
+def test_only_what_was_asked_for_is_read(start: int, end: int) -> None:
+    trace = DeliveryTrace()
+    note(trace, range(SEVERAL))
+    wanted = deliveries(range(start, min(end, SEVERAL)))
+    assert read(trace, start=start, end=end) == wanted
+    first = list(wanted)[:3]
+    assert list(read(trace, start=start, end=end, count=3)) == first
+
+
+def test_topics_do_not_mix() -> None:
+    trace = DeliveryTrace()
+    for offset in range(SEVERAL):
+        note(trace, range(offset, offset + 1))
+        note(trace, range(offset, offset + 1), CHAT, life=1)
+    assert read(trace) == deliveries(range(SEVERAL))
+    assert read(trace, CHAT) == deliveries(range(SEVERAL), life=1)
+    trace.forget(CHAT)
+    assert read(trace, CHAT) == {}
+    assert read(trace) == deliveries(range(SEVERAL))
+
+
+def test_without_a_disk_the_oldest_deliveries_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trace_module, "IN_MEMORY_MAX", 300)
+    trace = DeliveryTrace()
+    note(trace, range(1000))
+    found = read(trace)
+    assert 300 <= len(found) <= 300 + CHUNK
+    assert found == deliveries(range(1000 - len(found), 1000))
+
+
+def test_offsets_may_be_left_out() -> None:
+    trace = DeliveryTrace()
+    note(trace, range(10))
+    note(trace, range(5000, 5010))
+    assert read(trace) == deliveries(range(10)) | deliveries(range(5000, 5010))
+    assert read(trace, start=10, end=5000) == {}
+
+
+@pytest.mark.parametrize("offset", [0, 1, CHUNK, 100, SEVERAL - 1])
+def test_an_offset_that_is_given_anew_makes_later_ones_obsolete(offset: int) -> None:
+    trace = DeliveryTrace()
+    note(trace, range(SEVERAL))
+    note(trace, range(offset, offset + 5), life=1)
+    again = deliveries(range(offset, offset + 5), life=1)
+    assert read(trace) == deliveries(range(offset)) | again
+
+
+# -- on a disk -----------------------------------------------------------------------------------
+
+
+def test_a_restart_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    with opened(tmp_path, SEVERAL) as (_, trace):
+        note(trace, range(SEVERAL))
+        assert trace.is_behind
+        trace.write()
+        assert not trace.is_behind
+        assert read(trace) == deliveries(range(SEVERAL))
+    with opened(tmp_path) as (_, trace):
+        assert read(trace) == deliveries(range(SEVERAL))
+        assert (trace.failures, trace.end(NEWS)) == (0, SEVERAL)
+        assert read(trace, start=100, end=110) == deliveries(range(100, 110))
+
+
+def test_many_small_writes_fill_few_rows(tmp_path: Path) -> None:
+    with opened(tmp_path, SEVERAL) as (_, trace):
+        for offset in range(SEVERAL):
+            note(trace, range(offset, offset + 1))
+            if offset % 5 == 0:
+                trace.write()
+                assert len(read(trace)) == offset + 1
+    assert len(rows(tmp_path)) == 3
+    with opened(tmp_path) as (_, trace):
+        assert read(trace) == deliveries(range(SEVERAL))
+
+
+def test_one_goes_on_after_every_restart(tmp_path: Path) -> None:
+    for start in range(0, 300, 60):
+        with opened(tmp_path, 60) as (_, trace):
+            assert read(trace) == deliveries(range(start))
+            note(trace, range(start, start + 60))
+            assert read(trace) == deliveries(range(start + 60))
+    with opened(tmp_path) as (_, trace):
+        assert read(trace) == deliveries(range(300))
+
+
+def test_only_what_is_durable_is_written(tmp_path: Path) -> None:
+    with opened(tmp_path, 100) as (_, trace):
+        note(trace, range(SEVERAL))  # the store does not have the last ones yet
+        trace.write()
+        assert trace.is_behind
+        assert read(trace) == deliveries(range(SEVERAL))
+    with opened(tmp_path, SEVERAL - 100) as (_, trace):
+        assert read(trace) == deliveries(range(100)), "others came at these offsets"
+
+
+def test_full_chunks_are_not_kept_in_memory(tmp_path: Path) -> None:
+    with opened(tmp_path, SEVERAL) as (_, trace):
+        note(trace, range(SEVERAL))
+        trace.write()
+        assert [len(chunk.times) for chunk in trace._topics[NEWS]] == [0, 0, 20]
+        note(trace, range(SEVERAL + 5, SEVERAL + 6))
+        assert [len(chunk.times) for chunk in trace._topics[NEWS]] == [0, 0, 0, 1]
+        assert read(trace) == deliveries(range(SEVERAL)) | deliveries(
+            range(SEVERAL + 5, SEVERAL + 6)
+        )
+
+
+def test_the_oldest_deliveries_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_module, "ON_DISK_MAX", 300)
+    with opened(tmp_path, 1000) as (_, trace):
+        for start in range(0, 1000, 50):
+            note(trace, range(start, start + 50))
+            trace.write()
+        kept = read(trace)
+    assert 300 <= len(kept) <= 300 + CHUNK
+    assert kept == deliveries(range(1000 - len(kept), 1000))
+    assert len(rows(tmp_path)) == 6
+    with opened(tmp_path) as (_, trace):
+        assert read(trace) == kept
+
+
+def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
+    path = traced(tmp_path) / FILE
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_one_reads_and_notes_while_another_thread_writes(tmp_path: Path) -> None:
+    with opened(tmp_path, 4000) as (_, trace):
+        stop = threading.Event()
+
+        def keep_writing() -> None:
+            while not stop.is_set():
+                trace.write()
+
+        writer = threading.Thread(target=keep_writing)
+        writer.start()
+        try:
+            for start in range(0, 4000, 80):
+                note(trace, range(start, start + 80))
+                near = max(0, start - 300)
+                assert read(trace, start=near) == deliveries(range(near, start + 80))
+            assert read(trace) == deliveries(range(4000))
+        finally:
+            stop.set()
+            writer.join()
+        assert trace.failures == 0
+    with opened(tmp_path) as (_, trace):
+        assert read(trace) == deliveries(range(4000))
+
+
+# -- offsets that mean something else now --------------------------------------------------------
+
+
+def test_another_store_in_the_directory_knows_nothing_of_the_old_deliveries(tmp_path: Path) -> None:
+    traced(tmp_path)
+    for path in tmp_path.glob("publications.*"):
+        path.unlink()
+    with opened(tmp_path, SEVERAL) as (_, trace):
+        assert read(trace) == {}
+    assert rows(tmp_path) == []
+
+
+def test_a_new_epoch_knows_nothing_of_the_old_deliveries(tmp_path: Path) -> None:
+    traced(tmp_path / "a", 100)
+    shutil.copy(tmp_path / "a" / "publications.sqlite3", tmp_path / "older")
+    with opened(tmp_path / "a", 50) as (_, trace):
+        note(trace, range(100, 150))
+    shutil.copy(tmp_path / "older", tmp_path / "a" / "publications.sqlite3")
+    with opened(tmp_path / "a") as (store, trace):
+        assert (losses_of(store.archive(NEWS).epoch), store.archive(NEWS).end) == (1, 100)
+        assert read(trace) == {}
+        write(store, 60)
+        note(trace, range(100, 160), life=1)
+    with opened(tmp_path / "a") as (_, trace):
+        assert read(trace) == deliveries(range(100, 160), life=1)
+
+
+def test_deliveries_after_the_end_of_the_store_are_forgotten(tmp_path: Path) -> None:
+    """Somebody has brought an old copy of the store back, but not of the trace."""
+    shutil.copytree(traced(tmp_path / "a", CHUNK), tmp_path / "old")
+    with opened(tmp_path / "a", 50) as (_, trace):
+        note(trace, range(CHUNK, CHUNK + 50))
+    for path in (tmp_path / "old").glob("publications.*"):
+        shutil.copy(path, tmp_path / "a" / path.name)
+    with opened(tmp_path / "a") as (store, trace):
+        assert read(trace) == deliveries(range(CHUNK))
+        write(store, 50)
+    with opened(tmp_path / "a") as (_, trace):
+        assert read(trace) == deliveries(range(CHUNK)), "others have these offsets now"
+
+
+@pytest.mark.parametrize("offset", [0, 40, CHUNK, 100])
+def test_what_was_written_later_is_true_after_a_restart(offset: int, tmp_path: Path) -> None:
+    with opened(tmp_path, SEVERAL) as (_, trace):
+        note(trace, range(SEVERAL))
+        trace.write()
+        note(trace, range(offset, offset + 30), life=1)
+        expected = deliveries(range(offset)) | deliveries(range(offset, offset + 30), life=1)
+        assert read(trace) == expected
+    with opened(tmp_path) as (_, trace):
+        assert read(trace) == expected
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+def is_usable(directory: Path) -> dict[int, Delivery]:
+    """What is left; a trace that was damaged takes new deliveries and keeps them."""
+    with opened(directory, 100) as (store, trace):
+        found = read(trace)
+        assert all(found[offset] == delivery(offset) for offset in found), "nothing is invented"
+        end = store.archive(NEWS).end
+        new = range(end - 100, end)
+        note(trace, new)
+        trace.write()
+        assert read(trace) == found | deliveries(new)
+    with opened(directory) as (_, trace):
+        assert read(trace) == found | deliveries(new)
+    return found
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
+def test_a_file_that_was_cut_short_is_no_obstacle(
+    share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_module, "CHUNK_MAX", 1024)  # then a chunk takes several pages
+    path = traced(tmp_path, 2148) / FILE
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    is_usable(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_flipped_bits_anywhere_are_no_obstacle(seed: int, tmp_path: Path) -> None:
+    path = traced(tmp_path) / FILE
+    rng = random.Random(seed)
+    for _ in range(rng.choice([1, 3, 100])):
+        flip(path, rng.randrange(path.stat().st_size), 1 << rng.randrange(8))
+    is_usable(tmp_path)
+
+
+def with_garbage(path: Path) -> None:
+    path.write_bytes(random.Random(0).randbytes(50_000))
+
+
+def with_other_tables(path: Path) -> None:
+    path.unlink()
+    execute(path, "CREATE TABLE chunks(chunk TEXT, other TEXT)")
+
+
+def with_one_more_table(path: Path) -> None:
+    execute(path, "CREATE TABLE other(x)")
+
+
+def with_tables_that_are_no_text(path: Path) -> None:
+    flip(path, path.read_bytes().index(b"KEY, body") + 3, 0x80)
+
+
+def with_values_of_other_kinds(path: Path) -> None:
+    execute(path, "UPDATE chunks SET body = 'text' WHERE chunk = 1")
+    execute(path, "UPDATE chunks SET body = 7 WHERE chunk = 2")
+    execute(path, "UPDATE chunks SET body = x'' WHERE chunk = 3")
+
+
+def with_old_log_beside(path: Path) -> None:
+    path.with_name(path.name + "-wal").write_bytes(random.Random(1).randbytes(10_000))
+
+
+def without_the_file(path: Path) -> None:
+    path.unlink()
+
+
+def execute(path: Path, statement: str) -> None:
+    db = sqlite3.connect(path)
+    db.execute(statement)
+    db.commit()
+    db.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        with_garbage,
+        with_other_tables,
+        with_one_more_table,
+        with_tables_that_are_no_text,
+        with_values_of_other_kinds,
+        with_old_log_beside,
+        without_the_file,
+    ],
+)
+def test_no_damage_is_an_obstacle(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    damage(traced(tmp_path) / FILE)
+    is_usable(tmp_path)
+
+
+def test_a_chunk_that_does_not_fit_its_seal_is_dropped_alone(tmp_path: Path) -> None:
+    traced(tmp_path)
+    (_, body) = rows(tmp_path)[1]
+    changed = body[:100] + bytes([body[100] ^ 1]) + body[101:]
+    execute(tmp_path / FILE, f"UPDATE chunks SET body = x'{changed.hex()}' WHERE chunk = 2")
+    whole = deliveries(range(CHUNK)) | deliveries(range(2 * CHUNK, SEVERAL))
+    assert is_usable(tmp_path) == whole
+
+
+def test_what_spoils_while_the_node_runs_is_not_told(tmp_path: Path) -> None:
+    with opened(traced(tmp_path)) as (_, trace):
+        execute(tmp_path / FILE, "UPDATE chunks SET body = zeroblob(10000) WHERE chunk = 2")
+        execute(tmp_path / FILE, "DELETE FROM chunks WHERE chunk = 1")
+        assert read(trace) == deliveries(range(2 * CHUNK, SEVERAL))
+
+
+def test_a_file_that_is_damaged_under_a_running_node_is_made_anew(tmp_path: Path) -> None:
+    in_memory = deliveries(range(CHUNK, 100))
+    with opened(tmp_path, 100) as (store, trace):
+        write(store, 5, topic=CHAT)
+        note(trace, range(100))
+        trace.write()
+        execute(tmp_path / FILE, "DROP TABLE chunks")
+        note(trace, range(5), CHAT)
+        trace.write()
+        assert trace.failures == 1
+        assert (read(trace), read(trace, CHAT)) == (in_memory, deliveries(range(5)))
+        trace.write()
+        assert (trace.failures, trace.error) == (1, None)
+    with opened(tmp_path) as (_, trace):
+        assert (read(trace), read(trace, CHAT)) == (in_memory, deliveries(range(5)))
+
+
+# -- a disk that does not take it ------------------------------------------------------------------
+
+
+def test_a_full_disk_is_waited_for_in_memory(tmp_path: Path) -> None:
+    with opened(tmp_path, 1000) as (_, trace):
+        note(trace, range(10))
+        trace.write()
+        assert trace._file is not None
+        db = trace._file._connected()
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        db.execute(f"PRAGMA max_page_count = {pages}")
+        note(trace, range(10, 1000))
+        trace.write()
+        assert (trace.failures, trace.error) == (1, "database or disk is full")
+        assert read(trace) == deliveries(range(1000))
+        db.execute("PRAGMA max_page_count = 1000000")
+        trace.write()
+        assert (trace.failures, trace.error) == (1, None)
+    with opened(tmp_path) as (_, trace):
+        assert read(trace) == deliveries(range(1000))
+
+
+def test_what_no_disk_takes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_module, "IN_MEMORY_MAX", 300)
+    with opened(tmp_path, CHUNK) as (_, trace):
+        note(trace, range(CHUNK))
+        trace.write()
+        note(trace, range(CHUNK, 1000))  # never durable, so never written
+        trace.write()
+        found = list(read(trace))
+        assert found[:CHUNK] == list(range(CHUNK))
+        assert 300 <= len(found) - CHUNK <= 300 + CHUNK
+
+
+def test_a_name_that_is_taken_by_a_directory_leaves_the_trace_in_memory(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir(parents=True)
+    with opened(tmp_path, SEVERAL) as (_, trace):
+        note(trace, range(SEVERAL))
+        trace.write()
+        assert trace.error is not None
+        assert read(trace) == deliveries(range(SEVERAL))
+
+
+def test_closing_twice_does_nothing_and_noting_goes_on(tmp_path: Path) -> None:
+    with opened(tmp_path, 10) as (_, trace):
+        trace.close()
+        trace.close()
+        note(trace, range(10))
+        trace.write()
+        assert not trace.is_behind
+        assert read(trace) == deliveries(range(10))
+
+
+# -- several at once -------------------------------------------------------------------------------
+
+
+def same(offsets: range, hops: int = 3, time_us: int = 10**15) -> dict[int, Delivery]:
+    """How publications came that came together."""
+    return dict.fromkeys(offsets, (time_us, hops, Origin.SPREAD.value))
+
+
+def note_pack(trace: DeliveryTrace, offsets: range, hops: int = 3) -> None:
+    trace.note(NEWS, offsets.start, 10**15, hops, Origin.SPREAD, len(offsets))
+
+
+@pytest.mark.parametrize("start", [0, 7])
+@pytest.mark.parametrize("count", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5])
+def test_a_pack_of_any_size_is_noted_as_if_it_came_one_by_one(start: int, count: int) -> None:
+    trace, one_by_one = DeliveryTrace(), DeliveryTrace()
+    note_pack(trace, range(start, start + count))
+    for offset in range(start, start + count):
+        note_pack(one_by_one, range(offset, offset + 1))
+    assert read(trace) == read(one_by_one) == same(range(start, start + count))
+    assert trace.end(NEWS) == start + count
+    chunks = [len(known.times) for known in trace.read(NEWS, 0, ALL, ALL)]
+    assert chunks == [len(known.times) for known in one_by_one.read(NEWS, 0, ALL, ALL)]
+    assert max(chunks) <= CHUNK
+
+
+def test_packs_fill_up_the_chunk_that_was_begun() -> None:
+    trace = DeliveryTrace()
+    for start in range(0, 240, 40):
+        note_pack(trace, range(start, start + 40), hops=start // 40)
+    chunks = [len(known.times) for known in trace.read(NEWS, 0, ALL, ALL)]
+    assert chunks == [CHUNK, CHUNK, CHUNK, 240 - 3 * CHUNK]
+    assert [hops for _, hops, _ in read(trace).values()] == [at // 40 for at in range(240)]
+
+
+def test_a_pack_of_none_is_nothing() -> None:
+    trace = DeliveryTrace()
+    trace.note(NEWS, 0, 10**15, 3, Origin.SPREAD, 0)
+    assert read(trace) == {}
+    assert trace.end(NEWS) == 0
+
+
+def test_a_pack_makes_obsolete_what_was_known_from_its_first_offset_on() -> None:
+    trace = DeliveryTrace()
+    note_pack(trace, range(SEVERAL))
+    note_pack(trace, range(CHUNK + 5, CHUNK + 9), hops=9)
+    assert read(trace) == same(range(CHUNK + 5)) | same(range(CHUNK + 5, CHUNK + 9), hops=9)
+
+
+def test_a_pack_over_several_chunks_is_there_after_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path, SEVERAL) as (_, trace):
+        note_pack(trace, range(SEVERAL))
+    with opened(tmp_path) as (_, trace):
+        assert read(trace) == same(range(SEVERAL))
+
+
+def test_of_a_pack_that_is_durable_in_part_only_that_part_is_there_after_a_crash(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, CHUNK + 5) as (_, trace):
+        note_pack(trace, range(SEVERAL))
+    with opened(tmp_path) as (_, trace):
+        assert read(trace) == same(range(CHUNK + 5))

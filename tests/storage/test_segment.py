@@ -1,0 +1,174 @@
+"""Packs: the form of what is stored, which must be readable for ever, and what damage leaves."""
+
+import pytest
+
+from skipring.core.publications import Publication
+from skipring.storage.record import encoded
+from skipring.storage.segment import PACK_BYTES, Draft, Head, Pack
+from tests.storage.stored import NEWS, publication
+
+# Written by version 1, from publications 5 and 6 of ``golden``.
+VERSION_1 = bytes.fromhex(
+    "535250310900000094a46e6577730305026f4b79830ac8af8f5e40303ec03ee3526cccbdabc4e046e4cdc4b7"
+    "871f2585329de368f44c2d95706f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f"
+    "6f0000000013000000130000000a00000096a3616e6e07c402686909c4016b81a161a16296a3626f6200c000"
+    "c080535250310900000094a46e6577730305026f4b79830ac8af8f6283d85b949887a33c7f300f6dbfbf3b2e"
+    "847efa38952abd1a4cba37eb53e2cc"
+)
+
+
+def golden() -> Draft:
+    return draft(
+        Publication(publisher="ann", seq=7, payload=b"hi", time=9, key=b"k", headers={"a": "b"}),
+        Publication(publisher="bob", seq=0, payload=None, id=b"o" * 32),
+        start=5,
+    )
+
+
+def draft(*rows: Publication, start: int = 0) -> Draft:
+    made = Draft(NEWS, start)
+    for row in rows:
+        made.append(row.settled(NEWS).id, encoded(row))
+    return made
+
+
+def parsed(body: bytes) -> Pack:
+    pack = Pack.parse(body)
+    assert pack is not None
+    return pack
+
+
+def test_what_version_1_has_written_is_read() -> None:
+    assert golden().packed(epoch=3) == VERSION_1
+    pack = parsed(VERSION_1)
+    assert pack.head == Head(NEWS, 3, 5, 2)
+    assert [pack.publication(offset) for offset in (5, 6)] == [
+        golden().publication(offset) for offset in (5, 6)
+    ]
+    assert list(pack.entries()) == list(golden().entries())
+    assert list(pack.numbers()) == list(golden().numbers()) == [("ann", 7), ("bob", 0)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_whichever_byte_is_damaged_nothing_wrong_is_served(count: int) -> None:
+    rows = [publication(seq) for seq in range(count)]
+    body = draft(*rows).packed(0)
+    for place in range(len(body)):
+        pack = parsed(body[:place] + bytes([body[place] ^ 0x10]) + body[place + 1 :])
+        assert not pack.is_whole
+        left = [pack.publication(offset) for offset in range(count)]
+        assert sum(row is None for row in left) <= 1
+        assert all(row in (None, rows[offset]) for offset, row in enumerate(left))
+        assert [offset for _, offset in pack.entries()] == [
+            offset for offset, row in enumerate(left) if row is not None
+        ]
+
+
+def test_wherever_a_pack_ends_nothing_wrong_is_served() -> None:
+    rows = [publication(seq) for seq in range(3)]
+    body = draft(*rows).packed(0)
+    for end in range(len(body)):
+        pack = Pack.parse(body[:end])
+        if pack is not None:
+            left = [pack.publication(offset) for offset in range(3)]
+            assert all(row in (None, rows[offset]) for offset, row in enumerate(left))
+
+
+def test_an_opaque_publication_is_believed_only_in_a_whole_pack() -> None:
+    opaque = Publication(publisher="a", seq=0, payload=None, id=b"o" * 32)
+    body = draft(opaque, publication(1)).packed(0)
+    assert parsed(body).publication(0) == opaque
+    damaged = parsed(body[:-1] + bytes([body[-1] ^ 1]))
+    assert [damaged.publication(offset) for offset in (0, 1)] == [None, publication(1)]
+
+
+@pytest.mark.parametrize("body", [b"", b"SRP1", b"SRP1\xff\xff\xff\xff", b"nonsense" * 100])
+def test_what_is_no_pack_is_none(body: bytes) -> None:
+    assert Pack.parse(body) is None
+
+
+def test_a_draft_takes_as_many_as_belong_into_one_pack_and_at_least_one() -> None:
+    size = PACK_BYTES // 4
+    rows = [bytes([place]) * size for place in range(6)]
+    ids = [bytes([place]) * 32 for place in range(6)]
+    made = Draft(NEWS, 0)
+    assert made.fill(b"".join(ids[:3]), b"".join(rows[:3]), [size] * 3) == 3
+    assert not made.is_full
+    assert made.fill(b"".join(ids[3:]), b"".join(rows[3:]), [size] * 3) == 1
+    assert made.is_full
+    assert [key for key, _ in made.entries()] == ids[:4]
+    assert [made.data(offset) for offset in range(4)] == rows[:4]
+    large = 2 * PACK_BYTES
+    assert Draft(NEWS, 0).fill(b"".join(ids), bytes(6 * large), [large] * 6) == 1
+
+
+def test_the_row_with_which_a_pack_is_full_is_its_last() -> None:
+    sizes = [1000 + 37 * place for place in range(200)]
+    rows = [bytes([place]) * size for place, size in enumerate(sizes)]
+    ids = [place.to_bytes(32, "big") for place in range(200)]
+    made = Draft(NEWS, 0)
+    count = made.fill(b"".join(ids), b"".join(rows), sizes)
+    assert 1 < count < len(rows)
+    assert made.is_full
+    assert made.size_bytes - sizes[count - 1] < PACK_BYTES
+    single = Draft(NEWS, 0)
+    while not single.is_full:  # as many as if they had come one by one
+        single.append(ids[single.end], rows[single.end])
+    assert single.end == made.end == count
+    assert single.packed(0) == made.packed(0)
+
+
+def test_an_id_that_is_none_is_not_taken() -> None:
+    with pytest.raises(AssertionError, match="an id that is none"):
+        Draft(NEWS, 0).append(b"short", b"row")
+    with pytest.raises(AssertionError, match="an id that is none"):
+        Draft(NEWS, 0).fill(b"i" * 32, b"tworows", [3, 4])
+
+
+def test_a_pack_gives_what_lies_between_two_offsets_under_some_first_bytes() -> None:
+    rows = [publication(seq) for seq in range(200)]
+    made = draft(*rows, start=100)
+    pack = parsed(made.packed(0))
+    for start, end, firsts in ((0, 999, range(256)), (103, 231, range(128)), (140, 99, range(256))):
+        wanted = [
+            (100 + place, row.id, encoded(row))
+            for place, row in enumerate(rows)
+            if start <= 100 + place < end and row.id[0] in firsts
+        ]
+        for is_checked in (True, False):
+            for segment in (made, pack):
+                found = segment.stored(start, end, firsts, is_checked=is_checked)
+                assert list(zip(*found, strict=True)) == wanted
+                for count in (0, 1, 50, 500):
+                    first = segment.stored(
+                        start, end, firsts, count_max=count, is_checked=is_checked
+                    )
+                    assert list(zip(*first, strict=True)) == wanted[:count]
+
+
+@pytest.mark.parametrize("bytes_max", [1, 400, 401, 10**6])
+def test_a_stretch_of_a_pack_is_its_rows_in_one_piece(bytes_max: int) -> None:
+    rows = [publication(seq, size=seq) for seq in range(20)]
+    pack = parsed(bytes(draft(*rows, start=100).packed(0)))
+    for start, end in ((100, 120), (100, 101), (107, 119), (119, 120)):
+        found = pack.stretch(start, end, bytes_max)
+        assert found is not None
+        wanted = pack.stored(start, end, range(256), count_max=found.length)
+        assert (found.ids, found.data) == (b"".join(wanted.ids), b"".join(wanted.data))
+        assert len(found.data) - len(wanted.data[-1]) < bytes_max
+        assert len(found.data) >= bytes_max or found.length == end - start
+
+
+def test_of_a_damaged_pack_there_is_no_stretch() -> None:
+    body = bytearray(draft(*(publication(seq) for seq in range(20))).packed(0))
+    body[len(body) // 2] ^= 1
+    assert parsed(bytes(body)).stretch(0, 20, 10**6) is None
+
+
+def test_the_first_so_many_rows_of_a_damaged_pack_are_those_that_are_intact() -> None:
+    rows = [publication(seq) for seq in range(20)]
+    body = draft(*rows).packed(0)
+    damaged = parsed(body.replace(rows[1].payload or b"", b"?" * len(rows[1].payload or b"")))
+    found = damaged.stored(0, 20, range(256), count_max=3)
+    assert found.offsets == [0, 2, 3]
+    assert found.data == [encoded(rows[offset]) for offset in (0, 2, 3)]

@@ -1,0 +1,458 @@
+"""A node's store: what is committed is there again, what is not there is not invented."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from msgspec.structs import replace
+
+from skipring.core.log import Archive, MemoryArchive
+from skipring.core.publications import SEQ_BELIEVED_MAX, Encoded, Publication
+from skipring.errors import StorageError, StoreBusyError, StoreFullError
+from skipring.storage import sqlite as database
+from skipring.storage.carving import PAGE_SIZES
+from skipring.storage.durable_mark import losses_of
+from skipring.storage.record import encoded
+from skipring.storage.segment import PACK_BYTES
+from skipring.storage.store import PublicationStore
+from tests.storage.stored import (
+    CHAT,
+    DATABASE,
+    NEWS,
+    PROMISES,
+    crashed,
+    damaged,
+    made,
+    offsets,
+    publication,
+    write,
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+# -- an archive ---------------------------------------------------------------------------
+
+
+def test_a_new_store_holds_nothing(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        archive: Archive = store.archive(NEWS)
+        assert (archive.end, archive.read(0), archive.read(-1)) == (0, None, None)
+        assert list(archive.entries()) == list(archive.publications()) == []
+        assert archive.newest() == {}
+        assert (store.topics, str(store.recovery)) == ([NEWS], "0 publications")
+
+
+@pytest.mark.parametrize("page_bytes", PAGE_SIZES)
+def test_a_file_is_used_as_it_is_however_large_its_pages_are(
+    directory: Path, page_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as other:
+        other.setattr(database, "PAGE_BYTES", page_bytes)
+        made(directory, 3)
+    with PublicationStore.open(directory) as store:
+        assert store.recovery.damage is None
+        write(store, 4)
+        assert store._db.execute("PRAGMA page_size").fetchall() == [(page_bytes,)]
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == list(range(7))
+
+
+def test_a_file_with_pages_of_a_size_that_we_never_made_is_put_aside(directory: Path) -> None:
+    made(directory, 3)
+    db = sqlite3.connect(directory / DATABASE, isolation_level=None)
+    for statement in ("PRAGMA journal_mode=DELETE", "PRAGMA page_size=1024", "VACUUM"):
+        db.execute(statement)
+    db.close()
+    with PublicationStore.open(directory) as store:
+        assert store.recovery.damage == "its tables are not those of a store"
+        assert store._db.execute("PRAGMA page_size").fetchall() == [(PAGE_SIZES[0],)]
+    assert damaged(directory) == [f"{DATABASE}.damaged-1"]
+
+
+@pytest.mark.parametrize("page_bytes", PAGE_SIZES)
+def test_the_log_has_the_same_size_however_large_the_pages_are(
+    directory: Path, page_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "PAGE_BYTES", page_bytes)
+    with PublicationStore.open(directory) as store:
+        write(store, *[8] * 8, size=PACK_BYTES)
+        size = (directory / f"{DATABASE}-wal").stat().st_size
+        assert database.LOG_BYTES < size < 2 * database.LOG_BYTES
+
+
+def test_what_comes_encoded_is_stored_as_it_came_whatever_holds_it(directory: Path) -> None:
+    rows = [publication(seq, size=PACK_BYTES // 8) for seq in range(20)]
+    came = Encoded.of([encoded(row) for row in rows[:12]])
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        archive.write(0, *rows[:12], encoded=replace(came, data=memoryview(came.data)))
+        archive.write(12, *rows[12:])
+        for _ in ("in memory", "on the disk"):
+            assert list(archive.publications()) == rows
+            assert archive.newest() == {("node0", 0): 18, ("node1", 0): 19, ("node2", 0): 17}
+            stored = [data for each in archive.stored(0, 20, range(256)) for data in each.rows.data]
+            assert b"".join(stored) == b"".join(map(encoded, rows))
+            store.commit()
+
+
+@pytest.mark.parametrize("aside", [(), (0, 3, 4, 11)])
+def test_the_first_so_many_that_are_stored_are_given_whatever_holds_them(
+    directory: Path, aside: tuple[int, ...]
+) -> None:
+    rows = [publication(seq, size=PACK_BYTES // 8) for seq in range(20)]
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        archive.write(0, *rows)
+        for offset in aside:
+            archive.discard(offset)
+        kept = [offset for offset in range(20) if offset not in aside]
+        for _ in ("in memory", "on the disk"):
+            for count in (0, 1, 8, 9, len(kept), 99):
+                parts = list(archive.stored(0, 20, range(256), count_max=count))
+                assert [offset for part in parts for offset in part.rows.offsets] == kept[:count]
+                assert len(parts) <= count
+            store.commit()
+
+
+def test_what_came_encoded_can_be_put_aside_before_it_is_on_the_disk(directory: Path) -> None:
+    rows = [publication(seq) for seq in range(3)]
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        archive.write(0, *rows, encoded=Encoded.of([encoded(row) for row in rows]))
+        archive.discard(1)
+        store.commit()
+    with PublicationStore.open(directory) as store:
+        assert list(store.archive(NEWS).publications()) == [rows[0], rows[2]]
+
+
+def test_what_is_written_can_be_read_at_once_and_is_durable_after_a_commit(
+    directory: Path,
+) -> None:
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        archive.write(0, publication(0))
+        assert offsets(store) == [0]
+        assert (archive.end, archive.durable_end, store.unwritten) == (1, 0, 1)
+        store.commit()
+        assert offsets(store) == [0]
+        assert (archive.end, archive.durable_end, store.unwritten) == (1, 1, 0)
+
+
+def test_what_is_not_committed_is_gone_after_closing(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        write(store, 2)
+        store.archive(NEWS).write(2, publication(2))
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == [0, 1]
+        assert losses_of(store.archive(NEWS).epoch) == 0
+        assert damaged(directory) == []
+
+
+def test_an_archive_on_disk_is_like_one_in_memory(directory: Path) -> None:
+    rows = [publication(offset) for offset in range(30)]
+    memory = MemoryArchive(rows)
+    memory.discard(7)
+    made(directory, 10, 1, 12)
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        for offset in range(23, 30):
+            archive.write(offset, rows[offset])
+        archive.discard(7)
+        assert archive.end == memory.end
+        assert list(archive.entries()) == list(memory.entries())
+        assert list(archive.publications()) == list(memory.publications())
+        assert [archive.read(o) for o in range(-1, 32)] == [
+            None,
+            *(memory.read(o) for o in range(32)),
+        ]
+        assert archive.newest() == memory.newest()
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_row_out_of_order_is_a_bug_of_the_host(directory: Path, offset: int) -> None:
+    with PublicationStore.open(directory) as store:
+        write(store, 1)
+        store.archive(NEWS).write(1, publication(1))
+        with pytest.raises(AssertionError):
+            store.archive(NEWS).write(offset, publication(offset))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Publication(publisher="a", seq=0, payload=b""),
+        Publication(publisher="a", seq=(1 << 64) - 1, payload=b"x", time=(1 << 64) - 1),
+        Publication(publisher="é" * 64, seq=1, payload=b"\0", key=b"", headers={"": "ü", "b": ""}),
+        Publication(publisher="a", seq=0, payload=None, id=b"o" * 32),
+    ],
+)
+def test_every_field_is_kept(directory: Path, row: Publication) -> None:
+    row = row.settled(NEWS)
+    with PublicationStore.open(directory) as store:
+        store.archive(NEWS).write(0, row)
+        assert store.archive(NEWS).read(0) == row
+        store.commit()
+    with PublicationStore.open(directory) as store:
+        assert store.archive(NEWS).read(0) == row
+
+
+def test_T10_a_publication_under_a_wrong_id_is_never_served(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        archive.write(0, replace(publication(0), id=b"x" * 32))
+        assert archive.read(0) is None
+        store.commit()
+        assert archive.read(0) is None
+        assert list(archive.publications()) == []
+
+
+def test_publications_are_read_in_order_from_any_offset_to_any_other(directory: Path) -> None:
+    made(directory, 4, 4)
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        archive.write(8, publication(8))
+        for start in range(10):
+            for end in range(10):
+                found = [offset for offset, _ in archive.read_range(start, end)]
+                assert found == list(range(start, min(end, 9)))
+
+
+def test_a_store_reads_on_while_it_is_written(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        write(store, 3)
+        reading = store.archive(NEWS).read_range(0, 100)
+        assert next(reading)[0] == 0
+        write(store, 2)
+        assert [offset for offset, _ in reading] == [1, 2, 3, 4]
+
+
+def test_numbers_that_nobody_believes_and_rows_put_aside(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        for offset, seq in enumerate((4, 9, SEQ_BELIEVED_MAX)):
+            row = Publication(publisher="a", seq=seq, payload=b"").settled(NEWS)
+            archive.write(offset, row)
+        store.commit()
+        assert archive.newest() == {("a", 0): 9}
+        archive.discard(1)
+        assert archive.newest() == {("a", 0): 9}
+
+
+# -- packs --------------------------------------------------------------------------------
+
+
+def rows(directory: Path, query: str) -> list[tuple[object, ...]]:
+    db = sqlite3.connect(directory / DATABASE)
+    try:
+        return db.execute(query).fetchall()
+    finally:
+        db.close()
+
+
+def test_a_commit_writes_one_row_for_many_publications(directory: Path) -> None:
+    made(directory, 100, 50)
+    assert rows(directory, "SELECT count(*) FROM packs") == [(2,)]
+
+
+def test_a_pack_is_not_much_larger_than_its_bound(directory: Path) -> None:
+    made(directory, 400, size=2000)
+    sizes = [size for (size,) in rows(directory, "SELECT length(body) FROM packs")]
+    assert len(sizes) == 4
+    assert all(isinstance(size, int) and size < PACK_BYTES + 3000 for size in sizes)
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == list(range(400))
+
+
+def test_a_commit_without_anything_new_writes_nothing(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        write(store, 3)
+        before = [(directory / name).read_bytes() for name in PROMISES]
+        wal = (directory / f"{DATABASE}-wal").stat()
+        store.commit()
+        assert [(directory / name).read_bytes() for name in PROMISES] == before
+        assert (directory / f"{DATABASE}-wal").stat() == wal
+
+
+def test_topics_share_a_file_and_keep_their_own_offsets(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        for topic, count in ((NEWS, 3), (CHAT, 2)):
+            for offset in range(count):
+                store.archive(topic).write(offset, publication(offset, topic))
+        store.commit()
+        write(store, 2, topic=CHAT)
+    with PublicationStore.open(directory) as store:
+        assert store.topics == [CHAT, NEWS]
+        assert offsets(store, NEWS) == [0, 1, 2]
+        assert offsets(store, CHAT) == [0, 1, 2, 3]
+        assert str(store.recovery) == "7 publications"
+
+
+def test_the_id_of_a_store_is_made_once_and_is_like_no_other(tmp_path: Path) -> None:
+    ids = []
+    for name in ("a", "a", "b"):
+        with PublicationStore.open(tmp_path / name) as store:
+            ids.append(store.id)
+    assert ids[0] == ids[1] != ids[2]
+    assert len(bytes.fromhex(ids[0])) == 16
+
+
+# -- discarding ---------------------------------------------------------------------------
+
+
+def test_T12_what_is_discarded_is_put_aside_for_good_with_a_reason(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        write(store, 3)
+        archive = store.archive(NEWS)
+        archive.write(3, publication(3))
+        archive.discard(1, "looks odd")
+        archive.discard(1)
+        archive.discard(3)
+        archive.discard(9)
+        assert offsets(store) == [0, 2]
+        store.commit()
+        assert archive.end == 4
+    kept = rows(directory, "SELECT topic, start, count, reason, length(body) > 40 FROM quarantine")
+    assert kept == [
+        (NEWS, 1, 1, "looks odd", 1),
+        (NEWS, 3, 1, "not what was stored there (T12)", 1),
+    ]
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == [0, 2]
+        write(store, 1)
+        assert offsets(store) == [0, 2, 4]
+
+
+# -- surroundings -------------------------------------------------------------------------
+
+
+def test_a_full_disk_loses_nothing_and_is_tried_again(directory: Path) -> None:
+    with PublicationStore.open(directory) as store:
+        write(store, 5)
+        (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+        store._db.execute(f"PRAGMA max_page_count={pages}")
+        archive = store.archive(NEWS)
+        for offset in range(5, 105):
+            archive.write(offset, publication(offset, size=1000))
+        archive.discard(2)
+        for _ in range(2):
+            with pytest.raises(StoreFullError, match="make room"):
+                store.commit()
+            assert (archive.end, archive.durable_end, store.unwritten) == (105, 5, 100)
+            assert len(offsets(store)) == 104
+        store._db.execute("PRAGMA max_page_count=1000000")
+        archive.write(105, publication(105))
+        store.commit()
+        assert (archive.durable_end, store.unwritten) == (106, 0)
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == [offset for offset in range(106) if offset != 2]
+
+
+def test_without_room_for_the_promise_nothing_is_promised(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        archive.write(0, publication(0))
+        with monkeypatch.context() as patch:
+            patch.setattr("os.pwrite", full)
+            with pytest.raises(StoreFullError):
+                store.commit()
+        assert (archive.durable_end, offsets(store)) == (0, [0])
+        store.commit()
+        assert (archive.durable_end, offsets(store)) == (1, [0])
+
+
+def test_two_processes_cannot_share_a_directory(directory: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from skipring.storage.store import PublicationStore\n"
+        "try: PublicationStore.open(Path(sys.argv[1]))\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    with PublicationStore.open(directory) as store:
+        with pytest.raises(StoreBusyError, match="take another data directory"):
+            PublicationStore.open(directory)
+        other = subprocess.run(
+            [sys.executable, "-c", program, directory],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert other.stdout.startswith("StoreBusyError")
+        write(store, 1)
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == [0]
+
+
+def test_a_program_that_holds_the_database_is_noticed(directory: Path) -> None:
+    made(directory, 1)
+    other = sqlite3.connect(directory / DATABASE, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusyError):
+        PublicationStore.open(directory)
+    other.close()
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == [0]
+        assert damaged(directory) == []
+
+
+def test_a_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    for directory in (tmp_path / "data", tmp_path / "data" / "deeper"):
+        with pytest.raises(StorageError, match="a directory which this user may write to"):
+            PublicationStore.open(directory)
+
+
+def test_closing_twice_does_nothing(directory: Path) -> None:
+    store = PublicationStore.open(directory)
+    store.close()
+    store.close()
+    made(directory, 1)
+
+
+def test_commits_may_run_in_another_thread_while_others_read_and_write(directory: Path) -> None:
+    count, failures = 400, []
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(NEWS)
+        stop = Event()
+
+        def commit() -> None:
+            try:
+                while not stop.is_set():
+                    store.commit()
+            except Exception as error:  # noqa: BLE001  (told below)
+                failures.append(error)
+
+        thread = Thread(target=commit)
+        thread.start()
+        try:
+            for offset in range(count):
+                archive.write(offset, publication(offset))
+                for earlier in {0, offset // 2, offset}:
+                    assert archive.read(earlier) == publication(earlier)
+                assert archive.durable_end <= archive.end
+        finally:
+            stop.set()
+            thread.join(timeout=60)
+        store.commit()
+        assert failures == []
+        assert offsets(store) == list(range(count))
+    with PublicationStore.open(directory) as store:
+        assert offsets(store) == list(range(count))
+
+
+def test_what_was_committed_survives_a_crash(directory: Path) -> None:
+    with PublicationStore.open(crashed(directory, 3, 4)) as store:
+        assert offsets(store) == list(range(7))
+        assert (losses_of(store.archive(NEWS).epoch), store.recovery.damage) == (0, None)

@@ -1,0 +1,122 @@
+"""A supervisor's databases on disk: kept if nothing happens, and never an obstacle."""
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from skipring.core.state import SupervisorState
+from skipring.errors import StorageError, StoreBusyError, StoreFullError
+from skipring.storage.supervisor_store import SupervisorStore
+from tests.storage.stored import damaged, flip, places
+
+FILE = "supervisor.sqlite3"
+THREE = SupervisorState(database=(("0", "a"), ("1", "b"), ("01", "c")), next=2, queue=("d",))
+ODD = SupervisorState(database=(("0111", "a"), ("0111", None), ("", "a")), next=7)
+
+
+def saved(directory: Path, **states: SupervisorState) -> Path:
+    with SupervisorStore.open(directory) as store:
+        for topic, state in states.items():
+            store.save(topic, state)
+    return directory
+
+
+def loaded(directory: Path) -> dict[str, SupervisorState]:
+    with SupervisorStore.open(directory) as store:
+        return store.load()
+
+
+def test_what_is_saved_is_loaded_however_corrupted(tmp_path: Path) -> None:
+    saved(tmp_path, news=ODD, chat=THREE)
+    assert loaded(tmp_path) == {"chat": THREE, "news": ODD}
+    saved(tmp_path, news=THREE)
+    assert loaded(tmp_path) == {"chat": THREE, "news": THREE}
+
+
+def test_a_new_store_holds_nothing_and_what_is_forgotten_is_gone(tmp_path: Path) -> None:
+    assert loaded(tmp_path) == {}
+    with SupervisorStore.open(tmp_path) as store:
+        store.save("news", THREE)
+        store.forget("news")
+        store.forget("chat")
+        assert store.load() == {}
+    assert loaded(tmp_path) == {}
+
+
+def test_a_state_that_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+    with SupervisorStore.open(tmp_path) as store:
+        store.save("news", THREE)
+        assert store._db is not None
+        changes = store._db.total_changes
+        store.save("news", THREE)
+        assert store._db.total_changes == changes
+
+
+@pytest.mark.heavy
+def test_whichever_byte_is_damaged_what_is_loaded_was_saved(tmp_path: Path) -> None:
+    states = {f"topic{number}": THREE for number in range(40)}
+    original = saved(tmp_path / "original", **states)
+    for place in places(original / FILE, 100):
+        copy = tmp_path / "copy"
+        shutil.copytree(original, copy)
+        flip(copy / FILE, place, 0x41)
+        found = loaded(copy)
+        assert found.items() <= states.items()
+        saved(copy, news=ODD)
+        assert loaded(copy) == {**found, "news": ODD}
+        shutil.rmtree(copy)
+
+
+def test_a_file_that_is_something_else_is_put_aside(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("a letter to my aunt\n" * 1000)
+    with SupervisorStore.open(tmp_path) as store:
+        assert store.load() == {}
+        assert "was damaged" in (store.damage or "")
+    assert damaged(tmp_path) == [f"{FILE}.damaged-1"]
+
+
+def test_a_row_that_is_damaged_is_left_out_alone(tmp_path: Path) -> None:
+    saved(tmp_path, news=THREE, chat=ODD)
+    db = sqlite3.connect(tmp_path / FILE)
+    db.execute("UPDATE rosters SET body = x'00' WHERE topic = 'news'")
+    db.commit()
+    db.close()
+    assert loaded(tmp_path) == {"chat": ODD}
+
+
+def test_damage_while_it_is_open_costs_nothing(tmp_path: Path) -> None:
+    with SupervisorStore.open(tmp_path) as store:
+        store.save("news", THREE)
+        assert store._db is not None
+        store._db.execute("DROP TABLE rosters")
+        store.save("chat", ODD)
+    assert loaded(tmp_path) == {"chat": ODD, "news": THREE}
+    assert damaged(tmp_path) == [f"{FILE}.damaged-1"]
+
+
+def test_a_full_disk_is_told_and_tried_again(tmp_path: Path) -> None:
+    large = SupervisorState(database=tuple(("0", f"node{n}") for n in range(5000)))
+    with SupervisorStore.open(tmp_path) as store:
+        store.save("news", THREE)
+        assert store._db is not None
+        store._db.execute("PRAGMA max_page_count=3")
+        with pytest.raises(StoreFullError):
+            store.save("news", large)
+        assert store.load() == {"news": THREE}
+        store._db.execute("PRAGMA max_page_count=1000000")
+        store.save("news", large)
+    assert loaded(tmp_path) == {"news": large}
+
+
+def test_two_supervisors_cannot_share_a_directory(tmp_path: Path) -> None:
+    with SupervisorStore.open(tmp_path), pytest.raises(StoreBusyError):
+        SupervisorStore.open(tmp_path)
+    assert loaded(tmp_path) == {}
+
+
+def test_a_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    with pytest.raises(StorageError):
+        SupervisorStore.open(tmp_path / "data")

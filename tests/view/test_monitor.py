@@ -1,0 +1,143 @@
+"""Watching one topic: what is kept of it, and what is shown of a publication."""
+
+import asyncio
+import json
+
+import pytest
+
+from skipring.testing import Cluster
+from skipring.view import monitor as watcher
+from skipring.view.monitor import SHOWN_BYTES_MAX, TopicWatcher
+from skipring.view.overview import Observer
+
+PATIENCE_S = 30.0
+
+
+def supervisors_of(cluster: Cluster) -> list[str]:
+    return cluster.url.removeprefix("skipring://").split(",")
+
+
+async def look_again(watching: TopicWatcher) -> None:
+    """Look until something is new."""
+    async with asyncio.timeout(PATIENCE_S):
+        while await watching.look() is None:
+            pass
+
+
+def test_a_scene_that_is_as_before_is_not_told_again() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                watching = TopicWatcher(observer, "news")
+                first = await watching.look()
+                assert first is not None
+                assert first.legitimate
+                assert await watching.look() is None
+                cluster.kill("n01")
+                await look_again(watching)
+                assert watching.scene is not None
+                assert watching.scene.number == first.number + 1
+                assert [each.number for each in watching.timeline()] == [0, 1]
+                kept = watching.scene_again(0)
+                assert kept is not None
+                assert json.loads(kept)["members"] == 3
+                assert watching.scene_again(9) is None
+
+    asyncio.run(scene())
+
+
+def test_old_scenes_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "SCENES_BYTES_MAX", 1)
+
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                watching = TopicWatcher(observer, "news")
+                await watching.look()
+                assert watching.timeline() == []
+                assert watching.scene is not None
+
+    asyncio.run(scene())
+
+
+def test_a_topic_of_which_nobody_knows_has_an_empty_scene() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster, Observer(supervisors_of(cluster)) as observer:
+            seen = await TopicWatcher(observer, "nothing").look()
+            assert seen is not None
+            assert (seen.members, seen.legitimate, seen.nodes) == (0, False, ())
+
+    asyncio.run(scene())
+
+
+def test_messages_are_read_once_and_from_another_member_if_one_goes() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            await cluster.publish("n00", b"one")
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                watching = TopicWatcher(observer, "news")
+                await watching.look()
+                assert [each.text for each in await watching.read()] == ["one"]
+                assert await watching.read() == []
+                assert watching._read is not None
+                cluster.kill(watching._read[0])
+                await cluster.publish(cluster.nodes[0], b"two")
+                new: list[str | None] = []
+                async with asyncio.timeout(PATIENCE_S):
+                    while not new:
+                        await watching.look()
+                        new = [each.text for each in await watching.read()]
+                assert new == ["two"]
+                assert [each.text for each in watching.messages] == ["one", "two"]
+
+    asyncio.run(scene())
+
+
+def test_messages_are_read_on_after_a_member_has_lost_what_it_had() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.publish("n00", b"one")
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                watching = TopicWatcher(observer, "news")
+                await watching.look()
+                assert [each.text for each in await watching.read()] == ["one"]
+                assert watching._read is not None
+                watching._read = watching._read[0], 1000  # as much as it had before
+                await cluster.publish("n00", b"two")
+                await cluster.settle(timeout=PATIENCE_S)
+                await watching.look()
+                assert [each.text for each in await watching.read()] == ["two"]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        (b"", ""),
+        ("grüße".encode(), "grüße"),
+        (b"\xff\xfe", None),
+        (b"x" * (SHOWN_BYTES_MAX + 5), "x" * SHOWN_BYTES_MAX),
+        (b"x" * (SHOWN_BYTES_MAX - 1) + "ü".encode(), "x" * (SHOWN_BYTES_MAX - 1)),
+        (b"\xff" + b"x" * SHOWN_BYTES_MAX, None),
+    ],
+)
+def test_a_payload_is_shown_as_text_where_it_is_one(payload: bytes, text: str | None) -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            await cluster.publish("n00", payload)
+            async with Observer(supervisors_of(cluster)) as observer:
+                watching = TopicWatcher(observer, "news")
+                async with asyncio.timeout(PATIENCE_S):
+                    while not watching.messages:
+                        await watching.look()
+                        await watching.read()
+                (message,) = watching.messages
+                assert (message.text, message.bytes) == (text, len(payload))
+                assert (message.base64 is None) == (text is not None)
+
+    asyncio.run(scene())

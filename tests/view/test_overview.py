@@ -1,0 +1,308 @@
+"""All topics and supervisors at a glance."""
+
+import asyncio
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from skipring.admin.inspector import Inspector
+from skipring.core.state import SupervisorState
+from skipring.errors import SkipringError, UnreachableError
+from skipring.node import supervisor_host as supervisor
+from skipring.node.settings import Settings
+from skipring.node.supervisor_host import SupervisorServer
+from skipring.testing import Cluster
+from skipring.view import overview
+from skipring.view.overview import (
+    REQUESTS_BOUND,
+    WINDOW_TICKS,
+    Observer,
+    Pace,
+    TopicRow,
+    differing,
+    most_common,
+    requests_max,
+)
+
+PATIENCE_S = 30.0
+
+
+def supervisors_of(cluster: Cluster) -> list[str]:
+    return cluster.url.removeprefix("skipring://").split(",")
+
+
+def test_a_pace_is_the_growth_over_its_window() -> None:
+    pace = Pace(window=10)
+    assert pace.add(5, at=0) == 0
+    assert pace.add(9, at=2) == 2
+    assert pace.add(9, at=4) == 1
+    assert pace.add(9, at=20) == 0  # what was before the window does not count any more
+
+
+def test_a_pace_begins_anew_with_whoever_was_restarted() -> None:
+    pace = Pace(window=10)
+    pace.add(100, at=50)
+    assert pace.add(3, at=1) == 0
+    assert pace.add(5, at=2) == 2
+
+
+def test_pace_knows_the_span_that_it_covers() -> None:
+    pace = Pace(window=10)
+    assert pace.span == 0
+    pace.add(5, at=3)
+    pace.add(9, at=5)
+    assert pace.span == 2
+
+
+@pytest.mark.parametrize("ticks", [1, 2, 5, WINDOW_TICKS])
+def test_requests_of_a_legitimate_pair_stay_below_the_maximum(ticks: int) -> None:
+    rng = Random(ticks)
+    limit = requests_max([ticks])
+    for _ in range(2000):  # labels 0 and 1 ask with probability 1/2 and 1/4 (decision 0012)
+        asked = sum((rng.random() < 1 / 2) + (rng.random() < 1 / 4) for _ in range(ticks))
+        assert asked / ticks <= limit
+
+
+def test_twice_the_requests_of_legitimate_rings_exceed_the_maximum_in_a_full_window() -> None:
+    assert REQUESTS_BOUND < requests_max([WINDOW_TICKS]) < 2 * REQUESTS_BOUND
+    assert requests_max([WINDOW_TICKS] * 16) < 16 * 1.3 * REQUESTS_BOUND
+
+
+def test_topic_that_was_seen_once_adds_nothing_to_the_maximum() -> None:
+    assert requests_max([]) == requests_max([0]) == 0
+    assert requests_max([5, 0]) == requests_max([5])
+
+
+def test_healthy_ring_of_two_nodes_is_never_above_the_maximum() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                (row,) = (await observer.overview()).supervisors
+                end = row.ticks + WINDOW_TICKS
+                async with asyncio.timeout(PATIENCE_S):
+                    while row.ticks < end:
+                        (row,) = (await observer.overview()).supervisors
+                        assert row.requests <= row.requests_max
+
+    asyncio.run(scene())
+
+
+def test_those_differ_who_have_another_root_than_most() -> None:
+    roots = {"a": b"1", "b": b"2", "c": b"1"}
+    assert most_common(roots.values()) == b"1"
+    assert list(differing(roots)) == ["b"]
+    assert list(differing({})) == []
+
+
+def test_a_topic_is_listed_with_its_members_publications_and_lag() -> None:
+    async def scene() -> None:
+        async with Cluster(n=4) as cluster:
+            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.publish("n00", b"x")
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                (topic,) = (await observer.overview()).topics
+                assert (topic.topic, topic.members, topic.publications) == ("news", 4, 1)
+                assert (topic.lag, topic.roots, topic.differs) == (0, 1, ())
+                assert topic.legitimate
+                with cluster.partition(["n00"], ["n01", "n02", "n03"]):
+                    await cluster.publish("n00", b"nobody hears it")
+                    (topic,) = (await observer.overview()).topics
+                assert (topic.lag, topic.roots, topic.differs) == (1, 2, ("n00",))
+
+    asyncio.run(scene())
+
+
+def test_every_supervisor_is_listed_with_its_topics() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, supervisors=3) as cluster:
+            for number in range(12):
+                cluster.node("n00").subscribe(f"t{number}")
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer, asyncio.timeout(PATIENCE_S):
+                seen = await observer.overview()
+                while len(seen.topics) < 13 or not all(row.ticks for row in seen.supervisors):
+                    seen = await observer.overview()
+            assert {row.topic for row in seen.topics} == {"news", *(f"t{k}" for k in range(12))}
+            assert seen.topics[0].topic == "news"  # the largest first
+            assert sum(row.topics for row in seen.supervisors) == 13
+            assert sum(row.members for row in seen.supervisors) == 14
+            assert all(row.answers for row in seen.supervisors)
+
+    asyncio.run(scene())
+
+
+def test_requests_are_counted_in_intervals() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            async with Observer(supervisors_of(cluster)) as observer:
+                before = (await observer.overview()).supervisors[0].ticks
+                async with asyncio.timeout(PATIENCE_S):
+                    while (seen := await observer.overview()).supervisors[0].ticks < before + 20:
+                        pass
+            assert 0 <= seen.supervisors[0].requests < 20
+
+    asyncio.run(scene())
+
+
+def test_what_was_seen_stays_while_the_supervisor_is_away_and_after_it_forgot() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                await observer.overview()
+                await cluster.stop_supervisor()
+                seen = await observer.overview()
+                assert [row.answers for row in seen.supervisors] == [False]
+                assert [(row.topic, row.members) for row in seen.topics] == [("news", 3)]
+                await cluster.start_supervisor(lose_data=True)
+                async with asyncio.timeout(PATIENCE_S):
+                    while True:
+                        seen = await observer.overview()
+                        assert [(row.topic, row.members) for row in seen.topics] == [("news", 3)]
+                        if seen.supervisors[0].answers and seen.topics[0].legitimate:
+                            break
+                        await asyncio.sleep(0.05)
+
+    asyncio.run(scene())
+
+
+def test_where_nobody_answers_that_is_said() -> None:
+    async def scene() -> None:
+        async with Observer(["127.0.0.1:9"]) as observer:
+            with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:9"):
+                await observer.overview()
+
+    asyncio.run(scene())
+
+
+async def until_topics(observer: Observer, topics: set[str]) -> None:
+    """Look until there are these topics."""
+    async with asyncio.timeout(PATIENCE_S):
+        while {each.topic for each in (await observer.overview()).topics} != topics:
+            pass
+
+
+def test_the_members_of_a_supervisor_with_many_topics_are_all_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "TOPICS_IN_A_PAGE", 2)
+
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            for number in range(4):
+                cluster.node("n00").subscribe(f"t{number}")
+            async with Observer(supervisors_of(cluster)) as observer:
+                await until_topics(observer, {"news", "t0", "t1", "t2", "t3"})
+                (row,) = (await observer.overview()).supervisors
+                assert (row.topics, row.members) == (5, 5)
+
+    asyncio.run(scene())
+
+
+def test_what_is_over_is_forgotten_by_whoever_watches_and_by_the_supervisor() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            cluster.node("n00").subscribe("short")
+            async with Observer(supervisors_of(cluster)) as observer:
+                await until_topics(observer, {"news", "short"})
+                assert observer.requests.keys() == {"news", "short"}
+                await cluster.node("n00").unsubscribe("short", PATIENCE_S)
+                await until_topics(observer, {"news"})
+                server = cluster._seats[0].server
+                assert server is not None
+                async with asyncio.timeout(PATIENCE_S):
+                    while observer.requests.keys() | server._requests.keys() != {"news"}:
+                        await observer.overview()
+
+    asyncio.run(scene())
+
+
+def test_one_topic_that_cannot_be_seen_does_not_hide_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inspect = Inspector.inspect
+
+    async def inspect_all_but_one(self: Inspector, *args: object) -> object:
+        if self._topic == "endless":
+            raise SkipringError("the supervisor's database has no end")
+        return await inspect(self, *args)  # type: ignore[arg-type]
+
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            cluster.node("n00").subscribe("endless")
+            async with Observer(supervisors_of(cluster)) as observer:
+                await until_topics(observer, {"news", "endless"})
+                monkeypatch.setattr(Inspector, "inspect", inspect_all_but_one)
+                seen = await observer.overview()
+                assert [each.topic for each in seen.topics] == ["news"]
+                assert seen.unlisted == 1
+
+    asyncio.run(scene())
+
+
+def test_only_so_many_topics_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "TOPICS_MAX", 1)
+
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            for number in range(4):
+                cluster.node("n00").subscribe(f"t{number}")
+            async with Observer(supervisors_of(cluster)) as observer, asyncio.timeout(PATIENCE_S):
+                while (await observer.overview()).supervisors[0].topics < 5:
+                    pass
+                for number in range(4):
+                    await observer.inspect(f"t{number}")
+                seen = await observer.overview()
+                assert [each.topic for each in seen.topics] == ["news", "t0"]
+                assert (len(observer.inspections), seen.unlisted) == (2, 3)
+
+    asyncio.run(scene())
+
+
+def test_a_topic_that_is_not_served_does_not_make_its_supervisor_silent() -> None:
+    async def scene() -> None:
+        settings = Settings(allowed_topics=("news",), tick_s=0.05)
+        server = await SupervisorServer(settings, rng=Random(1)).start("127.0.0.1", 0)
+        try:
+            async with Observer([server.address]) as observer:
+                await observer.overview()
+                with pytest.raises(UnreachableError, match="does not serve"):
+                    await observer.inspect("secret")
+                assert observer.statuses[server.address] is not None
+        finally:
+            await server.close()
+
+    asyncio.run(scene())
+
+
+def test_a_ring_that_its_supervisor_has_just_forgotten_is_still_seen() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            await cluster.settle(timeout=PATIENCE_S)
+            async with Observer(supervisors_of(cluster)) as observer:
+                await observer.inspect("news")
+                server = cluster._seats[0].server
+                assert server is not None
+                server.load("news", SupervisorState())
+                seen = await observer.inspect("news")
+                assert seen is not None
+                assert seen.statuses.keys() == {"n00", "n01", "n02"}
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_healthy"),
+    [({}, True), ({"roots": 2}, False), ({"wrong": 1}, False), ({"members": 0}, False)],
+    ids=["in-order", "members-differ", "wrong-ring", "no-members"],
+)
+def test_topic_is_healthy_if_its_ring_and_its_contents_are_in_order(
+    changes: dict[str, int], is_healthy: bool
+) -> None:
+    row = TopicRow(
+        topic="news", members=4, publications=9, rate=0.0, lag=0, roots=1, differs=(), wrong=0
+    )
+    assert replace(row, **changes).healthy == is_healthy

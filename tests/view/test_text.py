@@ -1,0 +1,297 @@
+from collections import Counter
+from math import cos, pi, sin
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from msgspec.structs import replace
+from rich.text import Text
+
+from skipring.core.labels import Label
+from skipring.core.peers import NodeId
+from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.topology import legitimate_states, ring_edges, shortcut_edges
+from skipring.view.text import (
+    ASCII,
+    UNICODE,
+    Mark,
+    Size,
+    draw_bars,
+    draw_levels,
+    draw_ring,
+    portray,
+    spot,
+)
+from skipring.world.adversaries import ADVERSARIES
+from skipring.world.legitimacy import Layer, census
+from skipring.world.snapshot import Snapshot
+from tests.support.strategies import snapshots
+
+SIZE = Size(47, 17)
+RIGHT, EDGES, WRONG = (UNICODE.marks[mark] for mark in Mark)
+
+
+def legitimate(n: int) -> Snapshot:
+    """The ring in which node ``v3`` has the label l(3)."""
+    nodes = [f"v{index}" for index in range(n)]
+    database = tuple((Label.nth(index).bits, node) for index, node in enumerate(nodes))
+    return Snapshot(
+        supervisor=SupervisorState(database=database), subscribers=dict(legitimate_states(nodes))
+    )
+
+
+def with_state(world: Snapshot, node: NodeId, state: SubscriberState) -> Snapshot:
+    return replace(world, subscribers=world.subscribers | {node: state})
+
+
+def draw(world: Snapshot, size: Size = SIZE) -> list[str]:
+    return plain(draw_ring(portray(world), size))
+
+
+def plain(lines: list[Text]) -> list[str]:
+    return [line.plain for line in lines]
+
+
+def at(rows: list[str], bits: str, size: Size = SIZE) -> str:
+    column, row = spot(Label.parse(bits), size)
+    return rows[row][column]
+
+
+def on_ellipse(bits: str, size: Size) -> tuple[int, int]:
+    """Where r(label) stands: from the top clockwise, 7 columns from the sides left for labels."""
+    angle = 2 * pi * int(bits, 2) / 2 ** len(bits)
+    x_radius, y_radius = size.columns // 2 - 7, size.rows // 2
+    return (
+        round(size.columns // 2 + x_radius * sin(angle)),
+        round(size.rows // 2 - y_radius * cos(angle)),
+    )
+
+
+# --- where nodes stand -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [Size(47, 17), Size(63, 25)])
+@pytest.mark.parametrize("n", [1, 4, 5, 12, 16, 33])
+def test_each_node_is_drawn_at_the_position_of_its_label(n: int, size: Size) -> None:
+    rows = draw(legitimate(n), size)
+    for index in range(n):
+        column, row = on_ellipse(Label.nth(index).bits, size)
+        assert rows[row][column] == RIGHT
+    assert len({on_ellipse(Label.nth(index).bits, size) for index in range(n)}) == sum(
+        row.count(RIGHT) for row in rows
+    )
+
+
+def test_the_quarters_are_up_right_down_and_left() -> None:
+    assert [spot(Label.parse(bits), SIZE) for bits in ("0", "01", "1", "11")] == [
+        (23, 0),
+        (39, 8),
+        (23, 16),
+        (7, 8),
+    ]
+
+
+def test_every_label_of_a_ring_of_16_stands_beside_its_node() -> None:
+    rows = draw(legitimate(16))
+    for index in range(16):
+        bits = Label.nth(index).bits
+        column, row = spot(Label.nth(index), SIZE)
+        beside = rows[row][column + 2 :] if column >= 23 else rows[row][: column - 1][::-1]
+        expected = bits if column >= 23 else bits[::-1]
+        assert beside.startswith(expected), bits
+
+
+def test_all_rows_are_as_wide_as_asked_for() -> None:
+    assert {len(row) for row in draw(legitimate(64))} == {SIZE.columns}
+
+
+def test_text_stands_in_the_middle() -> None:
+    rows = plain(draw_ring(portray(legitimate(4)), SIZE, centre=[Text("round 3")]))
+    assert rows[8][20:27] == "round 3"
+
+
+# --- how well they stand ---------------------------------------------------------------
+
+
+def test_a_wrong_label_is_marked_where_the_node_believes_to_stand() -> None:
+    world = legitimate(16)
+    strayed = replace(world.subscribers["v3"], label=Label.parse("00111"))
+    rows = draw(with_state(world, "v3", strayed))
+    assert at(rows, "00111") == WRONG
+    assert at(rows, "11") == UNICODE.vacant  # l(3), where it should be
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"left": None}, {"right": None}, {"shortcuts": {}}],
+    ids=["left", "right", "shortcuts"],
+)
+def test_wrong_edges_are_marked_at_the_right_label(damage: dict[str, object]) -> None:
+    world = legitimate(16)
+    rows = draw(with_state(world, "v3", replace(world.subscribers["v3"], **damage)))
+    assert at(rows, "11") == EDGES
+    assert sum(row.count(RIGHT) for row in rows) == 15
+
+
+def test_several_in_one_spot_are_counted_and_show_the_worst() -> None:
+    world = legitimate(16)
+    rows = draw(with_state(world, "v3", replace(world.subscribers["v3"], label=Label.parse("01"))))
+    assert at(rows, "01") == WRONG
+    assert f"{WRONG} x2" in rows[8]
+
+
+def test_a_node_without_a_label_is_counted_in_the_middle() -> None:
+    rows = draw(with_state(legitimate(16), "v3", SubscriberState()))
+    assert any("1 without a label" in row for row in rows)
+
+
+def test_the_dead_are_marked_while_they_are_recorded_and_so_is_who_leads_to_them() -> None:
+    world = legitimate(16)
+    alive = {node: state for node, state in world.subscribers.items() if node != "v9"}
+    rows = draw(replace(world, subscribers=alive, crashed=("v9",)))
+    assert Label.nth(9).bits == "0011"
+    assert at(rows, "0011") == UNICODE.dead
+    assert [at(rows, bits) for bits in ("001", "01", "1")] == [EDGES, EDGES, RIGHT]
+
+
+def test_nodes_that_an_emptied_database_does_not_know_are_wrong() -> None:
+    portrait = portray(replace(legitimate(16), supervisor=SupervisorState()))
+    assert portrait.count(Mark.LABEL) == 16
+    assert (portrait.recorded, portrait.sound) == (0, frozenset())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_marks_agree_with_the_census(seed: int) -> None:
+    for code in ("A06", "A11", "A12", "A14", "A15"):
+        world = ADVERSARIES[code].build(16, Random(seed))
+        portrait, wrong = portray(world), census(world)
+        assert portrait.count(Mark.LABEL) == wrong[Layer.LABELS]
+        edges = Counter(dot.mark for dot in portrait.dots)[Mark.RIGHT] < portrait.members
+        assert edges == any(wrong[layer] for layer in (Layer.LABELS, Layer.RING, Layer.SHORTCUTS))
+
+
+@settings(max_examples=25)
+@given(world=snapshots())
+def test_any_state_can_be_drawn(world: Snapshot) -> None:
+    portrait = portray(world)
+    assert [len(row) for row in plain(draw_ring(portrait, SIZE))] == [47] * 17
+    assert all(len(row) <= 80 for row in plain(draw_levels(portrait, 80)))
+
+
+def test_marks_differ_by_more_than_colour_and_ascii_is_enough() -> None:
+    for glyphs in (UNICODE, ASCII):
+        signs = {*glyphs.marks.values(), glyphs.dead, glyphs.vacant, glyphs.outline}
+        assert len(signs) == len(Mark) + 3
+    portrait = portray(ADVERSARIES["A15"].build(16, Random(1)))
+    lines = [*draw_ring(portrait, SIZE, ASCII), *draw_levels(portrait, 80, ASCII)]
+    assert "".join(plain(lines)).isascii()
+
+
+# --- unrolled --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 12, 16, 33])
+def test_in_a_legitimate_ring_all_edges_are_sound_and_there_are_no_others(n: int) -> None:
+    assert portray(legitimate(n)).sound == ring_edges(n) | shortcut_edges(n)
+
+
+def test_unrolled_each_level_has_twice_the_nodes() -> None:
+    assert plain(draw_levels(portray(legitimate(8)), 42)) == [
+        "level 1  0───────────────1───────────────●",
+        "level 2  ●───────01──────●───────11──────●",
+        "ring     ●───001─●───011─●───101─●───111─●",
+    ]
+
+
+def test_a_shortcut_that_only_one_end_knows_is_drawn_broken() -> None:
+    world = legitimate(8)
+    damaged = with_state(world, "v1", replace(world.subscribers["v1"], shortcuts={}))
+    assert plain(draw_levels(portray(damaged), 42)) == [
+        "level 1  0┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄◐┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄●",
+        "level 2  ●───────01┄┄┄┄┄┄◐┄┄┄┄┄┄┄11──────●",
+        "ring     ●───001─●───011─◐───101─●───111─●",
+    ]
+
+
+def test_levels_too_fine_for_the_width_are_left_out() -> None:
+    rows = plain(draw_levels(portray(legitimate(256)), 80))
+    assert [row[:7] for row in rows] == [f"level {level}" for level in range(1, 7)]
+
+
+# --- bars ------------------------------------------------------------------------------
+
+
+def test_bars_show_the_largest_as_full_and_the_smallest_still() -> None:
+    assert plain(draw_bars([16, 8, 1, 0], 10, 2)) == ["█   ", "██▁ "]
+
+
+def test_bars_keep_to_the_newest_if_there_are_too_many() -> None:
+    assert plain(draw_bars([8, 1, 2, 3], 3, 1)) == ["▁▂▃"]
+
+
+def test_without_values_there_are_no_bars() -> None:
+    assert plain(draw_bars([0, 0], 3, 1)) == ["  "]
+
+
+# --- edges -----------------------------------------------------------------------------
+
+
+def is_dotted(character: str) -> bool:
+    return "\u2800" < character <= "\u28ff"
+
+
+def dots(lines: list[Text], style: str) -> int:
+    """How many dots of braille have a style."""
+    found = 0
+    for line in lines:
+        for span in line.spans:
+            if str(span.style) == style:
+                text = line.plain[span.start : span.end]
+                found += sum((ord(each) - 0x2800).bit_count() for each in text if is_dotted(each))
+    return found
+
+
+def test_sound_edges_are_drawn_by_level_and_broken_ones_with_gaps() -> None:
+    world = legitimate(16)
+    whole = draw_ring(portray(world), SIZE)
+    assert {style: dots(whole, style) > 0 for style in ("green", "magenta", "blue", "cyan")} == {
+        "green": True,
+        "magenta": True,
+        "blue": True,
+        "cyan": True,
+    }
+    assert dots(whole, "red") == 0
+    # Label 1 is at the other end of the only edge of level 1, and of two of level 2.
+    broken = draw_ring(
+        portray(with_state(world, "v1", replace(world.subscribers["v1"], shortcuts={}))), SIZE
+    )
+    assert dots(broken, "magenta") == 0
+    assert 0 < dots(broken, "red") < dots(whole, "magenta") + dots(whole, "blue")
+    assert 0 < dots(broken, "blue") < dots(whole, "blue")
+
+
+def test_the_chord_between_the_first_two_labels_goes_through_the_middle() -> None:
+    rows = draw(legitimate(16))
+    column, bottom = spot(Label.parse("1"), SIZE)
+    assert all(is_dotted(rows[row][column]) for row in range(1, bottom))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 16])
+def test_the_ring_is_closed(n: int) -> None:
+    rows = draw(legitimate(n))
+    for turn in range(32):
+        x, y = on_ellipse(f"{turn:05b}", SIZE)
+        around = "".join(row[x - 2 : x + 3] for row in rows[max(y - 1, 0) : y + 2])
+        assert any(is_dotted(each) or each == RIGHT for each in around), turn
+
+
+def test_the_levels_have_the_colours_of_their_chords() -> None:
+    lines = draw_levels(portray(legitimate(16)), 80)
+    assert [str(line.spans[0].style) for line in lines] == ["magenta", "blue", "cyan", "green"]
+
+
+def test_in_ascii_there_is_an_outline_and_no_chord() -> None:
+    rows = plain(draw_ring(portray(legitimate(4)), SIZE, ASCII))
+    assert "".join(rows).isascii()
+    assert rows[8][9:38].isspace()
+    assert "." in rows[1]

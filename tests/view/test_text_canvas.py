@@ -1,0 +1,51 @@
+"""What pictures are drawn on."""
+
+import pytest
+
+from skipring.view.text import Canvas, Dots, Point, Size
+
+
+def drawn(path: list[Point], *, is_broken: bool = False) -> list[str]:
+    canvas, dots = Canvas(Size(4, 3)), Dots()
+    dots.draw(path, "red", is_broken=is_broken)
+    dots.put_on(canvas)
+    return [line.plain for line in canvas.lines()]
+
+
+@pytest.mark.parametrize(
+    ("path", "rows"),
+    [
+        ([(0.0, 1.0), (3.0, 1.0)], ["    ", "⠠⠤⠤⠤", "    "]),
+        ([(1.0, 0.0), (1.0, 2.0)], [" ⢠  ", " ⢸  ", " ⠸  "]),
+        ([(2.0, 1.0)], ["    ", "    ", "    "]),
+        ([(0.0, 0.0), (0.0, 0.0)], ["⠠   ", "    ", "    "]),
+        ([(-9.0, 1.0), (9.0, 1.0)], ["    ", "⠤⠤⠤⠤", "    "]),
+    ],
+    ids=["across", "down", "a point is no line", "one dot", "beyond the edges"],
+)
+def test_a_line_is_made_of_dots(path: list[Point], rows: list[str]) -> None:
+    assert drawn(path) == rows
+
+
+def test_a_broken_line_has_gaps() -> None:
+    assert drawn([(0.0, 1.0), (3.0, 1.0)], is_broken=True) == ["    ", "⠠ ⠠ ", "    "]
+
+
+def test_neighbours_of_the_same_style_are_one_piece() -> None:
+    canvas = Canvas(Size(6, 1))
+    canvas.put((1, 0), "ab", "red")
+    canvas.put((3, 0), "c", "blue")
+    (line,) = canvas.lines()
+    assert line.plain == " abc  "
+    assert [(span.start, span.end, str(span.style)) for span in line.spans] == [
+        (1, 3, "red"),
+        (3, 4, "blue"),
+    ]
+
+
+def test_what_does_not_fit_beside_a_spot_is_left_out() -> None:
+    canvas = Canvas(Size(9, 2))
+    canvas.put_beside((8, 0), "far", "")
+    canvas.put_beside((5, 1), "1", "")
+    canvas.put_beside((5, 1), "2", "")
+    assert [line.plain for line in canvas.lines()] == [" " * 9, "       1 "]

@@ -1,0 +1,286 @@
+"""Who may talk to the dashboard."""
+
+import asyncio
+from http.cookies import SimpleCookie
+
+import pytest
+from starlette.datastructures import Headers
+
+from skipring.errors import InputError
+from skipring.testing import Cluster
+from skipring.web.auth import FOREIGN, NO_COOKIE, NOT_OUR_HOST, USED, Gate
+from skipring.web.server import Dashboard
+from tests.web.asking import Answer, Visitor
+
+NOBODY = ("127.0.0.1:9",)  # no supervisor is there: the dashboard says so, and serves
+
+
+def visiting(scene) -> None:  # noqa: ANN001  (a coroutine function)
+    async def visit() -> None:
+        async with Dashboard(NOBODY) as dashboard:
+            await scene(Visitor(dashboard), dashboard)
+
+    asyncio.run(visit())
+
+
+def is_refused(answer: Answer, why: str) -> bool:
+    return answer.status == 403 and answer.value == {"error": why}
+
+
+@pytest.mark.parametrize("path", ["/", "/api/settings", "/api/events?topic=t", "/static/app.js"])
+def test_without_a_cookie_nothing_is_answered(path: str) -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        assert is_refused(await visitor.get(path), NO_COOKIE)
+        guess = f"skipring-{visitor.address.port}=guessed"
+        assert is_refused(await visitor.get(path, Cookie=guess), NO_COOKIE)
+        assert is_refused(await visitor.get(path, Cookie="a=b; c d;;=;"), NO_COOKIE)
+
+    visiting(scene)
+
+
+def test_the_address_gives_a_strict_cookie_and_leads_to_the_page_without_the_token() -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        answer = await visitor.enter()
+        assert (answer.status, answer.headers["location"]) == (303, "/")
+        (cookie,) = SimpleCookie(answer.headers["set-cookie"]).values()
+        assert cookie["httponly"] is True
+        assert cookie["samesite"] == "strict"
+        assert (await visitor.get("/api/settings")).status == 200
+
+    visiting(scene)
+
+
+def test_an_address_works_once_and_then_there_is_another() -> None:
+    entered = []
+
+    async def visit() -> None:
+        async with Dashboard(NOBODY, on_entered=lambda: entered.append(dashboard.url)) as dashboard:
+            first = Visitor(dashboard)
+            await first.enter()
+            again = Visitor(dashboard)
+            again.address = first.address
+            assert is_refused(await again.enter(), USED)
+            assert entered == [dashboard.url]
+            assert entered != [first.address.geturl()]
+            other = Visitor(dashboard)
+            assert (await other.enter()).status == 303
+            assert (await other.get("/api/settings")).status == 200
+            assert (await first.get("/api/settings")).status == 200
+
+    asyncio.run(visit())
+
+
+def test_a_visitor_comes_in_also_where_nobody_reads_what_is_printed() -> None:
+    def fail() -> None:
+        raise BrokenPipeError
+
+    async def visit() -> None:
+        async with Dashboard(NOBODY, on_entered=fail) as dashboard:
+            visitor = Visitor(dashboard)
+            assert (await visitor.enter()).status == 303
+            assert (await visitor.get("/api/settings")).status == 200
+
+    asyncio.run(visit())
+
+
+def test_who_was_let_in_may_open_the_address_again() -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        await visitor.enter()
+        again = await visitor.get(f"/?{visitor.address.query}")
+        assert (again.status, again.headers["location"]) == (303, "/")
+        assert "set-cookie" not in again.headers
+
+    visiting(scene)
+
+
+@pytest.mark.parametrize("token", ["", "x", "%C3%BC", "a" * 4000])
+def test_a_wrong_token_is_refused(token: str) -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        answer = await visitor.get(f"/?token={token}")
+        assert answer.status == 403
+        assert "set-cookie" not in answer.headers
+
+    visiting(scene)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "localhost.evil:80"])
+def test_a_wrong_host_is_refused_also_with_the_cookie(host: str) -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        await visitor.enter()
+        assert is_refused(await visitor.get("/api/settings", Host=host), NOT_OUR_HOST)
+        assert is_refused(await visitor.get(f"/?{visitor.address.query}", Host=host), NOT_OUR_HOST)
+
+    visiting(scene)
+
+
+def test_localhost_is_our_host_too() -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        await visitor.enter()
+        host = f"localhost:{visitor.address.port}"
+        assert (await visitor.get("/api/settings", Host=host)).status == 200
+
+    visiting(scene)
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1", ""])
+def test_a_foreign_origin_is_refused_also_with_the_cookie(origin: str) -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        await visitor.enter()
+        assert is_refused(await visitor.get("/api/settings", Origin=origin), FOREIGN)
+        answer = await visitor.ask("POST", "/api/publish?topic=t", b"{}", {"Origin": origin})
+        assert is_refused(answer, FOREIGN)
+
+    visiting(scene)
+
+
+def test_who_changes_something_says_from_which_page() -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        await visitor.enter()
+        assert is_refused(await visitor.ask("POST", "/api/publish?topic=t", b"{}"), FOREIGN)
+
+    visiting(scene)
+
+
+def test_every_answer_forbids_what_is_not_ours() -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        refused, entered = await visitor.get("/"), await visitor.enter()
+        answers = [refused, entered, await visitor.get("/"), await visitor.get("/nothing")]
+        for answer in answers:
+            policy = answer.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'; script-src 'self';")
+            assert "unsafe" not in policy
+            assert "frame-ancestors 'none'" in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["referrer-policy"] == "no-referrer"
+            assert answer.headers["cache-control"] == "no-store"
+
+    visiting(scene)
+
+
+def test_nothing_outside_of_the_static_files_is_served() -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        await visitor.enter()
+        for path in (
+            "/static/../app.py",
+            "/static/%2e%2e/app.py",
+            "/static//etc/passwd",
+            "/static",
+        ):
+            assert (await visitor.get(path)).status == 404
+
+    visiting(scene)
+
+
+def test_a_gate_compares_bytes_not_texts() -> None:
+    gate = Gate()
+    gate.open_at("127.0.0.1:7", 7)
+    assert gate.enter("ü") is None  # comparing texts in constant time takes ASCII only
+    assert not gate.knows(Headers({"cookie": "skipring-7=\xfc"}))
+
+
+def test_a_browser_leaves_out_the_usual_port() -> None:
+    gate = Gate()
+    gate.open_at("127.0.0.1:80", 80)
+    assert gate.refusal("GET", Headers({"host": "127.0.0.1"})) is None
+    origin = {"host": "localhost", "origin": "http://localhost"}
+    assert gate.refusal("POST", Headers(origin)) is None
+    gate.open_at("127.0.0.1:8080", 8080)
+    assert gate.refusal("GET", Headers({"host": "127.0.0.1"})) == NOT_OUR_HOST
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        '{ours}; x={{"a":1}}',
+        'x={{"a":1}}; {ours}',
+        "a[b]=c; {ours};",
+        "{name}=theirs; {ours}",
+        "{ours}; {name}=theirs",
+    ],
+)
+def test_cookies_of_other_servers_on_this_machine_do_not_keep_us_out(others: str) -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        await visitor.enter()
+        assert visitor.cookie is not None
+        name = visitor.cookie.partition("=")[0]
+        cookies = others.format(ours=visitor.cookie, name=name)
+        assert (await visitor.get("/api/settings", Cookie=cookies)).status == 200
+
+    visiting(scene)
+
+
+@pytest.mark.parametrize("site", ["same-site", "cross-site"])
+def test_another_page_cannot_load_anything_but_may_link_to_us(site: str) -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        await visitor.enter()
+        loaded = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
+        opened = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}
+        ours = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
+        assert is_refused(await visitor.get("/api/timeline?topic=t", **loaded), FOREIGN)
+        assert (await visitor.get("/", **opened)).status == 200
+        assert (await visitor.get("/api/settings", **ours)).status == 200
+
+    visiting(scene)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
+def test_a_dashboard_is_for_this_machine_only(host: str) -> None:
+    with pytest.raises(InputError, match="this machine only"):
+        Dashboard(NOBODY, host=host)
+
+
+@pytest.mark.parametrize("topic", ["", "x" * 300, "a\nb"])
+def test_a_topic_that_cannot_be_is_refused_at_the_start(topic: str) -> None:
+    with pytest.raises(InputError, match="a topic has"):
+        Dashboard(NOBODY, topic=topic)
+
+
+def test_a_port_that_is_taken_is_said_to_be() -> None:
+    async def scene(visitor: Visitor, _: Dashboard) -> None:
+        with pytest.raises(InputError, match="cannot listen"):
+            async with Dashboard(NOBODY, port=visitor.address.port):
+                pass
+
+    visiting(scene)
+
+
+def test_two_dashboards_do_not_take_each_others_cookies() -> None:
+    async def visit() -> None:
+        async with Dashboard(NOBODY) as one, Dashboard(NOBODY) as two:
+            visitor, other = Visitor(one), Visitor(two)
+            await visitor.enter()
+            other.cookie = visitor.cookie
+            assert is_refused(await other.get("/api/settings"), NO_COOKIE)
+
+    asyncio.run(visit())
+
+
+def test_two_dashboards_can_be_open_in_one_browser() -> None:
+    async def visit() -> None:
+        async with Dashboard(NOBODY) as one, Dashboard(NOBODY) as two:
+            visitor, other = Visitor(one), Visitor(two)
+            jar: SimpleCookie = SimpleCookie()  # one for all ports, as in a browser
+            for each in (visitor, other):
+                jar.load((await each.enter()).headers["set-cookie"])
+            cookies = "; ".join(f"{name}={each.value}" for name, each in jar.items())
+            assert (await visitor.get("/api/settings", Cookie=cookies)).status == 200
+            assert (await other.get("/api/settings", Cookie=cookies)).status == 200
+
+    asyncio.run(visit())
+
+
+def test_chaos_is_nowhere_unless_it_is_wanted() -> None:
+    async def visit() -> None:
+        async with Cluster(n=2) as cluster:
+            supervisors = cluster.url.removeprefix("skipring://").split(",")
+            async with Dashboard(supervisors) as dashboard:
+                visitor = Visitor(dashboard)
+                await visitor.enter()
+                settings = (await visitor.get("/api/settings")).value
+                assert settings["chaos"] is False
+                assert "adversaries" not in settings
+                answer = await visitor.post("/api/chaos?topic=news", {"damage": "database"})
+                assert answer.status == 404
+                assert cluster.nodes == ("n00", "n01")
+
+    asyncio.run(visit())

@@ -1,0 +1,93 @@
+"""The dashboard as a server: a request that does not end is ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from skipring.web import server as serving
+from skipring.web.server import LOOPBACK, Dashboard
+
+DEADLINE_S = 20.0
+HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+NOBODY = "127.0.0.1:9"
+
+Scene = Callable[[int], Awaitable[None]]
+
+
+def at_dashboard(scene: Scene) -> None:
+    """Run a scene with the port of a dashboard."""
+
+    async def run() -> None:
+        async with asyncio.timeout(DEADLINE_S), Dashboard([NOBODY]) as dashboard:
+            port = dashboard.url.partition("/?")[0].rpartition(":")[2]
+            await scene(int(port))
+
+    asyncio.run(run())
+
+
+async def rest_of(port: int, said: bytes, more: bytes = b"") -> bytes:
+    """Say something, then a byte now and then; return what comes until the server hangs up."""
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    writer.write(said)
+    came = b""
+    try:
+        with suppress(ConnectionError):
+            while True:
+                with suppress(TimeoutError):
+                    part = await asyncio.wait_for(reader.read(1 << 16), 0.02)
+                    if not part:
+                        break
+                    came += part
+                writer.write(more)
+    finally:
+        writer.transport.abort()
+    return came
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "REQUEST_S", 0.3)
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize(
+    ("said", "more"),
+    [
+        (b"", b""),
+        (HEAD, b""),
+        (HEAD, b"X"),
+        (b"POST /api/publish HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n", b"X"),
+    ],
+    ids=["nothing", "half a head", "a head without end", "half a body"],
+)
+def test_incomplete_request_is_closed_after_a_while(said: bytes, more: bytes) -> None:
+    async def scene(port: int) -> None:
+        await asyncio.gather(*(rest_of(port, said, more) for _ in range(20)))
+
+    at_dashboard(scene)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_half_a_request_after_a_whole_one_is_closed_too() -> None:
+    async def scene(port: int) -> None:
+        came = await rest_of(port, HEAD + b"\r\n" + HEAD)
+        assert came.count(b"HTTP/1.1 ") == 1
+
+    at_dashboard(scene)
+
+
+def test_request_that_is_sent_in_two_parts_is_answered() -> None:
+    async def scene(port: int) -> None:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(HEAD)
+        await writer.drain()
+        await asyncio.sleep(0)
+        writer.write(b"\r\n")
+        assert (await reader.read(1 << 16)).startswith(b"HTTP/1.1 ")
+        writer.transport.abort()
+
+    at_dashboard(scene)

@@ -1,0 +1,128 @@
+"""Values: what is inside the limits of the wire, and what is not."""
+
+import pytest
+from msgspec.structs import replace
+
+from skipring.errors import MessageError
+from skipring.wire.limits import (
+    SHOWN_CHARACTERS_MAX,
+    check_address,
+    check_node,
+    check_publication,
+    check_topic,
+    shown,
+)
+from tests.wire.samples import PUBLICATION
+
+KIB = 1024
+
+
+@pytest.mark.parametrize(
+    "topic", ["a", " ", "x" * 255, "\u00e4" * 127, "a/b", "\u200b", "\U0001f600"]
+)
+def test_a_topic_has_1_to_255_bytes(topic: str) -> None:
+    check_topic(topic)
+
+
+@pytest.mark.parametrize(
+    "topic", ["", "x" * 256, "\u00e4" * 128, "a\nb", "\0", "\x7f", "a\x9f", "\ud800", "x" * 10**6]
+)
+def test_no_other_topic_is_accepted(topic: str) -> None:
+    for _ in range(2):  # a refusal is not forgotten
+        with pytest.raises(MessageError) as refused:
+            check_topic(topic)
+        assert str(refused.value).isprintable()
+        assert len(str(refused.value)) < 120
+
+
+@pytest.mark.parametrize("node", ["a", "x" * 64, "A.b_c-9", "-", "supervisor"])
+def test_a_node_has_1_to_64_plain_characters(node: str) -> None:
+    check_node(node)
+
+
+@pytest.mark.parametrize("node", ["", "x" * 65, "a b", "a\n", "\u00e4", "a/b", "\0" * 64, "\ud800"])
+def test_no_other_node_is_accepted(node: str) -> None:
+    with pytest.raises(MessageError):
+        check_node(node)
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "localhost:65535", "[::1]:7400", "[::ffff:10.0.0.1]:80", "a-b.c:07"]
+)
+def test_an_address_is_a_host_and_a_port(address: str) -> None:
+    check_address(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        ":1",
+        "host",
+        "host:",
+        "host:0",
+        "host:65536",
+        "host:123456",
+        "host:-1",
+        "host:1\n",
+        "host:\u0663",  # a digit, but not one of ours
+        "ho st:1",
+        "http://host:1",
+        "::1:7400",
+        "[]:1",
+        "x" * 254 + ":1",
+        "h\u00f6st:1",
+    ],
+)
+def test_no_other_address_is_accepted(address: str) -> None:
+    with pytest.raises(MessageError):
+        check_address(address)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"payload": b""},
+        {"payload": bytes(512 * KIB)},
+        {"key": None},
+        {"key": bytes(KIB)},
+        {"headers": {str(number): "" for number in range(64)}},
+        {"headers": {"name": "\u00e4" * (4 * KIB - 2)}},
+        {"seq": 2**63 - 1, "time": 2**63 - 1},
+        {"seq": 0, "time": 0},
+        {"id": bytes(32)},
+    ],
+)
+def test_a_publication_inside_the_limits_may_travel(fields: dict[str, object]) -> None:
+    check_publication(replace(PUBLICATION, **fields))
+
+
+OUTSIDE: dict[str, dict[str, object]] = {
+    "no payload": {"payload": None},
+    "a payload of more than 512 KiB": {"payload": bytes(512 * KIB + 1)},
+    "a key of more than 1 KiB": {"key": bytes(KIB + 1)},
+    "65 headers": {"headers": {str(number): "" for number in range(65)}},
+    "headers of more than 8 KiB": {"headers": {"name": "\u00e4" * (4 * KIB - 1)}},
+    "half a character": {"headers": {"name": "\ud800"}},
+    "half a character in a name": {"headers": {"\ud800": ""}},
+    "a seq of 2^63": {"seq": 2**63},
+    "a time of 2^63": {"time": 2**63},
+    "a seq below 0": {"seq": -1},
+    "a time below 0": {"time": -1},
+    "a publisher of no name": {"publisher": ""},
+    "a publisher with a space": {"publisher": "a b"},
+}
+
+
+@pytest.mark.parametrize("fields", OUTSIDE.values(), ids=OUTSIDE)
+def test_a_publication_outside_the_limits_may_not(fields: dict[str, object]) -> None:
+    with pytest.raises(MessageError) as refused:
+        check_publication(replace(PUBLICATION, **fields))
+    assert len(str(refused.value)) < 100
+
+
+@pytest.mark.parametrize("text", ["", "abc", "\n\x1b[31m", "\ud800", "\u202e", "x" * 1000])
+def test_what_is_shown_of_a_text_is_short_and_printable(text: str) -> None:
+    assert shown(text).isprintable()
+    assert shown(text).isascii()
+    assert len(shown(text)) <= 10 * SHOWN_CHARACTERS_MAX + 5
