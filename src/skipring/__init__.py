@@ -1,13 +1,14 @@
-"""skipring: publish/subscribe without a broker in the data path, which heals from any state."""
+"""Publish/subscribe without a broker in the data path; the ring recovers from any state."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from skipring import blocking, errors
     from skipring.api.connection import Connection, connect
-    from skipring.api.reader import Cursor, Publication
+    from skipring.api.reader import Cursor
+    from skipring.api.reader import DeliveredPublication as Publication
     from skipring.api.subscription import Health, HealthState, Record, Subscription
 
 __all__ = [
@@ -23,17 +24,30 @@ __all__ = [
     "errors",
 ]
 
+# Module and name of each public name. Imports are lazy: the command line starts without sockets.
+_PUBLIC: Final = {
+    "Connection": ("skipring.api.connection", "Connection"),
+    "Cursor": ("skipring.api.reader", "Cursor"),
+    "Health": ("skipring.api.subscription", "Health"),
+    "HealthState": ("skipring.api.subscription", "HealthState"),
+    "Publication": ("skipring.api.reader", "DeliveredPublication"),
+    "Record": ("skipring.api.subscription", "Record"),
+    "Subscription": ("skipring.api.subscription", "Subscription"),
+    "blocking": ("skipring.blocking", None),
+    "connect": ("skipring.api.connection", "connect"),
+    "errors": ("skipring.errors", None),
+}
+
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for: the command line starts without sockets and disks."""
-    if name not in __all__:
+    """Import a public name on first use."""
+    if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    if name in ("blocking", "errors"):
-        return import_module(f"skipring.{name}")
-    homes = (import_module(f"skipring.runtime.{home}") for home in ("client", "subscription"))
-    return next(getattr(home, name) for home in homes if hasattr(home, name))
+    module, attribute = _PUBLIC[name]
+    home = import_module(module)
+    return home if attribute is None else getattr(home, attribute)
 
 
 def __dir__() -> list[str]:

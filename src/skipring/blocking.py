@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from skipring.api import connection as client
-from skipring.api.reader import Cursor, Publication, Start
+from skipring.api.reader import Cursor, DeliveredPublication, Start
 from skipring.api.subscription import (
     LEAVE_S,
     READ_MANY,
@@ -100,7 +100,9 @@ class Subscription:
         self.topic = subscription.topic
         self._thread = thread
         self._subscription = subscription
-        self._taken: deque[Publication] = deque()  # from the archive, and not handed out yet
+        self._taken: deque[DeliveredPublication] = (
+            deque()
+        )  # from the archive, and not handed out yet
         self._lock = Lock()  # so that nobody sees one that is neither here nor there
         subscription.read_ahead(self._unread)
 
@@ -157,12 +159,12 @@ class Subscription:
 
     # -- reading -----------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Publication]:
+    def __iter__(self) -> Iterator[DeliveredPublication]:
         """Every publication, in the order in which they were stored here, until it is left."""
         while (publication := self.read()) is not None:
             yield publication
 
-    def read(self, timeout: float | None = None) -> Publication | None:
+    def read(self, timeout: float | None = None) -> DeliveredPublication | None:
         """The next publication; None if none comes in time, or the topic was left."""
         self._check_opened()
         deadline = None if timeout is None else monotonic() + timeout
@@ -174,7 +176,9 @@ class Subscription:
                 return None
             # Else something is there, if it is wanted and no other thread was faster.
 
-    def read_many(self, limit: int = READ_MANY, timeout: float | None = None) -> list[Publication]:
+    def read_many(
+        self, limit: int = READ_MANY, timeout: float | None = None
+    ) -> list[DeliveredPublication]:
         """Wait for a publication, then return all that are here, up to a limit.
 
         An empty list if none comes in time, or the topic was left.
@@ -189,7 +193,7 @@ class Subscription:
             if found := self._hand_out(limit):
                 return found
 
-    def read_available(self, limit: int | None = None) -> list[Publication]:
+    def read_available(self, limit: int | None = None) -> list[DeliveredPublication]:
         """The publications that are here now and were not read yet, at most ``limit`` of them."""
         self._check_opened()
         self._thread.call(self._take_available, limit)
@@ -215,7 +219,7 @@ class Subscription:
                 self._taken += reader.take(READ_AHEAD, end)
             await asyncio.sleep(0)
 
-    def _hand_out(self, limit: int | None) -> list[Publication]:
+    def _hand_out(self, limit: int | None) -> list[DeliveredPublication]:
         with self._lock:
             if not self._subscription.reader.is_open:
                 return []

@@ -102,7 +102,7 @@ class FramingError(WireError):
     """A frame is too long or of no known kind; nothing behind it can be read."""
 
 
-class GreetingError(WireError):
+class HandshakeError(WireError):
     """Whoever is at the other end of a link does not speak our version of our language."""
 
 

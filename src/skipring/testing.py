@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from skipring.admin import chaos_plans as sabotage
 from skipring.admin.diagnosis import is_about
 from skipring.admin.foreign_members import (
-    TopicView,
+    ForeignView,
     known_addresses,
     member_statuses,
     ring_state,
     root_violations,
 )
-from skipring.admin.supervisor_seat import LOOPBACK, Seat
+from skipring.admin.supervisor_seat import LOOPBACK, RestartableSupervisor
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested
@@ -37,15 +37,15 @@ from skipring.core.subscriber import Subscriber
 from skipring.errors import InputError
 from skipring.net.addresses import supervisor_of
 from skipring.node.chaos_server import damage_node, damage_supervisor
-from skipring.node.host import Node
+from skipring.node.host import NodeHost
 from skipring.node.process import allow_files
-from skipring.node.settings import Settings
+from skipring.node.settings import NodeSettings
 from skipring.node.status_server import node_status
-from skipring.node.supervisor_host import SupervisorServer
-from skipring.rpc.client import Outsider
-from skipring.storage.delivery_log import DeliveryTrace
+from skipring.node.supervisor_host import SupervisorHost
+from skipring.rpc.client import RpcClient
+from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
-from skipring.wire.chaos import Damage, Done
+from skipring.wire.chaos import ChaosAck, Damage
 from skipring.wire.rpc import Address, NodeStatus, Refused
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
@@ -110,7 +110,7 @@ class Cluster:
         self.topic = topic
         self._n = n
         tick_s = tick_s if tick_s is not None else max(TICK_S, n * TICK_OF_A_NODE_S)
-        self._settings = Settings(
+        self._settings = NodeSettings(
             tick_s=tick_s,
             flush_s=tick_s / 10,
             is_chaotic=True,
@@ -118,8 +118,10 @@ class Cluster:
         )
         self._data_dir = data_dir
         directories = (f"supervisor-{number}" for number in range(supervisors))
-        self._seats = [Seat(self._settings, self._directory(name)) for name in directories]
-        self._nodes: dict[NodeId, Node] = {}
+        self._seats = [
+            RestartableSupervisor(self._settings, self._directory(name)) for name in directories
+        ]
+        self._nodes: dict[NodeId, NodeHost] = {}
         self._stores: dict[NodeId, PublicationStore] = {}
         self._numbers = count()
         self._killed: dict[NodeId, asyncio.Task[None]] = {}
@@ -171,11 +173,11 @@ class Cluster:
         """The names of the nodes that live, in order."""
         return tuple(sorted(self._nodes))
 
-    def node(self, name: NodeId) -> Node:
+    def node(self, name: NodeId) -> NodeHost:
         """A node that lives, for whatever the cluster itself cannot do."""
         return self._nodes[self._known(name)]
 
-    def supervisor(self, number: int = 0) -> SupervisorServer:
+    def supervisor(self, number: int = 0) -> SupervisorHost:
         """A supervisor that lives, for whatever the cluster itself cannot do."""
         server = self._seats[number].server
         if server is None:
@@ -200,9 +202,9 @@ class Cluster:
         if directory is not None:
             store = await asyncio.to_thread(PublicationStore.open, directory)
             self._stores[name] = store
-            trace = await asyncio.to_thread(DeliveryTrace.open, directory, store)
+            trace = await asyncio.to_thread(DeliveryLog.open, directory, store)
         rng, deliver = Random(name), partial(self._on_delivered, name)
-        node = Node(name, self._settings, rng=rng, deliver=deliver, store=store, trace=trace)
+        node = NodeHost(name, self._settings, rng=rng, deliver=deliver, store=store, trace=trace)
         node.on_crash = partial(self.kill, name)
         self._nodes[name] = node
         await node.start(LOOPBACK, 0)
@@ -309,14 +311,14 @@ class Cluster:
         for name, planned in damages.items():
             for damage in planned:
                 answer = self._damaged(name, damage)
-                assert isinstance(answer, Done), answer
+                assert isinstance(answer, ChaosAck), answer
 
-    def _damaged(self, name: NodeId, damage: Damage) -> Done | Refused:
+    def _damaged(self, name: NodeId, damage: Damage) -> ChaosAck | Refused:
         if name != SUPERVISOR:
             return damage_node(self._nodes[name], self.topic, damage)
         server = self._seat_of(self.topic).server
         if server is None:
-            return Done(0)  # it is stopped: there is nothing to damage
+            return ChaosAck(0)  # it is stopped: there is nothing to damage
         return damage_supervisor(server, self.topic, damage)
 
     # -- what can be seen --------------------------------------------------------------------
@@ -361,10 +363,10 @@ class Cluster:
         state = self._seat_of(topic).state(topic)
         roster.load(state.database, state.next)
         killed = tuple(self._killed)
-        for each in violations(TopicView(topic, roster, {**machines, **others}, killed)):
+        for each in violations(ForeignView(topic, roster, {**machines, **others}, killed)):
             if not any(is_about(each, name) for name in trusted):
                 yield str(each)
-        yield from map(str, publication_violations(TopicView(topic, roster, machines, killed)))
+        yield from map(str, publication_violations(ForeignView(topic, roster, machines, killed)))
         if statuses:
             seen = {name: (it.trie.root, len(it.trie)) for name, it in machines.items()}
             seen |= {name: (it.root, it.count) for name, it in statuses.items()}
@@ -384,7 +386,7 @@ class Cluster:
         found = {name: self._nodes[name].machine(topic) for name in self.nodes}
         return {name: machine for name, machine in found.items() if machine is not None}
 
-    def _seat_of(self, topic: TopicId) -> Seat:
+    def _seat_of(self, topic: TopicId) -> RestartableSupervisor:
         address = supervisor_of(topic, self._settings.supervisors)
         return next(seat for seat in self._seats if seat.address == address)
 
@@ -395,7 +397,7 @@ class Cluster:
         of its subscription first. TimeoutError if that takes longer, which says what is wrong.
         """
         deadline = asyncio.get_running_loop().time() + timeout
-        async with Outsider(self._settings.supervisors, rng=Random()) as outsider:
+        async with RpcClient(self._settings.supervisors, rng=Random()) as outsider:
             while True:
                 await self._until(self._is_settled, timeout, deadline)
                 foreign = self._foreign(self.topic)
@@ -450,7 +452,7 @@ def _allow_files(n: int) -> None:
         )
 
 
-async def _end(node: Node, store: PublicationStore | None) -> None:
+async def _end(node: NodeHost, store: PublicationStore | None) -> None:
     try:
         await node.close()
     finally:

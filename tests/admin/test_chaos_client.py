@@ -10,17 +10,17 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.admin import chaos_plans as plans
-from skipring.admin.chaos_client import Saboteur, sabotage, saboteur_of
+from skipring.admin.chaos_client import ChaosClient, sabotage, saboteur_of
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.node.chaos_server import REFUSALS
-from skipring.rpc.client import Outsider
+from skipring.rpc.client import RpcClient
 from skipring.testing import Cluster
 
 TOPIC = "news"
 
 
-def with_a_saboteur(scene: Callable[[Cluster, Saboteur], Awaitable[None]], n: int = 8) -> None:
+def with_a_saboteur(scene: Callable[[Cluster, ChaosClient], Awaitable[None]], n: int = 8) -> None:
     async def run() -> None:
         async with Cluster(n=n) as cluster:
             for name in cluster.nodes:
@@ -48,7 +48,7 @@ async def join_without_chaos(cluster: Cluster, name: str) -> None:
 
 @pytest.mark.parametrize("code", ["A05", "A09b", "A13", "A15", "A18", "A47"])
 def test_what_an_adversary_does_to_a_live_ring_heals(code: str) -> None:
-    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         members = await saboteur.members()
         assert sorted(members) == list(cluster.nodes)
         await saboteur.inflict(plans.adversarial(code, TOPIC, members, seed=1))
@@ -91,7 +91,7 @@ def test_nodes_are_told_where_those_are_whom_they_refer_to_now() -> None:
 
 
 def test_a_partition_lets_nothing_through_until_it_is_healed() -> None:
-    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         members = await saboteur.members()
         sides = plans.parts_of(members, 2, seed=0)
         await saboteur.inflict(plans.partition(sides, 2**30))
@@ -108,7 +108,7 @@ def test_a_partition_lets_nothing_through_until_it_is_healed() -> None:
 
 
 def test_whoever_is_killed_is_gone_and_the_others_close_the_gap() -> None:
-    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await saboteur.members()
         await saboteur.inflict(plans.killed(["n01", "n04"]))
         assert {"n01", "n04"}.isdisjoint(cluster.nodes)
@@ -118,7 +118,7 @@ def test_whoever_is_killed_is_gone_and_the_others_close_the_gap() -> None:
 
 
 def test_a_supervisor_can_be_killed_too() -> None:
-    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await saboteur.inflict(plans.killed([SUPERVISOR]))
         with pytest.raises(InputError, match="is stopped"):
             cluster.supervisor()
@@ -132,7 +132,7 @@ def test_a_supervisor_can_be_killed_too() -> None:
 
 
 def test_if_one_refuses_nothing_is_done_to_anybody() -> None:
-    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await join_without_chaos(cluster, "sound")
         members = await saboteur.members()
         with pytest.raises(
@@ -147,7 +147,7 @@ def test_if_one_refuses_nothing_is_done_to_anybody() -> None:
 
 
 def test_whoever_is_not_hit_need_not_consent() -> None:
-    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await join_without_chaos(cluster, "sound")
         await saboteur.inflict(plans.no_database())
         assert cluster.node("sound").links.counts[REFUSALS] == 0
@@ -157,7 +157,7 @@ def test_whoever_is_not_hit_need_not_consent() -> None:
 
 
 def test_those_who_refuse_do_not_keep_others_from_being_healed() -> None:
-    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await join_without_chaos(cluster, "sound")
         members = await saboteur.members()
         done = await saboteur.inflict_gently(plans.healed(members))
@@ -183,7 +183,7 @@ def test_one_that_has_gone_meanwhile_keeps_everybody_from_being_hit(
 ) -> None:
     monkeypatch.setattr("skipring.admin.chaos_client.ANSWER_S", 0.5)
 
-    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         members = await saboteur.members()
         cluster.kill("n02")
         with pytest.raises(UnreachableError, match="n02 did not answer, so nothing was damaged"):
@@ -194,7 +194,7 @@ def test_one_that_has_gone_meanwhile_keeps_everybody_from_being_hit(
 
 
 def test_what_was_only_half_done_is_said() -> None:
-    async def scene(cluster: Cluster, saboteur: Saboteur) -> None:
+    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         members = await saboteur.members()
         damages = plans.wrong_labels(members, seed=0)
         await cluster.node("n01").unsubscribe(TOPIC, 10)
@@ -216,9 +216,9 @@ def test_without_a_supervisor_or_members_nothing_can_be_damaged(
             with pytest.raises(UnreachableError, match="'other' has no members"):
                 await sabotage(addresses, "other", plans.killed)
             await cluster.stop_supervisor()
-            async with Outsider(addresses, rng=Random(0)) as outsider:
+            async with RpcClient(addresses, rng=Random(0)) as outsider:
                 with pytest.raises(UnreachableError, match="nothing listens at"):
-                    await Saboteur(outsider, TOPIC).members()
+                    await ChaosClient(outsider, TOPIC).members()
 
     asyncio.run(scene())
 

@@ -12,7 +12,7 @@ from skipring.admin.chaos_plans import Damages, adversarial
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.summaries import EMPTY_ROOT
 from skipring.errors import InputError
-from skipring.wire.chaos import Crash, Forge, Isolate, Overwrite, OverwriteDatabase, Spoil
+from skipring.wire.chaos import CorruptTrie, Crash, Forge, Isolate, Overwrite, OverwriteDatabase
 from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
 from skipring.wire.rpc import NodeStatus
@@ -110,11 +110,11 @@ def test_forged_messages_are_part_of_it_but_no_publications() -> None:
 
 def test_where_publications_are_scattered_those_that_there_are_get_lost() -> None:
     damages = adversarial("A19", TOPIC, statuses(*LIVE), seed=0)
-    spoils = [d for each in damages.values() for d in each if isinstance(d, Spoil)]
+    spoils = [d for each in damages.values() for d in each if isinstance(d, CorruptTrie)]
     assert [spoil.publications for spoil in spoils] == [0] + 7 * [20]
     assert {spoil.hashes for spoil in spoils} == {0}
     damages = adversarial("A47", TOPIC, statuses(*LIVE), seed=0)
-    assert all(d.hashes for each in damages.values() for d in each if isinstance(d, Spoil))
+    assert all(d.hashes for each in damages.values() for d in each if isinstance(d, CorruptTrie))
 
 
 # -- parts of a topic ------------------------------------------------------------------------

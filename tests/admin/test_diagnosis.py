@@ -12,7 +12,7 @@ from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.topology import legitimate_state
 from skipring.errors import InputError
-from skipring.wire.rpc import JournalEntry, JournalPage
+from skipring.wire.rpc import ChangeEntry, ChangePage
 from skipring.world.adversaries.builders import database_of
 from skipring.world.legitimacy import Layer
 from skipring.world.snapshot import Snapshot
@@ -125,8 +125,8 @@ def test_only_what_is_wrong_with_the_node_itself_is_explained() -> None:
 
 
 def test_a_journal_is_part_of_the_explanation() -> None:
-    entry = JournalEntry(3, 1, "Tick", None, "left", "none", "(0, a)", "why")
-    explanation = explain(seen(), "b", JournalPage(1, 9, (entry,)))
+    entry = ChangeEntry(3, 1, "Tick", None, "left", "none", "(0, a)", "why")
+    explanation = explain(seen(), "b", ChangePage(1, 9, (entry,)))
     assert (explanation.tick, explanation.journal) == (9, (entry,))
     assert explanation.standing == "a member under label 1"
 

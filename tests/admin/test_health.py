@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.admin.diagnosis import Diagnosis, diagnose, explain, wait_healthy
-from skipring.admin.inspector import Contents, Inspection, inspector_of
+from skipring.admin.inspector import Inspection, TopicContents, inspector_of
 from skipring.core.state import SupervisorState
 from skipring.core.topology import legitimate_state
 from skipring.testing import Cluster
@@ -108,7 +108,7 @@ def test_doctor_reports_a_partition_while_every_variable_is_still_legitimate() -
                 assert (await wait_healthy(inspector, DEADLINE_S)).is_healthy
                 with cluster.partition(nodes[:2], nodes[2:]):
                     for _ in range(LOOKS_MAX):
-                        diagnosis = diagnose(await inspector.inspect(Contents.DIFFERENCES))
+                        diagnosis = diagnose(await inspector.inspect(TopicContents.DIFFERENCES))
                         if not diagnosis.is_healthy:
                             break
                         await asyncio.sleep(0.01)

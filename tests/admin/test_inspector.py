@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.admin import inspector as module
-from skipring.admin.inspector import Contents, Inspection, Inspector, inspector_of
+from skipring.admin.inspector import Inspection, Inspector, TopicContents, inspector_of
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL
@@ -24,20 +24,20 @@ from skipring.core.topology import legitimate_state
 from skipring.core.trie import PublicationTrie
 from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.net.addresses import AddressBook, supervisor_at
-from skipring.rpc.client import Outsider
+from skipring.rpc.client import RpcClient
 from skipring.testing import Cluster
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import DATA, Frame
 from skipring.wire.rpc import (
+    ChangePage,
     DatabasePage,
-    InspectDatabase,
-    InspectNode,
-    JournalPage,
-    ListPublications,
-    Members,
+    FetchChanges,
+    FetchDatabase,
+    FetchPublications,
+    GetNodeStatus,
+    MemberList,
     NodeStatus,
     PublicationPage,
-    ReadJournal,
     Refused,
     RuntimeMessage,
 )
@@ -127,7 +127,7 @@ def test_what_is_seen_of_a_settled_ring_is_its_state_as_a_world_file_without_a_f
             for number in range(20):
                 await cluster.publish("n00", str(number).encode())
             await cluster.settle()
-            seen = await inspector.inspect(Contents.PAYLOADS)
+            seen = await inspector.inspect(TopicContents.PAYLOADS)
             is_same = explicit_state(seen.snapshot) == explicit_state(cluster.snapshot())
             assert is_same
             read = parse_world(render_world(seen.snapshot))
@@ -147,7 +147,7 @@ def test_one_that_was_killed_is_seen_as_crashed() -> None:
         ):
             await cluster.settle()
             cluster.kill("n02")
-            seen = await inspector.inspect(Contents.DIFFERENCES)
+            seen = await inspector.inspect(TopicContents.DIFFERENCES)
             assert seen.snapshot.crashed == ("n02",)
             assert list(seen.statuses) == ["n00", "n01", "n03"]
             assert any("n02 under label" in fault and "no live" in fault for fault in faults(seen))
@@ -168,7 +168,7 @@ def test_a_corrupted_node_is_seen_as_it_is() -> None:
     async def scene() -> None:
         database = SupervisorState(database=database_of("abcd"))
         async with standing_still(states, database) as (_, inspector):
-            seen = await inspector.inspect(Contents.IDS)
+            seen = await inspector.inspect(TopicContents.IDS)
         assert seen.snapshot.subscribers == states
         assert {text.split()[1].partition(".")[0] for text in faults(seen)} == {"b"}
         assert parse_world(render_world(seen.snapshot)) == seen.snapshot
@@ -184,7 +184,7 @@ def test_a_second_ring_is_found_through_one_entry_and_who_is_not_recorded_by_a_r
     async def scene() -> None:
         database = SupervisorState(database=entries, next=2)
         async with standing_still(states, database) as (_, inspector):
-            seen = await inspector.inspect(Contents.NOTHING)
+            seen = await inspector.inspect(TopicContents.NOTHING)
         assert seen.snapshot.subscribers == states
         assert seen.snapshot.crashed == ()
         assert "L0: database: alone is not recorded" in faults(seen)
@@ -200,7 +200,7 @@ def test_those_who_wait_and_whom_nobody_can_find_are_in_the_file_as_well() -> No
     async def scene() -> None:
         database = SupervisorState(database=entries, next=1, queue=("b", "gone"))
         async with standing_still(states, database) as (_, inspector):
-            seen = await inspector.inspect(Contents.NOTHING)
+            seen = await inspector.inspect(TopicContents.NOTHING)
         assert seen.snapshot.supervisor == database
         assert seen.snapshot.crashed == ("gone", "nobody")
         assert parse_world(render_world(seen.snapshot)) == seen.snapshot
@@ -213,7 +213,7 @@ def test_one_who_lives_but_is_not_in_the_topic_is_no_member() -> None:
         database = SupervisorState(database=database_of("abc"))
         async with standing_still(legitimate("abc"), database) as (ring, inspector):
             ring.nodes["b"]._topics._machines.clear()
-            seen = await inspector.inspect(Contents.NOTHING)
+            seen = await inspector.inspect(TopicContents.NOTHING)
         assert seen.snapshot.subscribers["b"] == SubscriberState(member=False)
         assert "b" not in seen.statuses
         assert "L0: database: b under label '1' does not want to be a member" in faults(seen)
@@ -230,7 +230,7 @@ def test_three_thousand_publications_are_read_page_by_page_and_once_for_equal_ro
                 await cluster.publish("n00", str(number).encode())
             await cluster.settle()
             asked = counted_questions(inspector)
-            seen = await inspector.inspect(Contents.IDS)
+            seen = await inspector.inspect(TopicContents.IDS)
             assert asked["ListPublications"] == 3
             ids = {
                 publication.id for publication in cluster.snapshot().subscribers["n03"].publications
@@ -240,7 +240,7 @@ def test_three_thousand_publications_are_read_page_by_page_and_once_for_equal_ro
                 assert all(publication.payload is None for publication in state.publications)
             assert faults(seen) == []
             asked.clear()
-            assert faults(await inspector.inspect(Contents.DIFFERENCES)) == []
+            assert faults(await inspector.inspect(TopicContents.DIFFERENCES)) == []
             assert asked["ListPublications"] == 0
 
     ran(scene)
@@ -273,7 +273,7 @@ def test_a_node_that_lacks_publications_is_found_by_its_root() -> None:
             lost = machine.publications[3]
             ring.nodes["c"]._keeping.archives[TOPIC].discard(3)
             machine.trie.remove(lost.id)
-            seen = await inspector.inspect(Contents.DIFFERENCES)
+            seen = await inspector.inspect(TopicContents.DIFFERENCES)
         assert faults(seen) == ["PUB: c lacks 1 of 5 publications"]
 
     ran(scene)
@@ -286,7 +286,7 @@ def test_a_root_that_does_not_follow_from_what_is_stored_is_a_wrong_hash() -> No
             await ring.publish("a", b"hello")
             await until(lambda: len(machine_of(ring, "b").trie) == 1)
             machine_of(ring, "b").trie.corrupt({ALL: bytes(16)})
-            seen = await inspector.inspect(Contents.DIFFERENCES)
+            seen = await inspector.inspect(TopicContents.DIFFERENCES)
         assert seen.snapshot.subscribers["b"].hashes == {ALL: bytes(16)}
         assert [fault for fault in faults(seen) if fault.startswith("PUB: b")]
 
@@ -297,7 +297,7 @@ def test_the_journal_of_a_node_can_be_read_and_that_of_nobody_not() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster, looking_at(address_of(cluster), 0.5) as inspector:
             await cluster.settle()
-            await inspector.inspect(Contents.NOTHING)
+            await inspector.inspect(TopicContents.NOTHING)
             page = await inspector.journal("n01")
             assert page is not None
             assert {entry.field for entry in page.entries} >= {"member", "label"}
@@ -310,7 +310,7 @@ def test_of_a_topic_that_nobody_subscribes_to_nothing_is_known() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
             async with inspector_of([address_of(cluster)], "unheard of") as inspector:
-                seen = await inspector.inspect(Contents.IDS)
+                seen = await inspector.inspect(TopicContents.IDS)
             assert not seen.is_known
             assert seen.snapshot.subscribers == {}
             parse_world(render_world(seen.snapshot))
@@ -324,7 +324,7 @@ def test_without_a_supervisor_there_is_a_sentence(monkeypatch: pytest.MonkeyPatc
     async def scene() -> None:
         async with inspector_of(["127.0.0.1:1"], TOPIC) as inspector:
             with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:1;"):
-                await inspector.inspect(Contents.NOTHING)
+                await inspector.inspect(TopicContents.NOTHING)
 
     ran(scene)
 
@@ -349,9 +349,9 @@ class Script:
 
     def __init__(
         self,
-        page: Callable[[InspectDatabase], DatabasePage | Refused | None],
+        page: Callable[[FetchDatabase], DatabasePage | Refused | None],
         status: Callable[[NodeId], NodeStatus | Refused | None] = lambda _: None,
-        listing: Callable[[NodeId, ListPublications], PublicationPage | None] = lambda *_: None,
+        listing: Callable[[NodeId, FetchPublications], PublicationPage | None] = lambda *_: None,
     ) -> None:
         self._page, self._status, self._listing = page, status, listing
         self.book = AddressBook()
@@ -366,20 +366,20 @@ class Script:
         message = question(1)
         self.asked[f"{type(message).__name__} {to}"] += 1
         match message:
-            case InspectDatabase():
+            case FetchDatabase():
                 return self._page(message)
-            case InspectNode():
+            case GetNodeStatus():
                 return self._status(to)
-            case ListPublications():
+            case FetchPublications():
                 return self._listing(to, message)
             case _:
                 return None
 
-    async def inspect(self, contents: Contents = Contents.NOTHING) -> Inspection:
+    async def inspect(self, contents: TopicContents = TopicContents.NOTHING) -> Inspection:
         return await Inspector(self, TOPIC).inspect(contents)  # type: ignore[arg-type]
 
 
-def one_page(*nodes: NodeId) -> Callable[[InspectDatabase], DatabasePage]:
+def one_page(*nodes: NodeId) -> Callable[[FetchDatabase], DatabasePage]:
     entries = database_of(nodes)
     return lambda question: DatabasePage(1, len(entries), 0, 0, None, entries, ())
 
@@ -408,7 +408,7 @@ def status(
 def test_a_database_that_changes_while_it_is_read_is_read_again() -> None:
     digests = iter([1, 2, 3, 4, 4, 4])
 
-    def page(question: InspectDatabase) -> DatabasePage:
+    def page(question: FetchDatabase) -> DatabasePage:
         entries = (("0", "a"),) if question.start == 0 else (("1", "b"),)
         return DatabasePage(1, 2, next(digests), 0, None if question.start else 1, entries, ())
 
@@ -424,7 +424,7 @@ def test_a_database_that_changes_while_it_is_read_is_read_again() -> None:
 def test_a_database_that_never_rests_is_taken_as_it_is() -> None:
     digests = iter(range(1000))
 
-    def page(question: InspectDatabase) -> DatabasePage:
+    def page(question: FetchDatabase) -> DatabasePage:
         after = question.start + 1 if question.start < 3 else None
         return DatabasePage(1, 4, next(digests), 0, after, ((str(question.start % 2), "a"),), ())
 
@@ -437,7 +437,7 @@ def test_a_database_that_never_rests_is_taken_as_it_is() -> None:
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_a_database_without_an_end_is_given_up(step: int) -> None:
-    def page(question: InspectDatabase) -> DatabasePage:
+    def page(question: FetchDatabase) -> DatabasePage:
         entries = (("0", "a"),) * 256
         after = question.start + 256 * step if step else 0
         return DatabasePage(1, 1, 1, 0, after, entries, ())
@@ -506,7 +506,7 @@ def hears(script: Script, *nodes: NodeId) -> Script:
 
 
 def test_if_one_stops_listing_another_with_the_same_root_is_asked() -> None:
-    def listing(node: NodeId, question: ListPublications) -> PublicationPage | None:
+    def listing(node: NodeId, question: FetchPublications) -> PublicationPage | None:
         if node == "a":
             return None
         after = question.start + 4
@@ -515,7 +515,7 @@ def test_if_one_stops_listing_another_with_the_same_root_is_asked() -> None:
 
     async def scene() -> None:
         script = Script(one_page("a", "b"), lambda _: status(None, STORED), listing)
-        seen = await hears(script, "a", "b").inspect(Contents.IDS)
+        seen = await hears(script, "a", "b").inspect(TopicContents.IDS)
         assert seen.snapshot.crashed == ()
         for state in seen.snapshot.subscribers.values():
             assert state.publications == tuple(STORED)
@@ -524,8 +524,8 @@ def test_if_one_stops_listing_another_with_the_same_root_is_asked() -> None:
     ran(scene)
 
 
-@pytest.mark.parametrize("contents", [Contents.IDS, Contents.PAYLOADS])
-def test_one_whose_list_has_no_end_counts_as_gone(contents: Contents) -> None:
+@pytest.mark.parametrize("contents", [TopicContents.IDS, TopicContents.PAYLOADS])
+def test_one_whose_list_has_no_end_counts_as_gone(contents: TopicContents) -> None:
     async def scene() -> None:
         script = Script(
             one_page("a"),
@@ -550,7 +550,7 @@ def test_more_than_fits_into_memory_is_not_collected(monkeypatch: pytest.MonkeyP
             lambda _, question: PublicationPage(1, question.start + 10, tuple(STORED)),
         )
         with pytest.raises(SkipringError, match="too many to be collected"):
-            await hears(script, "a").inspect(Contents.IDS)
+            await hears(script, "a").inspect(TopicContents.IDS)
         assert script.asked["ListPublications a"] < 10
 
     ran(scene)
@@ -558,9 +558,9 @@ def test_more_than_fits_into_memory_is_not_collected(monkeypatch: pytest.MonkeyP
 
 def test_an_answer_counts_only_from_the_one_who_was_asked() -> None:
     async def scene() -> None:
-        async with Outsider(["127.0.0.1:1"], rng=Random(0)) as outsider:
+        async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as outsider:
             asking = asyncio.create_task(
-                outsider.ask(TOPIC, SUPERVISOR, InspectNode, NodeStatus, timeout_s=30)
+                outsider.ask(TOPIC, SUPERVISOR, GetNodeStatus, NodeStatus, timeout_s=30)
             )
             await asyncio.sleep(0)
             for sender in ("a", "client/a", SUPERVISOR, supervisor_at("127.0.0.1:2")):
@@ -577,10 +577,13 @@ def test_an_answer_counts_only_from_the_one_who_was_asked() -> None:
 
 def test_an_answer_of_another_kind_is_none_and_a_refusal_is_one() -> None:
     async def scene() -> None:
-        async with Outsider(["127.0.0.1:1"], rng=Random(0)) as outsider:
-            for answer, expected in ((Members(1, {}), None), (Refused(2, "no"), Refused(2, "no"))):
+        async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as outsider:
+            for answer, expected in (
+                (MemberList(1, {}), None),
+                (Refused(2, "no"), Refused(2, "no")),
+            ):
                 asking = asyncio.create_task(
-                    outsider.ask(TOPIC, "a", ReadJournal, JournalPage, timeout_s=30)
+                    outsider.ask(TOPIC, "a", FetchChanges, ChangePage, timeout_s=30)
                 )
                 await asyncio.sleep(0)
                 outsider._receive("a", Envelope(answer, TOPIC), NO_FRAME)
@@ -592,7 +595,7 @@ def test_an_answer_of_another_kind_is_none_and_a_refusal_is_one() -> None:
 def test_a_root_of_no_publications_is_no_wrong_hash() -> None:
     async def scene() -> None:
         script = Script(one_page("a"), lambda _: status(root=EMPTY_ROOT))
-        seen = await hears(script, "a").inspect(Contents.IDS)
+        seen = await hears(script, "a").inspect(TopicContents.IDS)
         assert seen.snapshot.subscribers["a"].hashes == {}
         assert not [
             fault for fault in violations(seen.snapshot) if fault.layer is Layer.PUBLICATIONS

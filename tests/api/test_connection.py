@@ -16,7 +16,7 @@ import skipring
 from skipring.api import connection as client
 from skipring.api import subscription
 from skipring.api.connection import Connection, connect
-from skipring.api.reader import FRESH_MAX, Publication, Start
+from skipring.api.reader import FRESH_MAX, DeliveredPublication, Start
 from skipring.api.subscription import HealthState, Subscription
 from skipring.errors import IdentityError, InputError, SkipringError
 from skipring.testing import Cluster
@@ -27,12 +27,12 @@ DEADLINE_S = 60.0  # for what takes a second or two
 NOBODY = "skipring://127.0.0.1:9"  # no supervisor is there
 
 
-async def take(source: Subscription, many: int) -> list[Publication]:
+async def take(source: Subscription, many: int) -> list[DeliveredPublication]:
     async with asyncio.timeout(DEADLINE_S):
         return [await anext(source) for _ in range(many)]
 
 
-def payloads(publications: list[Publication]) -> list[bytes | None]:
+def payloads(publications: list[DeliveredPublication]) -> list[bytes | None]:
     return [publication.payload for publication in publications]
 
 
@@ -148,7 +148,7 @@ def test_reading_ends_when_the_block_is_left() -> None:
             async with node.subscribe("orders") as orders:
                 await orders.publish(b"one")
 
-                async def read() -> list[Publication]:
+                async def read() -> list[DeliveredPublication]:
                     return [publication async for publication in orders]
 
                 reading = asyncio.create_task(read())

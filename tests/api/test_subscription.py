@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from skipring.api import reader as reading
 from skipring.api.connection import Connection, connect
-from skipring.api.reader import READ_AT_ONCE, Publication, Reader, Start, checked_start
+from skipring.api.reader import READ_AT_ONCE, DeliveredPublication, Reader, Start, checked_start
 from skipring.api.subscription import Record, Subscription
-from skipring.core.effects import Confirmed, Deliver, Origin
-from skipring.core.log import MemoryArchive
+from skipring.core.effects import Deliver, Origin, PeerInSync
+from skipring.core.log import MemoryLog
 from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import CursorError, InputError, SkipringError
 from skipring.storage.store import PublicationStore
@@ -44,7 +44,7 @@ async def take(source: Subscription, many: int) -> list[bytes]:
         return [(await anext(source)).payload for _ in range(many)]
 
 
-async def collect(source: Subscription) -> list[Publication]:
+async def collect(source: Subscription) -> list[DeliveredPublication]:
     return [publication async for publication in source]
 
 
@@ -59,7 +59,7 @@ class Shelf:
     """An archive, and a reader that is told of what is put there."""
 
     def __init__(self, start: Start, times: tuple[int, ...] = ()) -> None:
-        self.archive = MemoryArchive([self.publication(at, when) for at, when in enumerate(times)])
+        self.archive = MemoryLog([self.publication(at, when) for at, when in enumerate(times)])
         self.reader = Reader("news", self.archive, start, NOW)
 
     @staticmethod
@@ -198,14 +198,14 @@ def test_history_ends_when_every_neighbour_has_confirmed() -> None:
         ):
             old = Shelf.publication(0, 1)
             topic._confirmations._neighbours = lambda: ["a", "b"]
-            topic.on_confirmed(Confirmed("a", b"root"))
+            topic.on_confirmed(PeerInSync("a", b"root"))
             topic.on_deliver(Deliver((old,), 0, Origin.REPAIR, hops=0))
             assert topic.reader.offset == 1  # skipped, and both have to confirm anew
-            topic.on_confirmed(Confirmed("b", b"root"))
+            topic.on_confirmed(PeerInSync("b", b"root"))
             topic.on_deliver(Deliver((old,), 1, Origin.REPAIR, hops=0))
             assert topic.reader.offset == 2
-            topic.on_confirmed(Confirmed("b", b"root"))
-            topic.on_confirmed(Confirmed("a", b"root"))
+            topic.on_confirmed(PeerInSync("b", b"root"))
+            topic.on_confirmed(PeerInSync("a", b"root"))
             topic.on_deliver(Deliver((old,), 2, Origin.REPAIR, hops=0))
             assert topic.reader.offset == 2  # not skipped
 

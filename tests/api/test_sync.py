@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from skipring.api.sync import ASK_TICKS_MAX, Confirmations
-from skipring.core.effects import Confirmed
+from skipring.api.sync import ASK_TICKS_MAX, SyncTracker
+from skipring.core.effects import PeerInSync
 from skipring.core.peers import NodeId
 
 
@@ -15,14 +15,14 @@ class Scene:
     def __init__(self, neighbours: list[NodeId] | None) -> None:
         self.neighbours = neighbours
         self.asked = 0
-        self.confirmations = Confirmations(lambda: self.neighbours, self._ask, tick_s=0.001)
+        self.confirmations = SyncTracker(lambda: self.neighbours, self._ask, tick_s=0.001)
 
     def _ask(self) -> None:
         self.asked += 1
 
     def confirm(self, *nodes: NodeId, root: bytes = b"root") -> None:
         for node in nodes:
-            self.confirmations.on_confirmed(Confirmed(node, root))
+            self.confirmations.on_confirmed(PeerInSync(node, root))
 
 
 def test_all_have_to_confirm_and_again_after_a_repair() -> None:

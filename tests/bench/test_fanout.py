@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from skipring.cli import skipring
 from skipring.errors import SkipringError
 from skipring.lab.bench import fanout, jobs, loss
-from skipring.lab.bench.contest import PLAYER, Cast, Outcome, hold
+from skipring.lab.bench.contest import PLAYER, RunResult, Workers, hold
 from skipring.lab.bench.fanout import LATENCY, SUSTAINED, THROUGHPUT, measure, ratios
 from skipring.lab.bench.jobs import Job, row_of
 from skipring.lab.bench.peers import catalogue
 from skipring.lab.bench.peers.catalogue import OURS
-from skipring.lab.bench.peers.run import Run
+from skipring.lab.bench.peers.run import BenchRun
 
 N, COUNT = 4, 50
 
@@ -153,9 +153,9 @@ def test_a_run_in_which_not_all_has_come_is_named_as_failed() -> None:
     assert "failed" not in row_of(job, "nats", [_outcome(delivered=200.0)])
 
 
-def _outcome(delivered: float) -> Outcome:
+def _outcome(delivered: float) -> RunResult:
     cpu = {"publisher": 1.0, "subscribers": 2.0}
-    return Outcome(
+    return RunResult(
         wall_s=1.0, cpu_s=cpu, cpu_settled_s=cpu, settled_s=1.0, figures={"delivered": delivered}
     )
 
@@ -206,9 +206,9 @@ def test_a_loss_that_cannot_be_measured_is_said_and_has_no_ratio(
 
 
 def test_a_run_whose_process_ends_says_what_it_said_last(tmp_path: Path) -> None:
-    run = Run(system="nothing", n=1, directory=tmp_path)
+    run = BenchRun(system="nothing", n=1, directory=tmp_path)
     with ExitStack() as stack:
-        cast = Cast(run, PLAYER, ["publisher"], stack)
+        cast = Workers(run, PLAYER, ["publisher"], stack)
         cast.players["publisher"].wait(30)
         with pytest.raises(SkipringError, match="publisher of nothing ended early: KeyError: 'no"):
             cast.pause()
@@ -236,7 +236,7 @@ def test_the_command_measures_skipring_beside_those_it_is_given(
 
 @pytest.mark.heavy
 def test_a_profile_of_each_process_is_written_where_it_is_wanted(tmp_path: Path) -> None:
-    hold(Run(system=OURS, n=2, count=10, profiles=tmp_path))
+    hold(BenchRun(system=OURS, n=2, count=10, profiles=tmp_path))
     written = sorted(path.name for path in tmp_path.iterdir())
     assert written == ["skipring-n2-publisher.prof", "skipring-n2-subscribers.prof"]
 

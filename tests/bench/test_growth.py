@@ -6,28 +6,28 @@ import pytest
 
 from skipring.errors import SkipringError
 from skipring.lab.bench import growth
-from skipring.lab.bench.contest import Outcome
+from skipring.lab.bench.contest import RunResult
 from skipring.lab.bench.fanout import measure
-from skipring.lab.bench.peers.run import Run
+from skipring.lab.bench.peers.run import BenchRun
 
 N, COUNT = 3, 20
 
 Rows = list[dict[str, Any]]
 
 
-def _cost_of(run: Run) -> Outcome:
+def _cost_of(run: BenchRun) -> RunResult:
     """A delivery costs as many microseconds as its payload has bytes, times topics and n."""
     cpu = {"publisher": 1e-6 * run.size * run.topics * run.n * (run.n * run.count)}
     own = dict.fromkeys(("run_frames", "idle_frames", "messages", "hottest_bytes"), 0.0)
     phases = dict.fromkeys(("joining_cpu_us", "joining_frames", "run_cpu_us", "idle_cpu_us"), 0.0)
     figures = {"delivered": float(run.n * run.count), **own, **phases}
-    return Outcome(wall_s=1.0, cpu_s=cpu, cpu_settled_s=cpu, settled_s=1.0, figures=figures)
+    return RunResult(wall_s=1.0, cpu_s=cpu, cpu_settled_s=cpu, settled_s=1.0, figures=figures)
 
 
 def test_each_case_is_compared_with_the_smallest_of_its_kind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    held: list[Run] = []
+    held: list[BenchRun] = []
     monkeypatch.setattr(growth, "hold", lambda run: held.append(run) or _cost_of(run))
     *rows, last = measure([256], repeats=1, systems=["skipring"], jobs=[growth.JOB])
     assert [(row["by"], row["n"], row["size"], row["topics"]) for row in rows] == [
@@ -44,7 +44,7 @@ def test_each_case_is_compared_with_the_smallest_of_its_kind(
 def test_a_case_that_fails_has_no_ratio_and_the_others_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def hold(run: Run) -> Outcome:
+    def hold(run: BenchRun) -> RunResult:
         if run.size > 10_000:
             raise SkipringError("too large")
         return _cost_of(run)

@@ -18,7 +18,7 @@ from skipring.lab.bench.contest import hold
 from skipring.lab.bench.memory import resident_bytes_of
 from skipring.lab.bench.peers import catalogue, relay
 from skipring.lab.bench.peers.catalogue import OURS, STORED, SYSTEMS, System, missing
-from skipring.lab.bench.peers.run import Run
+from skipring.lab.bench.peers.run import BenchRun
 from skipring.lab.bench.servers import broker, process, skipring_process
 from skipring.lab.bench.tally import MEASURED, PROBE, Tally, payload_of
 
@@ -36,7 +36,7 @@ def _require(system: System) -> None:
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_delivers_everything(name: str) -> None:
     _require(SYSTEMS[name])
-    outcome = hold(Run(system=name, n=3, count=20))
+    outcome = hold(BenchRun(system=name, n=3, count=20))
     assert outcome.figures["delivered"] == 60
     has_broker = SYSTEMS[name].server is not None
     assert ("broker" in outcome.cpu_s) is has_broker
@@ -49,7 +49,7 @@ def test_a_relay_hands_over_whole_payloads_wherever_they_are_cut(step: int) -> N
     data, got = b"".join(payloads), list[bytes]()
 
     async def scene() -> None:
-        member = relay.Member(16)
+        member = relay.RelayMember(16)
         reading = asyncio.create_task(member.read(got.append))
         for start in range(0, len(data), step):
             member.data_received(data[start : start + step])
@@ -200,7 +200,7 @@ def test_a_process_that_has_ended_has_no_time_and_no_memory() -> None:
 
 def test_probes_are_not_counted_and_the_last_delivery_ends_the_run(tmp_path: Path) -> None:
     board = Board(tmp_path / "board")
-    tally = Tally(Run(system=OURS, n=2, count=1), board)
+    tally = Tally(BenchRun(system=OURS, n=2, count=1), board)
     first, second = tally.receivers()
     first(payload_of(PROBE, 2, 16))
     first(payload_of(PROBE, 1, 16))  # may come in any order

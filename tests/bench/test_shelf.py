@@ -10,7 +10,7 @@ import pytest
 
 from skipring.lab.bench.peers import jetstream, redis_streams
 from skipring.lab.bench.peers.catalogue import JETSTREAM_STORED, REDIS_STREAMS_STORED
-from skipring.lab.bench.peers.run import Newcomer, Run
+from skipring.lab.bench.peers.run import BenchRun, Newcomer
 from skipring.lab.bench.peers.shelf import FILE, GROUP, ROWS_AT_ONCE, Keeper, Shelf
 from skipring.lab.bench.tally import payload_at
 
@@ -71,7 +71,7 @@ def test_a_keeper_of_jetstream_keeps_groups_and_is_done_when_the_last_one_is_kep
     tmp_path: Path,
 ) -> None:
     count = GROUP + 3
-    run = Run(system=JETSTREAM_STORED, n=1, count=count, directory=tmp_path)
+    run = BenchRun(system=JETSTREAM_STORED, n=1, count=count, directory=tmp_path)
     keeper = _keeper(jetstream.newcomer(run), tmp_path)
     assert isinstance(keeper, jetstream.JetStreamKeeper)
     kept: dict[int, int] = {}
@@ -98,7 +98,7 @@ def test_a_keeper_of_jetstream_keeps_groups_and_is_done_when_the_last_one_is_kep
 def test_a_keeper_of_a_redis_stream_keeps_each_part_in_the_order_of_its_entries(
     tmp_path: Path,
 ) -> None:
-    run = Run(system=REDIS_STREAMS_STORED, n=1, count=3, directory=tmp_path)
+    run = BenchRun(system=REDIS_STREAMS_STORED, n=1, count=3, directory=tmp_path)
     keeper = _keeper(redis_streams.newcomer(run), tmp_path)
     assert isinstance(keeper, redis_streams.StreamKeeper)
     names = [b"1700000000000-9", b"1700000000000-10", b"1700000000001-0"]
@@ -110,5 +110,5 @@ def test_a_keeper_of_a_redis_stream_keeps_each_part_in_the_order_of_its_entries(
 
 @pytest.mark.parametrize("module", [jetstream, redis_streams])
 def test_who_is_not_asked_to_keep_anything_has_no_shelf(module: object) -> None:
-    newcomer = module.newcomer(Run(system="jetstream", n=1))  # type: ignore[attr-defined]
+    newcomer = module.newcomer(BenchRun(system="jetstream", n=1))  # type: ignore[attr-defined]
     assert not isinstance(newcomer, Keeper)

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.cli.test_live import process
 
-from skipring.admin.chaos_client import Saboteur, saboteur_of
+from skipring.admin.chaos_client import ChaosClient, saboteur_of
 from skipring.cli import skipring
 from skipring.errors import InputError, UnreachableError
 from skipring.testing import Cluster
@@ -209,7 +209,7 @@ def wait_for_members(address: str, names: set[str]) -> None:
     asyncio.run(scene())
 
 
-async def found_by(saboteur: Saboteur) -> set[str]:
+async def found_by(saboteur: ChaosClient) -> set[str]:
     try:
         return set(await saboteur.members())
     except UnreachableError:

@@ -17,8 +17,8 @@ import pytest
 
 from skipring.cli import main, skipring
 from skipring.net.addresses import supervisor_of
-from skipring.node.settings import Settings
-from skipring.node.supervisor_host import SupervisorServer
+from skipring.node.settings import NodeSettings
+from skipring.node.supervisor_host import SupervisorHost
 from tests.runtime.rings import LOOPBACK, until
 
 DEADLINE_S = 60.0
@@ -202,11 +202,11 @@ def test_a_file_that_is_missing_is_refused(
 
 
 @asynccontextmanager
-async def two_supervisors() -> AsyncIterator[tuple[SupervisorServer, SupervisorServer]]:
+async def two_supervisors() -> AsyncIterator[tuple[SupervisorHost, SupervisorHost]]:
     async with AsyncExitStack() as stack:
         servers = []
         for _ in range(2):
-            server = SupervisorServer(Settings(tick_s=TICK), rng=Random(0))
+            server = SupervisorHost(NodeSettings(tick_s=TICK), rng=Random(0))
             stack.push_async_callback(server.close)
             servers.append(await server.start(LOOPBACK, 0))
         yield servers[0], servers[1]
@@ -248,7 +248,7 @@ async def node_process(*words: str) -> AsyncIterator[NodeProcess]:
             await process.communicate()
 
 
-def write_list(file: Path, *servers: SupervisorServer, topic: str = "news") -> None:
+def write_list(file: Path, *servers: SupervisorHost, topic: str = "news") -> None:
     addresses = [server.address for server in servers]
     write(file, f'supervisor = {json.dumps(addresses)}\n[node]\ntopic = "{topic}"\n')
 

@@ -31,7 +31,7 @@ from rich.console import Console
 from skipring.admin.inspector import Inspection
 from skipring.cli import skipring
 from skipring.cli.ring_changes import changes
-from skipring.cli.ring_page import Page
+from skipring.cli.ring_page import RingPanel
 from skipring.cli.ring_view import RingWatch
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId
@@ -420,7 +420,7 @@ def test_a_watched_ring_fits_into_the_terminal(size: tuple[int, int], n: int) ->
     for glyphs in (UNICODE, ASCII):
         printed = StringIO()
         console = Console(width=columns, file=printed, color_system=None)
-        console.print(watch.painted(Page(columns, rows - 1, glyphs)))
+        console.print(watch.painted(RingPanel(columns, rows - 1, glyphs)))
         lines = printed.getvalue().splitlines()
         assert len(lines) < rows
         assert max(len(line.rstrip()) for line in lines) <= columns
@@ -433,7 +433,7 @@ def test_what_changed_since_the_last_look_is_marked_in_the_table_and_told() -> N
     watch = RingWatch()
     watch.note(seen({"a": "0", "b": "01"}))
     watch.note(seen({"a": "0", "b": "1"}))
-    page = Page(100, 49, UNICODE)
+    page = RingPanel(100, 49, UNICODE)
 
     def highlighted() -> list[str]:
         console = Console(width=100, file=StringIO(), color_system="standard", force_terminal=True)

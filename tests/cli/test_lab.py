@@ -20,7 +20,7 @@ from skipring.errors import InputError, SkipringError
 from skipring.lab.experiments import report, running
 from skipring.lab.experiments.matrix import Matrix
 from skipring.lab.experiments.progress import Clock
-from skipring.lab.experiments.running import Progress, Summary
+from skipring.lab.experiments.running import RunSummary, TrialProgress
 from skipring.spark import errors as installed
 from skipring.spark.session import builder as session
 
@@ -102,9 +102,9 @@ def test_the_exit_status_says_whether_a_run_failed(
     failed: dict[str, str],
     status: int,
 ) -> None:
-    def run_matrix(spark: object, matrix: Matrix, out: Path, **given: object) -> Summary:
+    def run_matrix(spark: object, matrix: Matrix, out: Path, **given: object) -> RunSummary:
         assert given["partition_count"] == 5
-        return Summary(len(matrix.runs), 1, 2, failed)
+        return RunSummary(len(matrix.runs), 1, 2, failed)
 
     monkeypatch.setattr(running, "run_matrix", run_matrix)
     result = lab(
@@ -123,13 +123,13 @@ def test_the_exit_status_says_whether_a_run_failed(
 def test_the_time_that_is_left_follows_from_the_share_that_is_done() -> None:
     now = [0.0]
     clock = Clock(lambda: now[0])
-    assert clock.pace(Progress(10, 100, 0.0)) == "just begun"
+    assert clock.pace(TrialProgress(10, 100, 0.0)) == "just begun"
     now[0] = 30.0
-    assert clock.pace(Progress(40, 100, 0.25)) == "1.0 a second, 1 min 30 s left"
+    assert clock.pace(TrialProgress(40, 100, 0.25)) == "1.0 a second, 1 min 30 s left"
     now[0] = 60.0
-    assert clock.pace(Progress(90, 100, 0.75)) == "1.3 a second, 20 s left"
+    assert clock.pace(TrialProgress(90, 100, 0.75)) == "1.3 a second, 20 s left"
     now[0] = 7200.0
-    assert clock.pace(Progress(95, 100, 0.5)).endswith("2 h 0 min left")
+    assert clock.pace(TrialProgress(95, 100, 0.5)).endswith("2 h 0 min left")
 
 
 # -- the program -----------------------------------------------------------------------------

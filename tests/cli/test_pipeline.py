@@ -15,7 +15,7 @@ from skipring.cli import skipring
 from skipring.cli.pipeline import Duration
 from skipring.errors import InputError, StorageError, UnreachableError
 from skipring.spark.pipeline import runner as running
-from skipring.spark.pipeline.manifest import About, write_about
+from skipring.spark.pipeline.manifest import Manifest, write_about
 from skipring.spark.session import builder as session
 from skipring.testing import Cluster
 
@@ -86,7 +86,7 @@ def test_a_topic_without_members_and_one_without_disks_are_told(tmp_path: Path) 
 def test_a_lake_that_belongs_to_something_else_is_refused(
     tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    write_about(tmp_path, About(supervisors=(NOBODY,), topics=("orders",)))
+    write_about(tmp_path, Manifest(supervisors=(NOBODY,), topics=("orders",)))
     result = run(tmp_path, *words)
     assert isinstance(result.exception, InputError)
     assert said in str(result.exception)

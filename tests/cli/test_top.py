@@ -26,7 +26,7 @@ from textual.widgets import Static
 from skipring.cli.top_app import TopApp
 from skipring.cli.top_rows import (
     TOPIC_COLUMNS,
-    Row,
+    TopRow,
     in_order,
     overview_view,
     supervisor_rows,
@@ -84,7 +84,7 @@ SEEN = Overview(
 )
 
 
-def texts(rows: list[Row]) -> dict[str, list[str]]:
+def texts(rows: list[TopRow]) -> dict[str, list[str]]:
     return {row.key: [cell.plain for cell in row.cells] for row in rows}
 
 

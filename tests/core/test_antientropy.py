@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig, Rule, Rules
-from skipring.core.events import ConfirmRequested
+from skipring.core.events import SyncRequested
 from skipring.core.messages import (
     CheckAndPublish,
     CheckTrie,
@@ -26,7 +26,14 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState
-from skipring.core.summaries import DIGEST_BYTES, EMPTY_ROOT, Claim, Lens, Summary, leaf_digest
+from skipring.core.summaries import (
+    DIGEST_BYTES,
+    EMPTY_ROOT,
+    RangeSummary,
+    Summary,
+    Truncation,
+    leaf_digest,
+)
 from tests.support.machines import (
     FAST,
     ME,
@@ -122,7 +129,7 @@ def test_T2_two_empty_tries_are_silent(rules: Rules) -> None:
 
 @pytest.mark.parametrize("rules", [FAST, PAPER], ids=["fast", "paper"])
 def test_T2_the_virtual_root_of_another_mode_is_silent_as_well(rules: Rules) -> None:
-    virtual = Claim.make(ALL, [Summary(ALL, EMPTY_ROOT)])
+    virtual = RangeSummary.make(ALL, [Summary(ALL, EMPTY_ROOT)])
     assert Party("v", [], limited(rules)).receive(CheckTrie("u", (virtual,))) == []
 
 
@@ -184,7 +191,7 @@ def test_T8_publications_that_come_with_a_question_do_not_end_the_session() -> N
 def test_T8_the_sessions_of_others_keep_nobody_from_asking() -> None:
     party = Party("u", [P("0")])
     party.tick("v", rng=Random(1))
-    claim = Claim.make(ALL, [Summary(ALL, JUNK)])
+    claim = RangeSummary.make(ALL, [Summary(ALL, JUNK)])
     foreign = (party.repair._session + 1) % 256
     assert party.receive(CheckTrie("w", (claim,), foreign)) != []
     assert questions(party.tick("v")) == ["v"]
@@ -251,7 +258,7 @@ def test_T12_a_row_that_is_not_what_was_stored_is_put_aside_and_fetched_again(as
 def test_T12_a_damaged_row_is_never_sent() -> None:
     damaged = replace(written(2, b"as it was"), payload=b"as it is now")
     party = Party("u", [written(1), damaged], limited(without(Rule.SCRUB)))
-    sent = party.receive(CheckTrie("v", (Claim.make(ALL),)))
+    sent = party.receive(CheckTrie("v", (RangeSummary.make(ALL),)))
     assert sent == [("v", Publications((written(1),)))]
     assert party.ids == {written(1).id}
 
@@ -267,7 +274,7 @@ def history(count: int, size: int = 16) -> list[Publication]:
 
 def test_T14_an_answer_comes_in_chunks_and_not_in_more_than_a_message_may_bring() -> None:
     party = Party("v", history(400), limited(**SMALL, answer_chunks=3))
-    sent = party.receive(CheckTrie("u", (Claim.make(ALL),)))
+    sent = party.receive(CheckTrie("u", (RangeSummary.make(ALL),)))
     chunks = [message for _, message in sent if isinstance(message, Publications)]
     assert len(chunks) == 3
     for chunk in chunks:
@@ -278,13 +285,13 @@ def test_T14_an_answer_comes_in_chunks_and_not_in_more_than_a_message_may_bring(
 
 def test_T14_a_publication_larger_than_a_chunk_travels_alone() -> None:
     party = Party("v", history(3, size=10_000), limited(**SMALL))
-    sent = party.receive(CheckTrie("u", (Claim.make(ALL),)))
+    sent = party.receive(CheckTrie("u", (RangeSummary.make(ALL),)))
     assert [len(m.publications) for _, m in sent if isinstance(m, Publications)] == [1, 1, 1]
 
 
 def test_T14_a_partner_has_a_credit_a_tick_and_others_have_their_own() -> None:
     party = Party("v", history(400), limited(**SMALL, answer_chunks=2, credit_chunks=5))
-    asked = {node: CheckTrie(node, (Claim.make(ALL),)) for node in ("u", "w")}
+    asked = {node: CheckTrie(node, (RangeSummary.make(ALL),)) for node in ("u", "w")}
 
     def chunks_for(node: NodeId) -> int:
         return sum(isinstance(m, Publications) for _, m in party.receive(asked[node]))
@@ -297,8 +304,8 @@ def test_T14_a_partner_has_a_credit_a_tick_and_others_have_their_own() -> None:
 
 def test_T14_without_any_credit_there_is_no_answer_to_argue_about() -> None:
     party = Party("v", history(100), limited(**SMALL, credit_chunks=1))
-    party.receive(CheckTrie("u", (Claim.make(ALL),)))
-    assert party.receive(CheckTrie("u", (Claim.make(ALL),))) == []
+    party.receive(CheckTrie("u", (RangeSummary.make(ALL),)))
+    assert party.receive(CheckTrie("u", (RangeSummary.make(ALL),))) == []
 
 
 @pytest.mark.parametrize("start", ["u", "v"])
@@ -345,7 +352,7 @@ def test_T14_what_is_said_about_a_large_difference_is_said_in_several_messages()
 
 def test_T14_a_message_far_longer_than_anybody_sends_is_not_answered() -> None:
     party = Party("v", [P("0"), P("1")])
-    claim = Claim.make(ALL, leaves=[bytes(8)] * 5000)
+    claim = RangeSummary.make(ALL, leaves=[bytes(8)] * 5000)
     answered, too_long = ((claim,) * count for count in (1, 2))
     assert party.receive(CheckTrie("u", answered)) != []
     assert party.receive(CheckTrie("u", too_long)) == []
@@ -379,7 +386,7 @@ def test_T16_one_alone_in_its_ring_asks_nobody() -> None:
 def test_T16_neither_ourselves_nor_the_supervisor_is_a_partner(node: NodeId) -> None:
     """Corrupted edges; ConfirmRequested comes before a Timeout has put the ring in order."""
     state = SubscriberState(label=label("0"), right=peer("1", node), ring=peer("1", node))
-    assert give(subscriber(state), ConfirmRequested()) == []
+    assert give(subscriber(state), SyncRequested()) == []
     assert questions(tick(subscriber(state))) == []
 
 
@@ -409,7 +416,7 @@ def test_T16_one_that_is_neighbour_and_shortcut_is_no_more_likely_than_another()
 
 def test_T16_a_neighbour_on_both_sides_is_asked_to_confirm_once() -> None:
     state = SubscriberState(label=label("0"), right=peer("1", "a"), ring=peer("1", "a"))
-    assert questions(give(subscriber(state), ConfirmRequested())) == ["a"]
+    assert questions(give(subscriber(state), SyncRequested())) == ["a"]
 
 
 def test_T16_in_a_ring_of_two_the_other_is_asked_once() -> None:
@@ -438,9 +445,9 @@ def test_T18_by_default_one_asks_at_every_tick() -> None:
 DIFFERENCES = {
     "a publication that has come": Publications((P("1"),)),
     "a claim that we have to answer": CheckTrie(
-        "w", (Claim.make(ALL, [Summary(ALL, JUNK)]),), session=300
+        "w", (RangeSummary.make(ALL, [Summary(ALL, JUNK)]),), session=300
     ),
-    "a partner that lacks something": CheckTrie("w", (Claim.make(ALL),), session=300),
+    "a partner that lacks something": CheckTrie("w", (RangeSummary.make(ALL),), session=300),
 }
 
 
@@ -493,7 +500,7 @@ def test_T19_different_tries_are_not_confirmed(rules: Rules) -> None:
 
 def test_T19_a_claim_that_is_true_and_not_about_everything_confirms_nothing() -> None:
     party = Party("v", [P("0"), P("1")])
-    part = Claim.make(
+    part = RangeSummary.make(
         Prefix.parse("0"), [Summary(Prefix.of_id(id_at("0")), leaf_digest(id_at("0")))]
     )
     assert party.receive(CheckTrie("u", (part,), confirm=True)) == []
@@ -519,7 +526,7 @@ def test_T19_the_machine_asks_its_ring_neighbours_and_no_others() -> None:
         shortcuts={label("001"): "c"},
         publications=(P("0"),),
     )
-    asked = give(subscriber(state), ConfirmRequested())
+    asked = give(subscriber(state), SyncRequested())
     assert [to for to, _ in asked] == ["a", "b"]
     assert all(isinstance(m, CheckTrie) and m.confirm for _, m in asked)
 
@@ -548,13 +555,13 @@ def test_R16_tries_are_compared_over_shortcuts_too(on: bool) -> None:
 
 @pytest.mark.parametrize("sender", ["v", SUPERVISOR])
 def test_a_question_in_ones_own_or_the_supervisors_name_is_dropped(sender: NodeId) -> None:
-    assert Party("v", [P("0")]).receive(CheckTrie(sender, (Claim.make(ALL),))) == []
+    assert Party("v", [P("0")]).receive(CheckTrie(sender, (RangeSummary.make(ALL),))) == []
 
 
 def test_one_that_has_left_asks_to_be_forgotten_and_takes_nothing() -> None:
     machine = subscriber(SubscriberState(member=False))
     machine.wants = False
-    question = CheckTrie("a", (Claim.make(ALL),))
+    question = CheckTrie("a", (RangeSummary.make(ALL),))
     assert deliver(machine, question) == [("a", RemoveConnections(ME))]
     deliver(machine, Publications((P("0"),)))
     assert machine.publications == ()
@@ -600,7 +607,7 @@ def test_T6_equal_tries_of_one_publication_are_told_in_few_bytes() -> None:
 
 def test_T9_a_message_that_says_the_same_twice_is_not_answered() -> None:
     party = Party("v", [P("0"), P("1")])
-    claim, wanted = Claim.make(Prefix.parse("0")), Claim.make(Prefix.parse("1"))
+    claim, wanted = RangeSummary.make(Prefix.parse("0")), RangeSummary.make(Prefix.parse("1"))
     assert party.receive(CheckTrie("u", (claim, claim))) == []
     assert party.receive(CheckAndPublish("u", (), wanted=(wanted, wanted))) == []
     assert party.receive(CheckAndPublish("u", (claim,), wanted=(wanted,))) != []
@@ -608,7 +615,7 @@ def test_T9_a_message_that_says_the_same_twice_is_not_answered() -> None:
 
 def test_T14_ids_that_are_asked_for_one_by_one_are_not_looked_for_everywhere() -> None:
     many = [P(format(number, "010b")) for number in range(600)]
-    everywhere = Claim.make(ALL, leaves=[Lens(0).short_id(many[0].id)])
+    everywhere = RangeSummary.make(ALL, leaves=[Truncation(0).short_id(many[0].id)])
     assert Party("v", many).receive(CheckAndPublish("u", (), wanted=(everywhere,))) == []
 
 
@@ -690,7 +697,7 @@ def test_sets_that_look_alike_in_one_session_are_told_apart_in_another(
     (base,) = random_ids(1, rng)
     at = 8 + half // 8
     twin = base[:at] + bytes(byte ^ 0xFF for byte in base[at : at + 8]) + base[at + 8 :]
-    assert any(Lens(n).short_id(base) == Lens(n).short_id(twin) for n in range(3))
+    assert any(Truncation(n).short_id(base) == Truncation(n).short_id(twin) for n in range(3))
     talk = Talk(opaque([base]), opaque([base, twin]))
     # One session in four looks at what differs: in 100 that none does happens to nobody.
     assert sessions_until_equal(talk, 100, rng) <= 100
@@ -699,7 +706,7 @@ def test_sets_that_look_alike_in_one_session_are_told_apart_in_another(
 
 def test_what_is_asked_for_and_not_there_any_more_is_not_answered() -> None:
     party = Party("v", [P("0")])
-    wanted = Claim.make(ALL, leaves=[Lens(0).short_id(id_at("1"))])
+    wanted = RangeSummary.make(ALL, leaves=[Truncation(0).short_id(id_at("1"))])
     assert party.receive(CheckAndPublish("u", (), 0, (wanted,))) == []
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from skipring.core.backfill import Histories
+from skipring.core.backfill import TransferTracker
 from skipring.core.config import ProtocolConfig
 from skipring.core.messages import Publications
 from skipring.core.publications import Publication
-from skipring.core.state import HistoriesState
+from skipring.core.state import TransferState
 from skipring.sim.engine import World
 from skipring.sim.schedulers import Synchronous, run_rounds
 from skipring.world.snapshot import Parcel
@@ -19,19 +19,19 @@ CONFIG = ProtocolConfig(rumours_max=10, history_ticks=3)
 MANY, FEW = 11, 10
 
 
-def receiving(sender: str = "a") -> Histories:
-    histories = Histories(CONFIG)
+def receiving(sender: str = "a") -> TransferTracker:
+    histories = TransferTracker(CONFIG)
     histories.note_taken(sender, MANY, is_last=False)
     return histories
 
 
-def serving(to: str = "a", session: int = 5) -> Histories:
-    histories = Histories(CONFIG)
+def serving(to: str = "a", session: int = 5) -> TransferTracker:
+    histories = TransferTracker(CONFIG)
     histories.note_sent(to, session, MANY)
     return histories
 
 
-def after(ticks: int, histories: Histories) -> Histories:
+def after(ticks: int, histories: TransferTracker) -> TransferTracker:
     for _ in range(ticks):
         histories.on_tick()
     return histories
@@ -59,7 +59,7 @@ def test_T8_who_sends_a_history_is_free_for_others() -> None:
 
 
 def test_T8_a_few_publications_are_no_history() -> None:
-    histories = Histories(CONFIG)
+    histories = TransferTracker(CONFIG)
     histories.note_taken("a", FEW, is_last=False)
     histories.note_sent("a", 5, FEW)
     assert not histories.is_receiving
@@ -68,7 +68,7 @@ def test_T8_a_few_publications_are_no_history() -> None:
 
 
 def test_T8_what_came_from_nobody_binds_us_to_nobody() -> None:
-    histories = Histories(CONFIG)
+    histories = TransferTracker(CONFIG)
     histories.note_taken(None, MANY, is_last=False)
     assert not histories.is_receiving
 
@@ -109,8 +109,8 @@ def test_corrupted_counters_keep_nobody_waiting_for_long() -> None:
 # -- read from several at once -------------------------------------------------------------------
 
 
-def reading() -> Histories:
-    histories = Histories(CONFIG)
+def reading() -> TransferTracker:
+    histories = TransferTracker(CONFIG)
     histories.note_read(is_last=False)
     return histories
 
@@ -125,7 +125,7 @@ def test_T8_who_reads_a_history_from_several_takes_none_from_anybody() -> None:
 
 def test_T8_who_is_sent_a_history_does_not_read_one() -> None:
     assert not receiving("a").is_reading
-    assert not Histories(CONFIG).is_reading
+    assert not TransferTracker(CONFIG).is_reading
     assert not serving("a").is_reading
 
 
@@ -168,7 +168,7 @@ def test_a_corrupted_counter_does_not_make_reading_last_for_ever() -> None:
 
 def test_source_that_never_ends_lets_others_in_after_a_bounded_number_of_ticks() -> None:
     config = ProtocolConfig()
-    histories = Histories(config)
+    histories = TransferTracker(config)
     free: list[int] = []
     for tick in range(3 * config.history_ticks_max):
         if tick % 2 == 0:
@@ -181,8 +181,8 @@ def test_source_that_never_ends_lets_others_in_after_a_bounded_number_of_ticks()
 
 
 def test_corrupted_rest_ends() -> None:
-    histories = Histories(CONFIG)
-    histories.load(HistoriesState(received_ticks=-(1 << 40), rest_ticks=1 << 40))
+    histories = TransferTracker(CONFIG)
+    histories.load(TransferState(received_ticks=-(1 << 40), rest_ticks=1 << 40))
     after(CONFIG.history_rest_ticks, histories)
     histories.note_read(is_last=False)
     assert histories.is_receiving

@@ -16,7 +16,7 @@ from skipring.core.config import ProtocolConfig, Spread
 from skipring.core.effects import Deliver, Effect, Origin, Send, Store
 from skipring.core.events import Event, Flush, PublishRequested, Received, Tick
 from skipring.core.labels import Label
-from skipring.core.log import MemoryArchive
+from skipring.core.log import MemoryLog
 from skipring.core.messages import (
     IHave,
     IntroduceShortcut,
@@ -62,7 +62,7 @@ class Host:
     """A machine, and the archive that its host keeps for it."""
 
     def __init__(self, state: SubscriberState = QUARTER, **constants: object) -> None:
-        self.archive = MemoryArchive(state.publications)
+        self.archive = MemoryLog(state.publications)
         config = replace(ProtocolConfig(repairs=False), **constants)
         rng = Scripted(1)  # never asks by chance
         self.machine = Subscriber(ME, topic=TOPIC, rng=rng, config=config, archive=self.archive)

@@ -15,7 +15,7 @@ from skipring.core.handover import (
     SENT_MAX,
     Handovers,
 )
-from skipring.core.log import MemoryArchive
+from skipring.core.log import MemoryLog
 from skipring.core.messages import (
     CheckHeld,
     HandoverDone,
@@ -26,7 +26,7 @@ from skipring.core.messages import (
     ids_in,
 )
 from skipring.core.publications import Publication
-from skipring.core.replica import Holdings
+from skipring.core.replica import Replica
 from skipring.core.state import HandoversState, HandoverState
 
 TOPIC = "news"
@@ -38,7 +38,7 @@ def made(number: int, size: int = 8) -> Publication:
     return Publication(publisher="a", seq=number, payload=payload.ljust(size)).settled(TOPIC)
 
 
-class DurableArchive(MemoryArchive):
+class DurableArchive(MemoryLog):
     """An archive that claims to be on a disk."""
 
     @property
@@ -50,8 +50,8 @@ class Side:
     """One side of a handover."""
 
     def __init__(self, name: str, config: ProtocolConfig, *, is_durable: bool = False) -> None:
-        self.archive = DurableArchive() if is_durable else MemoryArchive()
-        self.holdings = Holdings(TOPIC, self.archive)
+        self.archive = DurableArchive() if is_durable else MemoryLog()
+        self.holdings = Replica(TOPIC, self.archive)
         self.handovers = Handovers(name, self.holdings, config)
         self.name = name
         self.neighbours: tuple[str, ...] = ()

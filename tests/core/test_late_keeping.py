@@ -14,9 +14,8 @@ from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig, Spread
-from skipring.core.effects import Deliver, Discard, Effect, Left, Origin, Send, Store
+from skipring.core.effects import Deliver, Discard, Effect, Origin, Send, Store, Unsubscribed
 from skipring.core.events import (
-    ConfirmRequested,
     DrainRequested,
     Event,
     Flush,
@@ -25,10 +24,11 @@ from skipring.core.events import (
     Received,
     ReplicationRequested,
     SubscribeRequested,
+    SyncRequested,
     Tick,
     UnsubscribeRequested,
 )
-from skipring.core.log import Archive, MemoryArchive
+from skipring.core.log import Log, MemoryLog
 from skipring.core.messages import (
     MESSAGE_TYPES,
     UNRECORDED,
@@ -55,9 +55,9 @@ from skipring.core.prefix import ALL
 from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
-from skipring.core.summaries import SHORT_BYTES, Claim
+from skipring.core.summaries import SHORT_BYTES, RangeSummary
 from skipring.core.topology import legitimate_state
-from skipring.node.settings import Settings
+from skipring.node.settings import NodeSettings
 from skipring.sim.engine import World
 from skipring.sim.network_faults import DELIVERED, LOST, Verdict
 from skipring.sim.schedulers import RandomOrder, run_rounds
@@ -98,10 +98,10 @@ class Host:
     def __init__(
         self,
         state: SubscriberState = QUARTER,
-        archive: Archive | None = None,
+        archive: Log | None = None,
         **constants: object,
     ) -> None:
-        self.archive = archive if archive is not None else MemoryArchive(state.publications)
+        self.archive = archive if archive is not None else MemoryLog(state.publications)
         config = replace(ProtocolConfig(repairs=False, settles_late=True), **constants)
         self.machine = Subscriber(
             ME, topic=TOPIC, rng=Scripted(1), config=config, archive=self.archive
@@ -117,7 +117,7 @@ class Host:
         for effect in effects:
             match effect:
                 case Store(offset=offset, publications=publications):
-                    assert isinstance(self.archive, MemoryArchive)
+                    assert isinstance(self.archive, MemoryLog)
                     self.archive.write(offset, *publications)
                 case Deliver(publications=publications, offset=offset):
                     self.delivered += enumerate(publications, offset)
@@ -352,7 +352,7 @@ ONES = [
     if type(message) in MESSAGE_TYPES and type(message) not in (PublishNew, PublishMany)
 ]
 EVENTS = [
-    ConfirmRequested(),
+    SyncRequested(),
     DrainRequested(),
     ReplicationRequested((), ("b",)),
     PublishRequested(payload=b"own"),
@@ -398,7 +398,7 @@ def test_who_is_let_go_has_stored_all_that_it_was_given() -> None:
     host = Host(LEAVING)
     assert kinds(host.hear(PublishNew(made(0)))) == [Deliver, Send]
     effects = host.hear(UNRECORDED)
-    assert kinds(effects)[-2:] == [Store, Left]
+    assert kinds(effects)[-2:] == [Store, Unsubscribed]
     assert host.stored == genuine(made(0))
 
 
@@ -482,7 +482,7 @@ def test_who_wants_what_is_not_kept_yet_is_sent_it() -> None:
 def test_who_lacks_what_is_not_kept_yet_is_sent_it() -> None:
     host = Host()
     host.hear(PublishMany((made(0), made(1))))
-    effects = host.hear(CheckTrie("x", (Claim.make(ALL),), 1))
+    effects = host.hear(CheckTrie("x", (RangeSummary.make(ALL),), 1))
     [answer] = to_all(effects, Publications)
     assert sorted(answer.publications, key=number) == genuine(made(0), made(1))
     assert len(host.machine.trie) == 2
@@ -783,7 +783,7 @@ class Losing:
 def test_in_a_ring_as_live_ones_are_set_all_get_all_once_whatever_is_lost(
     share: float, seed: int
 ) -> None:
-    config, rng = Settings().config, Random(seed)
+    config, rng = NodeSettings().config, Random(seed)
     assert config.settles_late
     world = World(standing_ring(16), seed=seed, config=config, faults=(Losing(share),))
     for number in range(60):

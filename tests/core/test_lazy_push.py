@@ -7,12 +7,12 @@ import pytest
 from skipring.core import lazy_push as announcing_module
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox
-from skipring.core.lazy_push import Announcing, News
+from skipring.core.lazy_push import Announcement, LazyPush
 from skipring.core.messages import IHave, Message, Want
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
-from skipring.core.replica import Holdings
-from skipring.core.state import AnnouncingState, MissingState
+from skipring.core.replica import Replica
+from skipring.core.state import LazyPushState, PendingWantState
 from tests.support.machines import ME, TOPIC, sent
 
 NEIGHBOURS = ["a", "b"]
@@ -25,8 +25,8 @@ class Edges:
     """Lazy edges, over what their owner holds."""
 
     def __init__(self, **constants: int) -> None:
-        self.holdings = Holdings(TOPIC, None)
-        self.announcing = Announcing(ME, self.holdings, ProtocolConfig(**constants))
+        self.holdings = Replica(TOPIC, None)
+        self.announcing = LazyPush(ME, self.holdings, ProtocolConfig(**constants))
 
     def keep(self, *publications: Publication, is_noted: bool = True) -> None:
         """Hold publications, as after they were delivered; nothing is indexed yet."""
@@ -67,7 +67,7 @@ def test_at_first_there_is_nothing_to_say() -> None:
 
 def test_what_has_come_is_announced_once_to_those_who_may_lack_it() -> None:
     edges = Edges()
-    edges.announcing.note(SOME[:2], News(3, frozenset({"a"})))
+    edges.announcing.note(SOME[:2], Announcement(3, frozenset({"a"})))
     assert edges.announcing.has_something
     ids = b"".join(each.id[:8] for each in SOME[:2])
     assert edges.flush() == [("b", IHave(ME, ids, bytes([3, 3])))]
@@ -174,5 +174,5 @@ def test_wrong_count_of_announcements_is_gone_after_a_flush() -> None:
 def test_number_of_flushes_to_wait_for_is_not_believed_beyond_the_configured_one() -> None:
     edges = Edges(want_flushes=2)
     start = SOME[0].id[:8]
-    edges.announcing.load(AnnouncingState(missing={start: MissingState("a", 3, 10**9)}))
+    edges.announcing.load(LazyPushState(missing={start: PendingWantState("a", 3, 10**9)}))
     assert [edges.wanted() for _ in range(3)] == [[], [{start}], []]

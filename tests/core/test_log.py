@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from skipring.core.log import Archive, MemoryArchive
+from skipring.core.log import Log, MemoryLog
 from skipring.core.publications import Publication
 from tests.support.machines import TOPIC
 
@@ -16,12 +16,12 @@ def publication(publisher: str, seq: int) -> Publication:
 A0, A1, B5 = publication("a", 0), publication("a", 1), publication("b", 5)
 
 
-def given_at_once() -> MemoryArchive:
-    return MemoryArchive([A0, A1, B5])
+def given_at_once() -> MemoryLog:
+    return MemoryLog([A0, A1, B5])
 
 
-def written_one_by_one() -> MemoryArchive:
-    archive = MemoryArchive()
+def written_one_by_one() -> MemoryLog:
+    archive = MemoryLog()
     for offset, row in enumerate((A0, A1, B5)):
         archive.write(offset, row)
     return archive
@@ -31,7 +31,7 @@ both_ways = pytest.mark.parametrize("make", [given_at_once, written_one_by_one])
 
 
 def test_an_empty_archive_holds_nothing() -> None:
-    archive: Archive = MemoryArchive()
+    archive: Log = MemoryLog()
     assert archive.end == 0
     assert archive.read(0) is None
     assert list(archive.entries()) == []
@@ -41,9 +41,9 @@ def test_an_empty_archive_holds_nothing() -> None:
 
 @both_ways
 def test_publications_are_kept_in_the_order_in_which_they_came(
-    make: Callable[[], MemoryArchive],
+    make: Callable[[], MemoryLog],
 ) -> None:
-    archive: Archive = make()
+    archive: Log = make()
     assert archive.end == 3
     assert [archive.read(offset) for offset in range(4)] == [A0, A1, B5, None]
     assert list(archive.publications()) == [A0, A1, B5]
@@ -52,7 +52,7 @@ def test_publications_are_kept_in_the_order_in_which_they_came(
 
 @both_ways
 def test_T12_what_is_discarded_leaves_a_gap_and_offsets_stay(
-    make: Callable[[], MemoryArchive],
+    make: Callable[[], MemoryLog],
 ) -> None:
     archive = make()
     archive.discard(1)
@@ -66,7 +66,7 @@ def test_T12_what_is_discarded_leaves_a_gap_and_offsets_stay(
 
 @pytest.mark.parametrize("rows", [(), (A0,)])
 def test_T12_discarding_what_is_not_there_changes_nothing(rows: tuple[Publication, ...]) -> None:
-    archive = MemoryArchive(rows)
+    archive = MemoryLog(rows)
     archive.discard(7)
     assert (archive.end, list(archive.publications())) == (len(rows), list(rows))
 
@@ -74,19 +74,19 @@ def test_T12_discarding_what_is_not_there_changes_nothing(rows: tuple[Publicatio
 @pytest.mark.parametrize("offset", [0, 2])
 def test_a_row_out_of_order_is_a_bug_of_the_host(offset: int) -> None:
     with pytest.raises(AssertionError):
-        MemoryArchive([A0]).write(offset, A1)
+        MemoryLog([A0]).write(offset, A1)
 
 
 def test_T10_entries_are_the_ids_as_they_were_stored_right_or_wrong() -> None:
     wrong = Publication(publisher="a", seq=0, payload=b"", id=b"x" * 32)
-    assert list(MemoryArchive([wrong]).entries()) == [(b"x" * 32, 0)]
+    assert list(MemoryLog([wrong]).entries()) == [(b"x" * 32, 0)]
 
 
 def test_the_newest_number_of_each_publisher_is_known() -> None:
-    assert MemoryArchive([A1, B5, A0]).newest() == {("a", 0): 1, ("b", 0): 5}
+    assert MemoryLog([A1, B5, A0]).newest() == {("a", 0): 1, ("b", 0): 5}
 
 
 def test_a_list_given_to_an_archive_is_not_changed_by_it() -> None:
     rows = [A0]
-    MemoryArchive(rows).write(1, A1)
+    MemoryLog(rows).write(1, A1)
     assert rows == [A0]

@@ -15,7 +15,7 @@ from skipring.core.messages import (
     Message,
     SetConfiguration,
 )
-from skipring.core.peers import SUPERVISOR, Link, Peer
+from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.world.snapshot import CARRIERS
 from tests.support.machines import label, peer, unhurried
 from tests.support.strategies import messages
@@ -77,7 +77,7 @@ def test_every_message_that_carries_no_publication_can_be_a_key(message: Message
 
 
 def test_a_message_is_an_array_that_starts_with_its_tag() -> None:
-    message = Introduce(peer("01", "a"), Link.WRAP, first_hand=True)
+    message = Introduce(peer("01", "a"), EdgeKind.WRAP, first_hand=True)
     assert msgspec.to_builtins(message) == [6, [[1 << 62], "a"], "CYC", True]
 
 
@@ -108,7 +108,7 @@ def test_a_node_that_is_unrecorded_is_told_nothing_but_that() -> None:
 
 def test_messages_tell_a_belief_from_a_label() -> None:
     own, other = Peer(label("0"), "a"), Peer(label("1"), "a")
-    assert CheckLabel(own, None, Link.LINE) != CheckLabel(other, None, Link.LINE)
+    assert CheckLabel(own, None, EdgeKind.LINE) != CheckLabel(other, None, EdgeKind.LINE)
 
 
 def test_short_ids_can_be_had_as_a_set_and_one_by_one() -> None:

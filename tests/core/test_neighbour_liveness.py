@@ -4,20 +4,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipring.core.config import ProtocolConfig
-from skipring.core.neighbour_liveness import Silence
-from skipring.core.state import SilenceState
+from skipring.core.neighbour_liveness import NeighbourLiveness
+from skipring.core.state import LivenessState
 from tests.support.machines import peer, unhurried
 
 A, B = peer("0", "a"), peer("1", "b")
 
 
-def watching(**states: SilenceState) -> Silence:
-    silence = Silence(ProtocolConfig())
+def watching(**states: LivenessState) -> NeighbourLiveness:
+    silence = NeighbourLiveness(ProtocolConfig())
     silence.load(states)
     return silence
 
 
-def ticks_to_alarm(silence: Silence, limit: int = 200) -> int:
+def ticks_to_alarm(silence: NeighbourLiveness, limit: int = 200) -> int:
     """How many timeouts pass until the silence of ``a`` is noticed."""
     for count in range(1, limit):
         if silence.on_tick([A]):
@@ -32,7 +32,7 @@ def test_R9_eight_silent_timeouts_raise_the_first_alarm() -> None:
 def test_R9_the_count_starts_again_after_an_alarm_and_the_question_is_pending() -> None:
     silence = watching()
     ticks_to_alarm(silence)
-    assert silence.states() == {"a": SilenceState(0, 8, pending=True)}
+    assert silence.states() == {"a": LivenessState(0, 8, pending=True)}
     assert ticks_to_alarm(silence) == 8
 
 
@@ -67,7 +67,7 @@ def test_R9_no_answer_no_back_off() -> None:
 
 
 def test_R9_an_unanswered_question_is_asked_again_soon_however_long_the_back_off() -> None:
-    silence = watching(a=SilenceState(0, 64, pending=False))
+    silence = watching(a=LivenessState(0, 64, pending=False))
     assert [ticks_to_alarm(silence) for _ in range(3)] == [64, 8, 8]
     silence.confirm(["a"])
     assert ticks_to_alarm(silence) == 64
@@ -77,7 +77,7 @@ def test_R9_a_configuration_that_names_others_confirms_nothing() -> None:
     silence = watching()
     ticks_to_alarm(silence)
     silence.confirm(["b"])
-    assert silence.states() == {"a": SilenceState(0, 8, pending=True)}
+    assert silence.states() == {"a": LivenessState(0, 8, pending=True)}
     assert ticks_to_alarm(silence) == 8
 
 
@@ -85,7 +85,7 @@ def test_R9_a_configuration_that_nobody_asked_for_confirms_nothing() -> None:
     silence = watching()
     silence.on_tick([A])
     silence.confirm(["a"])
-    assert silence.states() == {"a": SilenceState(1, 8, pending=False)}
+    assert silence.states() == {"a": LivenessState(1, 8, pending=False)}
 
 
 def test_R9_one_answer_confirms_once() -> None:
@@ -93,27 +93,27 @@ def test_R9_one_answer_confirms_once() -> None:
     ticks_to_alarm(silence)
     silence.confirm(["a"])
     silence.confirm(["a"])
-    assert silence.states() == {"a": SilenceState(0, 16, pending=False)}
+    assert silence.states() == {"a": LivenessState(0, 16, pending=False)}
 
 
 def test_R9_a_corrupted_threshold_is_clamped_whenever_it_is_read() -> None:
     for wrong, wait in ((-5, 8), (0, 8), (7, 8), (9, 9), (65, 64), (1024, 64), (10**30, 64)):
-        assert ticks_to_alarm(watching(a=SilenceState(0, wrong, pending=False))) == wait
+        assert ticks_to_alarm(watching(a=LivenessState(0, wrong, pending=False))) == wait
     for wrong, doubled in ((-1024, 16), (1, 16), (20, 40), (40, 64), (1024, 64)):
-        silence = watching(a=SilenceState(0, wrong, pending=True))
+        silence = watching(a=LivenessState(0, wrong, pending=True))
         silence.confirm(["a"])
         assert silence.states()["a"].threshold == doubled
 
 
 def test_R9_ticks_that_cannot_be_count_as_none() -> None:
-    assert ticks_to_alarm(watching(a=SilenceState(-(10**9), 8, pending=False))) == 8
-    assert ticks_to_alarm(watching(a=SilenceState(10**9, 8, pending=False))) == 1
+    assert ticks_to_alarm(watching(a=LivenessState(-(10**9), 8, pending=False))) == 8
+    assert ticks_to_alarm(watching(a=LivenessState(10**9, 8, pending=False))) == 1
 
 
 def test_R9_a_node_that_is_no_neighbour_any_more_is_forgotten() -> None:
-    silence = watching(b=SilenceState(3, 32, pending=True))
+    silence = watching(b=LivenessState(3, 32, pending=True))
     silence.on_tick([A])
-    assert silence.states() == {"a": SilenceState(1, 8, pending=False)}
+    assert silence.states() == {"a": LivenessState(1, 8, pending=False)}
 
 
 def test_R9_a_neighbour_held_twice_is_counted_once() -> None:
@@ -129,18 +129,18 @@ def test_R9_who_is_no_neighbour_is_heard_without_being_remembered() -> None:
 
 
 counters = st.integers(-(10**6), 10**6)
-states = st.builds(SilenceState, counters, counters, st.booleans())
+states = st.builds(LivenessState, counters, counters, st.booleans())
 
 
 @unhurried
 @given(states)
 def test_R9_whatever_memory_says_a_silent_neighbour_is_noticed_within_64_timeouts(
-    state: SilenceState,
+    state: LivenessState,
 ) -> None:
     assert ticks_to_alarm(watching(a=state)) <= 64
 
 
 @unhurried
 @given(st.dictionaries(st.sampled_from("abc"), states))
-def test_what_is_loaded_can_be_read_back(loaded: dict[str, SilenceState]) -> None:
+def test_what_is_loaded_can_be_read_back(loaded: dict[str, LivenessState]) -> None:
     assert watching(**loaded).states() == loaded

@@ -14,8 +14,15 @@ from skipring.core.config import ProtocolConfig, Rule, Rules
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.prefix import ALL, Prefix, apart
 from skipring.core.publications import ID_BITS, Publication
-from skipring.core.reconcile import SCANNED_IDS_MAX, Answer
-from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, Claim, Lens, Summary, leaf_digest
+from skipring.core.reconcile import SCANNED_IDS_MAX, Reconciler
+from skipring.core.summaries import (
+    DIGEST_BYTES,
+    SHORT_BYTES,
+    RangeSummary,
+    Summary,
+    Truncation,
+    leaf_digest,
+)
 from tests.support.machines import FAST, FIXED, PAPER, only, rule_sets, unhurried, without
 from tests.support.sessions import P, Party, Talk, id_at, limited, opaque
 
@@ -122,7 +129,7 @@ def test_T3_all_that_is_missing_beside_a_deeper_node_comes_and_not_its_first_sib
 def test_T3_what_the_asker_has_below_is_not_sent_again() -> None:
     party = Party("v", [P("0"), P("1000"), P("101"), P("11")], limited(only(Rule.COMPLEMENT)))
     held = Summary(Prefix.of_id(id_at("1000")), leaf_digest(id_at("1000")))
-    claim = Claim.make(Prefix.parse("1"), [held])
+    claim = RangeSummary.make(Prefix.parse("1"), [held])
     sent = party.receive(CheckAndPublish("u", (claim,), 0))
     assert sent == [("u", Publications((P("101"), P("11"))))]
 
@@ -133,26 +140,26 @@ def test_T3_what_the_asker_has_below_is_not_sent_again() -> None:
 def test_T4_whoever_reads_a_claim_sends_what_is_lacking_under_its_cover() -> None:
     party = Party("v", [P("00"), P("01"), P("1")], LEVELS)
     held = Summary(Prefix.of_id(id_at("00")), leaf_digest(id_at("00")))
-    sent = party.receive(CheckTrie("u", (Claim.make(Prefix.parse("0"), [held]),)))
+    sent = party.receive(CheckTrie("u", (RangeSummary.make(Prefix.parse("0"), [held]),)))
     assert sent == [("u", Publications((P("01"),)))]
 
 
 def test_T4_an_empty_claim_says_that_everything_there_is_lacking() -> None:
     party = Party("v", [P("00"), P("01"), P("1")])
-    sent = party.receive(CheckTrie("u", (Claim.make(Prefix.parse("0")),)))
+    sent = party.receive(CheckTrie("u", (RangeSummary.make(Prefix.parse("0")),)))
     assert sent == [("u", Publications((P("00"), P("01"))))]
 
 
 def test_T4_what_differs_is_described_in_full_whoever_asked() -> None:
     """The claim about a label names all that lies below it."""
     trie = Party("v", [P("000"), P("001"), P("01"), P("1")]).holdings.trie
-    answer = Answer(trie, LEVELS, 0)
-    answer.compare(Claim.make(ALL, [Summary(ALL, JUNK)]), is_pushed=True)
+    answer = Reconciler(trie, LEVELS, 0)
+    answer.compare(RangeSummary.make(ALL, [Summary(ALL, JUNK)]), is_pushed=True)
     ((claim,),) = (statement.claims for statement in answer.statements)
     covered = [s.prefix for s in claim.summaries()]
     assert claim.prefix == ALL
     assert [prefix.bits for prefix in covered] == ["0"]
-    assert claim.short_ids() == [Lens(0).short_id(id_at("1"))]
+    assert claim.short_ids() == [Truncation(0).short_id(id_at("1"))]
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
@@ -177,7 +184,7 @@ def test_T4_without_it_lists_can_hide_a_difference_for_ever(on: bool) -> None:
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
 def test_T6_nobody_sends_an_empty_publish(on: bool) -> None:
     party = Party("v", [P("0")], limited(without(*(() if on else (Rule.NO_NOISE,)))))
-    wanted = CheckAndPublish("u", (), 0, (Claim.make(Prefix.parse("1")),))
+    wanted = CheckAndPublish("u", (), 0, (RangeSummary.make(Prefix.parse("1")),))
     assert party.receive(wanted) == ([] if on else [("u", Publications(()))])
 
 
@@ -185,7 +192,7 @@ def test_T6_nobody_sends_an_empty_publish(on: bool) -> None:
 def test_T6_leaves_are_told_without_hashes(on: bool) -> None:
     rules = only(Rule.NO_NOISE) if on else PAPER
     party = Party("v", [P("0"), P("1")], limited(rules))
-    ((_, answer),) = party.receive(CheckTrie("u", (Claim.make(ALL, [Summary(ALL, JUNK)]),)))
+    ((_, answer),) = party.receive(CheckTrie("u", (RangeSummary.make(ALL, [Summary(ALL, JUNK)]),)))
     assert isinstance(answer, CheckTrie)
     (claim,) = answer.claims
     assert (len(claim.digests), len(claim.leaves)) == ((0, 16) if on else (32, 0))
@@ -212,7 +219,7 @@ IDS = [id_at(format(number, "05b")) for number in range(0, 32, 3)]
 
 
 @st.composite
-def claims(draw: st.DrawFn) -> Claim:
+def claims(draw: st.DrawFn) -> RangeSummary:
     """Claims that can be read, whether anybody would make them or not."""
     cover = draw(prefixes())
     size = draw(st.sampled_from((SHORT_BYTES, DIGEST_BYTES)))
@@ -223,9 +230,9 @@ def claims(draw: st.DrawFn) -> Claim:
     )
     known = st.sampled_from(IDS).map(lambda key: leaf_digest(key)[:size])
     digest = known | st.binary(min_size=size, max_size=size)
-    short = st.sampled_from(IDS).map(Lens(0).short_id) | st.binary(min_size=8, max_size=8)
+    short = st.sampled_from(IDS).map(Truncation(0).short_id) | st.binary(min_size=8, max_size=8)
     leaves = draw(st.lists(short, max_size=4))
-    return Claim.make(cover, [Summary(prefix, draw(digest)) for prefix in below], leaves)
+    return RangeSummary.make(cover, [Summary(prefix, draw(digest)) for prefix in below], leaves)
 
 
 def checks(sender: str) -> SearchStrategy[CheckTrie | CheckAndPublish]:
@@ -284,7 +291,7 @@ def test_T9_a_forged_root_is_followed_by_no_more_than_the_tries_have_nodes(
     ids = [id_at(format(number, "06b")) for number in range(64)]
     for held in (ids, ids[::2], ids[40:]):
         talk = Talk(opaque(ids), opaque(held), config)
-        talk.post("u", [("v", CheckTrie("u", (Claim.make(ALL, [Summary(ALL, JUNK)]),)))])
+        talk.post("u", [("v", CheckTrie("u", (RangeSummary.make(ALL, [Summary(ALL, JUNK)]),)))])
         talk.settle(messages_max=300)
         assert len([m for m in talk.messages() if labels_of(m)]) <= 2 * 64
 
@@ -293,23 +300,23 @@ def test_T9_a_forged_root_is_followed_by_no_more_than_the_tries_have_nodes(
 def test_T9_two_that_differ_about_the_hash_of_one_leaf_do_not_argue(rules: Rules) -> None:
     party = Party("v", [P("1")], limited(rules))
     leaf = Summary(Prefix.of_id(id_at("1")), JUNK)
-    assert party.receive(CheckTrie("u", (Claim.make(ALL, [leaf]),))) == []
+    assert party.receive(CheckTrie("u", (RangeSummary.make(ALL, [leaf]),))) == []
 
 
 def test_T9_labels_of_more_bits_than_an_id_are_refused() -> None:
     with pytest.raises(ValueError, match="no prefix"):
         Prefix(ID_BITS + 1, 0)
     with pytest.raises(ValueError, match="no prefix"):
-        Claim(b"\x80" * 34)
+        RangeSummary(b"\x80" * 34)
     whole = Prefix.of_id(id_at("1"))
     one_more = bytes((0b11000000,))  # the label 1, relative to a cover that is an id already
     with pytest.raises(ValueError, match="no prefix"):
-        Claim(whole.pack(), one_more, JUNK)
+        RangeSummary(whole.pack(), one_more, JUNK)
 
 
 def test_T9_a_message_with_such_a_label_is_not_read() -> None:
     whole = Prefix.of_id(id_at("1"))
-    honest = msgspec.msgpack.encode(CheckTrie("u", (Claim(whole.pack()),)))
+    honest = msgspec.msgpack.encode(CheckTrie("u", (RangeSummary(whole.pack()),)))
     assert msgspec.msgpack.decode(honest, type=CheckTrie).claims[0].prefix == whole
     forged = [10, "u", [[whole.pack(), b"\xc0", JUNK, b""]], 0, False]
     with pytest.raises(msgspec.ValidationError):
@@ -320,7 +327,7 @@ def test_a_list_is_not_compared_with_more_ids_than_are_soon_read() -> None:
     """A forged leaf about everything is answered with a description, not with a scan."""
     ids = [id_at(format(8 * number, "012b")) for number in range(SCANNED_IDS_MAX + 1)]
     party = Party("v", opaque(ids))
-    sent = party.receive(CheckTrie("u", (Claim.make(ALL, leaves=[bytes(8)]),)))
+    sent = party.receive(CheckTrie("u", (RangeSummary.make(ALL, leaves=[bytes(8)]),)))
     assert [type(message) for _, message in sent] == [CheckTrie]
 
 
@@ -333,7 +340,7 @@ def test_batch_all_that_is_open_goes_into_one_message(on: bool) -> None:
     rules = without(*(() if on else (Rule.BATCH,)))
     party = Party("v", [P(bits) for bits in ("000", "001", "100", "101")], limited(rules))
     told = [Summary(Prefix.parse(bits), JUNK) for bits in ("00", "10")]
-    sent = party.receive(CheckTrie("u", (Claim.make(ALL, told),)))
+    sent = party.receive(CheckTrie("u", (RangeSummary.make(ALL, told),)))
     assert [type(message) for _, message in sent] == [CheckTrie] * (1 if on else 2)
 
 
@@ -342,7 +349,7 @@ def test_batch_an_answer_goes_several_levels_down(on: bool, levels: int) -> None
     rules = without(*(() if on else (Rule.BATCH,)))
     ids = [id_at(format(number, "07b")) for number in range(128)]
     party = Party("v", opaque(ids), limited(rules, batch_levels=levels))
-    ((_, answer),) = party.receive(CheckTrie("u", (Claim.make(ALL, [Summary(ALL, JUNK)]),)))
+    ((_, answer),) = party.receive(CheckTrie("u", (RangeSummary.make(ALL, [Summary(ALL, JUNK)]),)))
     assert {label.length for label in labels_of(answer)} == {levels if on else 1}
 
 
@@ -350,7 +357,7 @@ def test_batch_an_answer_goes_several_levels_down(on: bool, levels: int) -> None
 def test_batch_few_ids_are_listed_at_once(on: bool) -> None:
     rules = without(*(() if on else (Rule.BATCH,)))
     party = Party("v", [P(format(number, "05b")) for number in range(32)], limited(rules))
-    ((_, answer),) = party.receive(CheckTrie("u", (Claim.make(ALL, [Summary(ALL, JUNK)]),)))
+    ((_, answer),) = party.receive(CheckTrie("u", (RangeSummary.make(ALL, [Summary(ALL, JUNK)]),)))
     assert isinstance(answer, CheckTrie)
     (claim,) = answer.claims
     assert len(claim.short_ids()) == (32 if on else 0)

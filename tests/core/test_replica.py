@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Store
-from skipring.core.log import MemoryArchive
+from skipring.core.log import MemoryLog
 from skipring.core.prefix import ALL
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.replica import Holdings
+from skipring.core.replica import Replica
 from skipring.core.sequences import COUNTERS
-from skipring.core.state import HoldingsState, NumberState
+from skipring.core.state import NumberState, ReplicaState
 from skipring.core.summaries import DIGEST_BYTES, EMPTY_ROOT
 from skipring.core.trie import PublicationTrie
 from tests.support.machines import TOPIC, unhurried
@@ -38,9 +38,9 @@ def store(offset: int, *rows: Publication) -> Store:
 class Kept:
     """Holdings whose effects are carried out as a host would."""
 
-    def __init__(self, rows: Iterable[Publication] | MemoryArchive = ()) -> None:
-        self.archive = rows if isinstance(rows, MemoryArchive) else MemoryArchive(rows)
-        self.holdings = Holdings(TOPIC, self.archive, node="ann")
+    def __init__(self, rows: Iterable[Publication] | MemoryLog = ()) -> None:
+        self.archive = rows if isinstance(rows, MemoryLog) else MemoryLog(rows)
+        self.holdings = Replica(TOPIC, self.archive, node="ann")
         self.holdings.recover({})
 
     def carry_out(self, out: Outbox) -> list[Effect]:
@@ -69,7 +69,7 @@ def test_a_publication_is_stored_and_then_delivered() -> None:
     assert kept.holdings.trie.offset_of(one.id) == 0
 
 
-class Noting(MemoryArchive):
+class Noting(MemoryLog):
     """An archive that notes what is read of it."""
 
     def __init__(self, rows: Iterable[Publication]) -> None:
@@ -84,7 +84,7 @@ class Noting(MemoryArchive):
 def test_many_are_read_in_the_order_in_which_they_lie_and_given_in_that_of_their_ids() -> None:
     rows = [settled(seq) for seq in range(40)]
     archive = Noting(rows)
-    holdings, offsets = Holdings(TOPIC, archive), archive.offsets
+    holdings, offsets = Replica(TOPIC, archive), archive.offsets
     holdings.recover({})
     offsets.clear()
     archive.discard(7)
@@ -158,9 +158,9 @@ def test_T10_an_opaque_one_whose_id_is_none_does_no_harm(size: int) -> None:
 
 
 def test_two_subscribers_without_publications_do_not_share_what_they_take() -> None:
-    one, other = Holdings(TOPIC, None), Holdings(TOPIC, None)
+    one, other = Replica(TOPIC, None), Replica(TOPIC, None)
     one.take([publication(0)], Outbox(), origin=Origin.OWN)
-    assert (len(one.trie), len(other.trie), len(Holdings(TOPIC, None).trie)) == (1, 0, 0)
+    assert (len(one.trie), len(other.trie), len(Replica(TOPIC, None).trie)) == (1, 0, 0)
 
 
 @unhurried
@@ -238,17 +238,17 @@ def test_what_is_in_the_archive_is_indexed_without_being_read() -> None:
 
 
 def test_T10_corrupted_digests_are_taken_over_and_nothing_else_is() -> None:
-    archive = MemoryArchive([settled(seq) for seq in range(3)])
-    holdings = Holdings(TOPIC, archive)
+    archive = MemoryLog([settled(seq) for seq in range(3)])
+    holdings = Replica(TOPIC, archive)
     holdings.recover({ALL: WRONG_DIGEST})
     assert holdings.trie.wrong_digests() == {ALL: WRONG_DIGEST}
     holdings.recover({})
     assert holdings.trie.wrong_digests() == {}
 
 
-@pytest.mark.parametrize("archive", [None, MemoryArchive()], ids=["none", "empty"])
-def test_T2_without_publications_there_is_an_empty_trie(archive: MemoryArchive | None) -> None:
-    holdings = Holdings(TOPIC, archive)
+@pytest.mark.parametrize("archive", [None, MemoryLog()], ids=["none", "empty"])
+def test_T2_without_publications_there_is_an_empty_trie(archive: MemoryLog | None) -> None:
+    holdings = Replica(TOPIC, archive)
     assert holdings.trie.root == EMPTY_ROOT == PublicationTrie().root
     holdings.recover({})
     assert holdings.trie.root == EMPTY_ROOT
@@ -262,8 +262,8 @@ def test_wrong_numbers_of_two_sequences_of_one_publisher_survive_state_and_load(
         NumberState("ann", 1, COUNTERS + 9),
         NumberState("ann", 2, 7),
     )
-    held = Holdings(TOPIC, MemoryArchive((first, second)))
-    held.load(HoldingsState(numbers=wrong))
+    held = Replica(TOPIC, MemoryLog((first, second)))
+    held.load(ReplicaState(numbers=wrong))
     assert sorted(held.state().numbers, key=lambda each: each.incarnation) == list(wrong)
 
 
@@ -275,7 +275,7 @@ def test_numbers_of_incarnation_0_continue_after_stored_ones() -> None:
 
 
 def test_numbers_of_incarnation_0_start_at_zero() -> None:
-    holdings = Holdings(TOPIC, None, node="ann")
+    holdings = Replica(TOPIC, None, node="ann")
     assert [holdings.next_seq(0) for _ in range(2)] == [0, 1]
 
 

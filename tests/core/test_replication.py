@@ -8,7 +8,7 @@ import pytest
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Deliver, Outbox, Store
-from skipring.core.events import ConfirmRequested, HistoryRead, PublishRequested, Received
+from skipring.core.events import HistoryRead, PublishRequested, Received, SyncRequested
 from skipring.core.messages import (
     MESSAGE_TYPES,
     CheckHeld,
@@ -27,8 +27,8 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.publications import Publication
-from skipring.core.replica import Holdings
-from skipring.core.replication import Circulation
+from skipring.core.replica import Replica
+from skipring.core.replication import Replication
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.state import SubscriberState
@@ -64,7 +64,7 @@ def arrived(subscriber: Subscriber) -> None:
 def test_it_answers_for_every_message_about_publications_and_for_no_other() -> None:
     about = {type(each) for each in SAMPLES if type(each) in MESSAGE_TYPES and is_about(each)}
     handing_over = {CheckHeld, Held, Draining, RequestHandover, HandoverDone}
-    assert set(Circulation.HANDLERS) == about | {IHave, Want, TrieEqual} | handing_over
+    assert set(Replication.HANDLERS) == about | {IHave, Want, TrieEqual} | handing_over
 
 
 def is_about(message: object) -> bool:
@@ -80,7 +80,7 @@ def is_about(message: object) -> bool:
         Received(Want("a", bytes(8), bytes(1)), "a"),
         PublishRequested(payload=b"ours"),
         HistoryRead(()),
-        ConfirmRequested(),
+        SyncRequested(),
     ],
     ids=lambda event: type(getattr(event, "message", event)).__name__,
 )
@@ -103,7 +103,7 @@ def test_what_does_not_look_at_it_leaves_it_for_later(message: Message) -> None:
 
 def test_alone_it_keeps_and_delivers_what_it_is_handed() -> None:
     ring = Ring("m", LATE.rules)
-    circulation = Circulation(ring, Shortcuts(ring), Holdings(TOPIC, None), LATE)
+    circulation = Replication(ring, Shortcuts(ring), Replica(TOPIC, None), LATE)
     out = Outbox()
     circulation.on_message(PublishNew(news(0)), "a", out)
     assert [type(effect) for effect in out.effects] == [Deliver]

@@ -15,7 +15,7 @@ from skipring.core.messages import (
     RemoveConnections,
     SetConfiguration,
 )
-from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, Link, Peer, Side
+from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, EdgeKind, Peer, Side
 from skipring.core.ring import Ring
 from tests.support.machines import (
     FIXED,
@@ -34,13 +34,13 @@ from tests.support.machines import (
 )
 from tests.support.strategies import labels, links, peers
 
-LINE, WRAP = Link.LINE, Link.WRAP
+LINE, WRAP = EdgeKind.LINE, EdgeKind.WRAP
 NODES = ("a", "b", ME, "y", "z", SUPERVISOR)
-every_link = pytest.mark.parametrize("link", Link)
+every_link = pytest.mark.parametrize("link", EdgeKind)
 either_hand = pytest.mark.parametrize("first_hand", [True, False])
 
 
-def check(sender: Peer, believed: str | None = "01", link: Link = LINE) -> CheckLabel:
+def check(sender: Peer, believed: str | None = "01", link: EdgeKind = LINE) -> CheckLabel:
     return CheckLabel(sender, label(believed) if believed is not None else None, link)
 
 
@@ -65,7 +65,7 @@ def test_a_sender_that_is_wrong_about_our_label_is_told_it_and_not_taken_in() ->
 
 
 @every_link
-def test_the_answer_to_a_wrong_check_is_about_the_same_link(link: Link) -> None:
+def test_the_answer_to_a_wrong_check_is_about_the_same_link(link: EdgeKind) -> None:
     sent = hear(ring_at("01"), check(peer("001", "a"), believed=None, link=link))
     assert sent == [("a", Introduce(peer("01", ME), link, first_hand=True))]
 
@@ -129,7 +129,7 @@ void = pytest.mark.parametrize("void", [ME, SUPERVISOR])
 @every_link
 @either_hand
 def test_B2_a_void_reference_is_dropped_when_introduced(
-    void: str, link: Link, first_hand: bool
+    void: str, link: EdgeKind, first_hand: bool
 ) -> None:
     for bits in (None, "01"):
         ring = ring_at(bits)
@@ -139,7 +139,7 @@ def test_B2_a_void_reference_is_dropped_when_introduced(
 
 @void
 @every_link
-def test_B2_a_check_by_a_void_sender_is_dropped(void: str, link: Link) -> None:
+def test_B2_a_check_by_a_void_sender_is_dropped(void: str, link: EdgeKind) -> None:
     for bits, believed in ((None, None), ("01", "01"), ("01", "1")):
         ring = ring_at(bits)
         assert hear(ring, check(peer("001", void), believed, link)) == []
@@ -214,7 +214,7 @@ def test_B4_a_wrap_edge_that_has_moved_to_our_other_side_goes_to_the_line_only()
 
 
 @every_link
-def test_B4_a_wrap_edge_that_has_moved_on_its_side_stays_the_wrap_edge(link: Link) -> None:
+def test_B4_a_wrap_edge_that_has_moved_on_its_side_stays_the_wrap_edge(link: EdgeKind) -> None:
     ring = ring_at("01", right=peer("011", "y"), wrap=peer("1", "z"))
     hear(ring, Introduce(peer("111", "z"), link, first_hand=True))
     assert ring.wrap == peer("111", "z")
@@ -292,7 +292,7 @@ def test_B6_a_wrap_edge_with_somebody_on_its_side_is_only_checked() -> None:
 
 
 @every_link
-def test_B7_without_a_label_a_check_is_answered_by_asking_to_be_forgotten(link: Link) -> None:
+def test_B7_without_a_label_a_check_is_answered_by_asking_to_be_forgotten(link: EdgeKind) -> None:
     ring = ring_at(None)
     assert hear(ring, check(peer("0", "a"), "01", link)) == [("a", RemoveConnections(ME))]
     assert hear(ring, check(peer("0", "a"), None, link)) == [("a", RemoveConnections(ME))]
@@ -301,7 +301,7 @@ def test_B7_without_a_label_a_check_is_answered_by_asking_to_be_forgotten(link: 
 
 @every_link
 @either_hand
-def test_B7_so_is_an_introduction(link: Link, first_hand: bool) -> None:
+def test_B7_so_is_an_introduction(link: EdgeKind, first_hand: bool) -> None:
     ring = ring_at(None)
     assert hear(ring, Introduce(peer("0", "a"), link, first_hand)) == [("a", RemoveConnections(ME))]
     assert edges(ring) == (None, None, None)
@@ -408,7 +408,7 @@ rings = st.builds(ring_at, labels().map(str), left=references, right=references,
 
 @unhurried
 @given(rings, peers(NODES), links)
-def test_R2_the_word_of_others_changes_no_edge(ring: Ring, subject: Peer, link: Link) -> None:
+def test_R2_the_word_of_others_changes_no_edge(ring: Ring, subject: Peer, link: EdgeKind) -> None:
     before = edges(ring)
     hear(ring, Introduce(subject, link, first_hand=False))
     assert edges(ring) == before
@@ -457,7 +457,7 @@ def test_R2_in_fixed_a_third_party_beyond_our_neighbour_is_passed_on_to_it() -> 
 @either_hand
 @pytest.mark.parametrize("node", ["a", "z"])
 def test_R8_a_peer_with_our_own_label_is_a_case_for_the_supervisor(
-    node: str, link: Link, first_hand: bool
+    node: str, link: EdgeKind, first_hand: bool
 ) -> None:
     ring = ring_at("01")
     assert hear(ring, Introduce(peer("01", node), link, first_hand)) == asked(node)
@@ -465,14 +465,14 @@ def test_R8_a_peer_with_our_own_label_is_a_case_for_the_supervisor(
 
 
 @every_link
-def test_R8_also_if_it_knows_our_label(link: Link) -> None:
+def test_R8_also_if_it_knows_our_label(link: EdgeKind) -> None:
     ring = ring_at("01", left=peer("0", "a"), right=peer("1", "z"))
     assert hear(ring, check(peer("01", "b"), "01", link)) == asked("b")
     assert edges(ring) == (peer("0", "a"), peer("1", "z"), None)
 
 
 @every_link
-def test_R8_also_if_it_is_our_wrap_edge(link: Link) -> None:
+def test_R8_also_if_it_is_our_wrap_edge(link: EdgeKind) -> None:
     a, z = peer("0", "a"), peer("1", "z")
     ring = ring_at("01", left=a, wrap=z)
     assert hear(ring, Introduce(peer("01", "z"), link, first_hand=True)) == asked("z")
@@ -523,7 +523,7 @@ def test_R10_without_the_rule_it_is_passed_on() -> None:
 @every_link
 @pytest.mark.parametrize("bits", ["001", "1", "11"])
 def test_R12_a_stored_label_under_another_id_makes_us_ask_about_both_and_change_nothing(
-    bits: str, link: Link
+    bits: str, link: EdgeKind
 ) -> None:
     a, y, z = peer("001", "a"), peer("1", "y"), peer("11", "z")
     ring = ring_at("01", left=a, right=y, wrap=z)
@@ -533,7 +533,7 @@ def test_R12_a_stored_label_under_another_id_makes_us_ask_about_both_and_change_
 
 @every_link
 @pytest.mark.parametrize("bits", ["001", "1"])
-def test_R12_also_if_the_stranger_is_our_wrap_edge(bits: str, link: Link) -> None:
+def test_R12_also_if_the_stranger_is_our_wrap_edge(bits: str, link: EdgeKind) -> None:
     a, y, z = peer("001", "a"), peer("1", "y"), peer("11", "z")
     ring = ring_at("01", left=a, right=y, wrap=z)
     assert hear(ring, Introduce(peer(bits, "z"), link, first_hand=True)) == asked(ME, "z")
@@ -587,7 +587,7 @@ def test_R13_without_the_rule_it_is_passed_on() -> None:
 @unhurried
 @given(rings, peers(NODES), links, st.booleans())
 def test_R13_and_R10_no_reference_is_forwarded_more_than_one_hop(
-    ring: Ring, subject: Peer, link: Link, first_hand: bool
+    ring: Ring, subject: Peer, link: EdgeKind, first_hand: bool
 ) -> None:
     sent = hear(ring, Introduce(subject, link, first_hand))
     introduced = [message for _, message in sent if type(message) is Introduce]

@@ -8,7 +8,7 @@ from skipring.core.events import Received
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import Digest, GetConfiguration
 from skipring.core.peers import NodeId, Peer
-from skipring.core.ring_digest import TreeDigest
+from skipring.core.ring_digest import RingDigest
 from skipring.core.roster import Roster
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.topology import chains_around, legitimate_states, levels
@@ -23,7 +23,7 @@ class Quarter:
 
     def __init__(self, own: Peer = OWN, pred: Peer | None = A, succ: Peer | None = Z) -> None:
         self.own, self.pred, self.succ = own, pred, succ
-        self.digest = TreeDigest(ProtocolConfig())
+        self.digest = RingDigest(ProtocolConfig())
         self.total = 0
         self.shortcuts = Shortcuts(ring_at(own.label.bits, left=pred, right=succ))
         self.shortcuts.slots = {label("0"): "r", label("1"): "s"}
@@ -112,7 +112,7 @@ def test_R14_a_new_label_makes_a_new_weight() -> None:
 
 
 def test_R14_strangers_cannot_fill_the_memory() -> None:
-    digest = TreeDigest(ProtocolConfig())
+    digest = RingDigest(ProtocolConfig())
     for number in range(1000):
         digest.on_digest(Digest(f"n{number}", number))
     assert len(digest.heard) == 128

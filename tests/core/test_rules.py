@@ -23,12 +23,12 @@ from skipring.core.messages import (
     Introduce,
     SetConfiguration,
 )
-from skipring.core.peers import Link
+from skipring.core.peers import EdgeKind
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.state import SupervisorState
 from skipring.sim.engine import World
 from skipring.sim.network_faults import Duplication, Fault
-from skipring.sim.process_faults import Detector
+from skipring.sim.process_faults import OracleDetector
 from skipring.sim.schedulers import RandomOrder, Scheduler, Synchronous
 from skipring.world.adversaries import ADVERSARIES, legitimate_world
 from skipring.world.adversaries.builders import database_of, recorded_nodes
@@ -74,7 +74,7 @@ class Run:
     ) -> None:
         self.world = World(start, seed=seed, config=ProtocolConfig(rules=rules), faults=faults)
         self._scheduler = scheduler if scheduler is not None else RandomOrder()
-        self._detector = Detector()
+        self._detector = OracleDetector()
 
     def round(self) -> None:
         self.world.begin_round()
@@ -114,7 +114,7 @@ def test_R1_a_displaced_shortcut_is_asked_who_it_is(on: bool) -> None:
     shortcuts = Shortcuts(ring_at("01", left=peer("001", "a"), rules=switched(Rule.PROBE, on)))
     shortcuts.slots = {label("0"): "b"}
     sent = written(lambda out: shortcuts.on_introduce_shortcut(peer("0", "c"), out))
-    assert (sent == [("b", CheckLabel(peer("01", ME), label("0"), Link.LINE))]) is on
+    assert (sent == [("b", CheckLabel(peer("01", ME), label("0"), EdgeKind.LINE))]) is on
 
 
 @both_ways
@@ -138,7 +138,7 @@ def test_R1_alone_ends_the_livelock_of_the_papers_pseudocode(on: bool) -> None:
 def test_R2_neighbours_do_not_change_by_the_word_of_others(on: bool) -> None:
     ring = ring_at("01", left=peer("0", "a"), rules=switched(Rule.FIRST_HAND, on))
     before = edges(ring)
-    hear(ring, Introduce(peer("001", "b"), Link.LINE, first_hand=False))
+    hear(ring, Introduce(peer("001", "b"), EdgeKind.LINE, first_hand=False))
     assert (edges(ring) == before) is on
 
 
@@ -153,9 +153,9 @@ def test_R2_wrong_beliefs_about_neighbours_do_not_spread(on: bool) -> None:
 
 
 @both_ways
-@pytest.mark.parametrize("link", Link)
+@pytest.mark.parametrize("link", EdgeKind)
 def test_R8_somebody_else_with_our_label_is_not_stored_but_asked_about(
-    on: bool, link: Link
+    on: bool, link: EdgeKind
 ) -> None:
     ring = ring_at("01", rules=switched(Rule.EQUAL_LABEL, on))
     sent = hear(ring, Introduce(peer("01", "z"), link, first_hand=True))

@@ -17,7 +17,7 @@ from skipring.core.messages import CheckAndPublish
 from skipring.core.peers import NodeId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
-from skipring.core.summaries import DIGEST_BYTES, Claim
+from skipring.core.summaries import DIGEST_BYTES, RangeSummary
 from skipring.sim.engine import World
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.adversaries import legitimate_world
@@ -54,7 +54,7 @@ def test_T4_one_session_makes_both_equal_whoever_asks(first: NodeId, on: bool) -
 @both_ways
 def test_T6_nothing_is_sent_of_nothing(on: bool) -> None:
     party = Party("v", [P("0")], limited(switched(Rule.NO_NOISE, on)))
-    wanted = CheckAndPublish("u", (), wanted=(Claim.make(Prefix.parse("1")),))
+    wanted = CheckAndPublish("u", (), wanted=(RangeSummary.make(Prefix.parse("1")),))
     assert (party.receive(wanted) == []) is on
 
 

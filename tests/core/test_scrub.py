@@ -10,18 +10,18 @@ from tests.core.test_holdings import WRONG_DIGEST, WRONG_ID, Noting, settled
 from tests.core.test_holdings import Kept as KeptOnly
 
 from skipring.core.effects import Discard, Effect, Origin, Outbox
-from skipring.core.log import MemoryArchive
+from skipring.core.log import MemoryLog
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
-from skipring.core.scrub import ROWS_BYTES, Scrubbing
+from skipring.core.scrub import ROWS_BYTES, Scrubber
 
 
 class Kept(KeptOnly):
     """Holdings that are scrubbed."""
 
-    def __init__(self, rows: Iterable[Publication] | MemoryArchive = ()) -> None:
+    def __init__(self, rows: Iterable[Publication] | MemoryLog = ()) -> None:
         super().__init__(rows)
-        self.scrubbing = Scrubbing(self.holdings)
+        self.scrubbing = Scrubber(self.holdings)
 
     def scrub(self, ids: int) -> list[Effect]:
         out = Outbox()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from skipring.core.config import Rule, Rules
 from skipring.core.labels import Label
 from skipring.core.messages import CheckLabel, IntroduceShortcut, RemoveConnections
-from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
+from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
 from tests.support.machines import (
@@ -59,7 +59,7 @@ def held(shortcuts: Shortcuts) -> dict[str, NodeId | None]:
 def probed(*subjects: Peer) -> Sent:
     """Each subject is asked who it is."""
     me = peer("01", ME)
-    return [(subject.node, CheckLabel(me, subject.label, Link.LINE)) for subject in subjects]
+    return [(subject.node, CheckLabel(me, subject.label, EdgeKind.LINE)) for subject in subjects]
 
 
 # -- which slots there are ---------------------------------------------------------------------

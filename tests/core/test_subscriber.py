@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skipring.core.config import Rule, Rules
-from skipring.core.effects import Left, Store
+from skipring.core.effects import Store, Unsubscribed
 from skipring.core.events import (
-    ConfirmRequested,
     Event,
     Flush,
     NodeSuspected,
     PublishRequested,
     Received,
     SubscribeRequested,
+    SyncRequested,
     Tick,
     UnsubscribeRequested,
 )
@@ -50,12 +50,12 @@ from skipring.core.messages import (
     Unsubscribe,
     Want,
 )
-from skipring.core.peers import SUPERVISOR, Link, Peer
+from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
-from skipring.core.state import SilenceState, SubscriberState
+from skipring.core.state import LivenessState, SubscriberState
 from skipring.core.subscriber import Subscriber, asks_supervisor
-from skipring.core.summaries import Claim, Summary
+from skipring.core.summaries import RangeSummary, Summary
 from skipring.core.topology import legitimate_state
 from tests.support.machines import (
     FAST,
@@ -114,7 +114,7 @@ def test_S2_who_wants_to_leave_answers_a_configuration_by_saying_so() -> None:
 
 def test_S2_who_wants_to_leave_and_is_let_go_drops_everything() -> None:
     machine = subscriber(leaving(QUARTER))
-    assert machine.handle(Received(UNRECORDED)) == [Left()]
+    assert machine.handle(Received(UNRECORDED)) == [Unsubscribed()]
     assert machine.state() == NOBODY
 
 
@@ -122,14 +122,14 @@ def test_S2_who_wants_to_stay_and_is_unrecorded_keeps_references_and_subscribes(
     machine = subscriber(QUARTER)
     effects = machine.handle(Received(UNRECORDED))
     assert sent(effects)[-1] == SUBSCRIBE
-    assert Left() not in effects
+    assert Unsubscribed() not in effects
     assert machine.state() == unlabelled(QUARTER)
     assert deliver(machine, UNRECORDED) == [SUBSCRIBE]
     assert machine.state() == unlabelled(QUARTER)
 
 
 def test_S2_one_that_left_and_is_still_counted_on_says_so_to_the_supervisor() -> None:
-    message = CheckLabel(A, label("01"), Link.LINE)
+    message = CheckLabel(A, label("01"), EdgeKind.LINE)
     remove = ("a", RemoveConnections(ME))
     assert deliver(subscriber(NOBODY), message) == [remove, UNSUBSCRIBE]
     # One that still has its label says so at its timeouts, one that wants to stay never.
@@ -192,7 +192,7 @@ def test_B8_without_a_label_one_subscribes_and_does_nothing_else() -> None:
 
 def test_B7_without_a_label_who_checks_us_is_asked_to_forget_us() -> None:
     machine = subscriber(SubscriberState())
-    assert deliver(machine, CheckLabel(A, None, Link.LINE)) == [("a", RemoveConnections(ME))]
+    assert deliver(machine, CheckLabel(A, None, EdgeKind.LINE)) == [("a", RemoveConnections(ME))]
 
 
 def test_B9_a_node_is_forgotten_as_neighbour_and_as_shortcut() -> None:
@@ -269,7 +269,7 @@ def questions(machine_ticks: int, *heard: Message, rules: Rules = FAST) -> list[
 
 
 def check_by(sender: Peer) -> CheckLabel:
-    return CheckLabel(sender, label("01"), Link.LINE)
+    return CheckLabel(sender, label("01"), EdgeKind.LINE)
 
 
 def test_R9_a_silent_neighbour_makes_us_ask_for_our_configuration() -> None:
@@ -280,11 +280,11 @@ def test_R9_a_silent_neighbour_makes_us_ask_for_our_configuration() -> None:
 
 def test_R9_nobody_asks_while_both_neighbours_are_heard() -> None:
     assert questions(200, check_by(A), check_by(Z)) == []
-    assert questions(200, *(Introduce(x, Link.LINE, first_hand=True) for x in (A, Z))) == []
+    assert questions(200, *(Introduce(x, EdgeKind.LINE, first_hand=True) for x in (A, Z))) == []
 
 
 def test_R9_the_word_of_others_about_a_neighbour_does_not_count() -> None:
-    assert questions(10, *(Introduce(x, Link.LINE, first_hand=False) for x in (A, Z))) == [8]
+    assert questions(10, *(Introduce(x, EdgeKind.LINE, first_hand=False) for x in (A, Z))) == [8]
     assert questions(10, *(IntroduceShortcut(x) for x in (A, Z))) == [8]
 
 
@@ -301,9 +301,9 @@ def test_R9_a_configuration_that_still_names_the_neighbour_doubles_the_wait() ->
 def test_R9_the_wrap_edge_is_watched_as_well() -> None:
     machine = subscriber(SubscriberState(label=label("0"), right=A, ring=peer("111", "z")))
     for _ in range(8):
-        deliver(machine, CheckLabel(A, label("0"), Link.LINE))
+        deliver(machine, CheckLabel(A, label("0"), EdgeKind.LINE))
         tick(machine)
-    assert machine.state().silence["z"] == SilenceState(0, 8, pending=True)
+    assert machine.state().silence["z"] == LivenessState(0, 8, pending=True)
     assert machine.state().silence["a"].pending is False
 
 
@@ -328,7 +328,7 @@ def wrong_tree_edges(machine: Subscriber) -> None:
 
 def wrong_claims(machine: Subscriber) -> None:
     root = machine.trie.root
-    machine._circulation._repair._claims = (Claim.make(ALL, [Summary(Prefix(3, 5), root)]),)
+    machine._circulation._repair._claims = (RangeSummary.make(ALL, [Summary(Prefix(3, 5), root)]),)
 
 
 @pytest.mark.parametrize("corrupt", [wrong_chains, wrong_weight, wrong_tree_edges, wrong_claims])
@@ -444,7 +444,7 @@ RING_MESSAGE_MAX = 4  # two candidates for the wrap edge that both turn out to b
 CONFIGURATION_MAX = 7  # three displaced references, two new ones
 TIMEOUT_MAX = 15
 EVENTS = st.one_of(
-    st.sampled_from([Tick(), Flush(), ConfirmRequested(), PublishRequested(payload=b"news")]),
+    st.sampled_from([Tick(), Flush(), SyncRequested(), PublishRequested(payload=b"news")]),
     st.builds(Received, messages(NODES), st.none() | st.sampled_from(NODES)),
     st.sampled_from([SubscribeRequested(), UnsubscribeRequested(), NodeSuspected("a")]),
 )

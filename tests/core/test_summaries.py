@@ -12,7 +12,7 @@ from hypothesis.strategies import SearchStrategy
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message
 from skipring.core.prefix import ALL, Prefix, apart
 from skipring.core.publications import ID_BITS, ID_BYTES
-from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, Claim, Lens, Summary
+from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary, Summary, Truncation
 from tests.support.machines import unhurried
 
 KEY = bytes(range(ID_BYTES))
@@ -53,7 +53,7 @@ def test_a_claim_says_what_it_was_made_of(
     drawn: tuple[Prefix, list[Summary], list[bytes]],
 ) -> None:
     cover, summaries, leaves = drawn
-    claim = Claim.make(cover, summaries, leaves)
+    claim = RangeSummary.make(cover, summaries, leaves)
     assert (claim.prefix, claim.summaries(), claim.short_ids()) == drawn
 
 
@@ -63,36 +63,36 @@ def test_claims_come_back_from_the_wire_as_they_were(
     drawn: list[tuple[Prefix, list[Summary], list[bytes]]],
     asked: list[tuple[Prefix, list[Summary], list[bytes]]],
 ) -> None:
-    claims = tuple(Claim.make(*parts) for parts in drawn)
-    wanted = tuple(Claim.make(*parts) for parts in asked)
+    claims = tuple(RangeSummary.make(*parts) for parts in drawn)
+    wanted = tuple(RangeSummary.make(*parts) for parts in asked)
     for message in (CheckTrie("a", claims, 3), CheckAndPublish("a", claims, 3, wanted)):
         assert decoder.decode(msgspec.msgpack.encode(message)) == message
 
 
 def test_a_label_is_sent_as_what_it_adds_to_the_cover() -> None:
     deep = Prefix(200, 5)
-    near = Claim.make(deep, [Summary(deep.extended(Prefix.parse("1101")), DIGEST)])
+    near = RangeSummary.make(deep, [Summary(deep.extended(Prefix.parse("1101")), DIGEST)])
     assert len(near.labels) == 1
-    far = Claim.make(ALL, [Summary(deep, DIGEST)])
+    far = RangeSummary.make(ALL, [Summary(deep, DIGEST)])
     assert len(far.labels) == 2 + 200 // 8 + 1
 
 
 @pytest.mark.parametrize(("bits", "size"), [(0, 1), (7, 1), (8, 4), (15, 4), (16, 5), (254, 34)])
 def test_a_label_of_up_to_seven_bits_is_one_byte(bits: int, size: int) -> None:
-    claim = Claim.make(COVER, [Summary(COVER.extended(Prefix(bits, 0)), DIGEST)])
+    claim = RangeSummary.make(COVER, [Summary(COVER.extended(Prefix(bits, 0)), DIGEST)])
     assert len(claim.labels) == size
     assert [node.prefix.length for node in claim.summaries()] == [2 + bits]
 
 
 def test_T6_leaves_carry_no_digest() -> None:
-    claim = Claim.make(COVER, leaves=[b"12345678", b"87654321"])
+    claim = RangeSummary.make(COVER, leaves=[b"12345678", b"87654321"])
     assert (claim.labels, claim.digests) == (b"", b"")
     assert claim.summaries() == []
     assert claim.short_ids() == [b"12345678", b"87654321"]
 
 
 def test_a_claim_of_nothing_is_a_few_bytes() -> None:
-    claim = Claim.make(COVER)
+    claim = RangeSummary.make(COVER)
     assert (claim.summaries(), claim.short_ids()) == ([], [])
     assert len(msgspec.msgpack.encode(claim)) <= 12
 
@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("fields", REFUSED.values(), ids=REFUSED)
 def test_T9_a_claim_that_cannot_be_read_is_refused(fields: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        Claim(*fields)
+        RangeSummary(*fields)
 
 
 def in_check(fields: list[bytes]) -> list[object]:
@@ -176,7 +176,7 @@ def test_T9_forged_bytes_are_a_claim_or_are_refused(
 def test_T9_a_message_with_a_wrong_byte_is_one_or_is_refused(
     drawn: tuple[Prefix, list[Summary], list[bytes]], data: st.DataObject
 ) -> None:
-    wire = bytearray(msgspec.msgpack.encode(CheckTrie("a", (Claim.make(*drawn),), 3)))
+    wire = bytearray(msgspec.msgpack.encode(CheckTrie("a", (RangeSummary.make(*drawn),), 3)))
     wire[data.draw(st.integers(0, len(wire) - 1))] = data.draw(st.integers(0, 255))
     try:
         message = decoder.decode(bytes(wire))
@@ -191,14 +191,14 @@ def test_T9_a_message_with_a_wrong_byte_is_one_or_is_refused(
 
 @pytest.mark.parametrize("session", [*range(12), 255, 65535])
 def test_a_lens_looks_at_eight_bytes(session: int) -> None:
-    lens = Lens(session)
+    lens = Truncation(session)
     assert len(lens.short_id(KEY)) == len(lens.short_digest(DIGEST)) == SHORT_BYTES
     assert lens.short_id(KEY) in KEY
     assert lens.short_digest(DIGEST) in DIGEST
 
 
 def test_sessions_look_at_different_bytes() -> None:
-    lenses = [Lens(session) for session in range(8)]
+    lenses = [Truncation(session) for session in range(8)]
     parts = {KEY[:8], KEY[8:16], KEY[16:24], KEY[24:]}
     assert {lens.short_id(KEY) for lens in lenses} == parts
     assert {lens.short_digest(DIGEST) for lens in lenses} == {DIGEST[:8], DIGEST[8:]}
@@ -209,7 +209,7 @@ def test_what_looks_alike_in_one_session_differs_in_the_next() -> None:
     for part in range(4):
         start = part * SHORT_BYTES
         other = KEY[:start] + bytes(SHORT_BYTES) + KEY[start + SHORT_BYTES :]
-        alike = [Lens(s).short_id(other) == Lens(s).short_id(KEY) for s in range(4)]
+        alike = [Truncation(s).short_id(other) == Truncation(s).short_id(KEY) for s in range(4)]
         assert alike == [session != part for session in range(4)]
 
 
@@ -217,14 +217,14 @@ def test_what_looks_alike_in_one_session_differs_in_the_next() -> None:
 def test_T9_labels_out_of_order_or_said_twice_are_refused(labels: tuple[str, str]) -> None:
     nodes = [Summary(Prefix.parse(bits), DIGEST) for bits in labels]
     with pytest.raises(ValueError, match="out of order"):
-        Claim.make(ALL, nodes)
+        RangeSummary.make(ALL, nodes)
 
 
 @pytest.mark.parametrize("session", range(4))
 def test_a_digest_is_compared_as_it_was_sent_whole_or_in_part(session: int) -> None:
-    lens, other = Lens(session), bytes(DIGEST_BYTES)
+    lens, other = Truncation(session), bytes(DIGEST_BYTES)
     assert lens.is_equal(DIGEST, DIGEST)
     assert lens.is_equal(DIGEST, lens.short_digest(DIGEST))
     assert not lens.is_equal(DIGEST, other)
     assert not lens.is_equal(DIGEST, lens.short_digest(other))
-    assert not lens.is_equal(DIGEST, Lens(session + 1).short_digest(DIGEST))
+    assert not lens.is_equal(DIGEST, Truncation(session + 1).short_digest(DIGEST))

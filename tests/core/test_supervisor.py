@@ -33,7 +33,7 @@ from skipring.core.messages import (
     Subscribe,
     Unsubscribe,
 )
-from skipring.core.peers import SUPERVISOR, Link, NodeId
+from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId
 from skipring.core.state import SupervisorState
 from skipring.core.supervisor import Supervisor
 from skipring.core.topology import levels
@@ -213,8 +213,8 @@ def test_S10_a_suspect_that_waits_for_an_answer_gets_none() -> None:
 
 A = peer("0", "a")
 ASTRAY = (
-    CheckLabel(A, None, Link.LINE),
-    Introduce(A, Link.WRAP, first_hand=False),
+    CheckLabel(A, None, EdgeKind.LINE),
+    Introduce(A, EdgeKind.WRAP, first_hand=False),
     IntroduceShortcut(A),
     Digest("a", 1),
 )

@@ -6,7 +6,7 @@ import pytest
 
 from skipring.core import topics as topics_module
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Left, Store
+from skipring.core.effects import Store, Unsubscribed
 from skipring.core.events import (
     NodeSuspected,
     PublishRequested,
@@ -24,13 +24,13 @@ from skipring.core.messages import (
     Subscribe,
     Unsubscribe,
 )
-from skipring.core.peers import SUPERVISOR, Link
+from skipring.core.peers import SUPERVISOR, EdgeKind
 from skipring.core.sequences import COUNTER_BITS, incarnation_at
 from skipring.core.topics import SubscriberTopics, SupervisorTopics
 from tests.support.machines import label, peer, sent
 
 ALONE = Received(SetConfiguration(None, label("0"), None))
-CHECK = Received(CheckLabel(peer("1", "z"), label("0"), Link.LINE))
+CHECK = Received(CheckLabel(peer("1", "z"), label("0"), EdgeKind.LINE))
 SUBSCRIBE = [(SUPERVISOR, Subscribe("m"))]
 TIME_US = 1_800_000_000_000_000
 INCARNATION = incarnation_at(TIME_US, 5)
@@ -88,7 +88,7 @@ def test_a_topic_ends_when_the_supervisor_lets_the_node_go_and_not_before() -> N
     topics.handle("news", ALONE)
     assert sent(topics.handle("news", UnsubscribeRequested())) == UNSUBSCRIBE
     assert "news" in topics
-    assert topics.handle("news", Received(UNRECORDED)) == [Left()]
+    assert topics.handle("news", Received(UNRECORDED)) == [Unsubscribed()]
     assert "news" not in topics
     assert topics.tick() == []
 

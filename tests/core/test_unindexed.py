@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from skipring.core import replica as holdings_module
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Send, Store
-from skipring.core.events import ConfirmRequested, Flush, HistoryRead, Tick
-from skipring.core.log import MemoryArchive
+from skipring.core.events import Flush, HistoryRead, SyncRequested, Tick
+from skipring.core.log import MemoryLog
 from skipring.core.messages import CheckTrie, PublishMany, PublishNew
 from skipring.core.prefix import ALL
 from skipring.core.publications import ID_BYTES, Encoded, Publication
-from skipring.core.replica import UNINDEXED_MAX, Holdings
-from skipring.core.scrub import Scrubbing
-from skipring.core.summaries import Claim
+from skipring.core.replica import UNINDEXED_MAX, Replica
+from skipring.core.scrub import Scrubber
+from skipring.core.summaries import RangeSummary
 from skipring.core.trie import PublicationTrie
 from tests.core.test_late_keeping import Host, genuine, kinds, made, store, to_all
 from tests.support.machines import TOPIC, unhurried
@@ -43,23 +43,23 @@ def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
     return trie
 
 
-def take(holdings: Holdings, publications: tuple[Publication, ...]) -> list[Effect]:
+def take(holdings: Replica, publications: tuple[Publication, ...]) -> list[Effect]:
     """Let holdings take publications, and store what is new of them."""
     out = Outbox()
     holdings.take(publications, out, origin=Origin.REPAIR)
     for effect in out.effects:
         if isinstance(effect, Store):
-            assert isinstance(holdings.archive, MemoryArchive)
+            assert isinstance(holdings.archive, MemoryLog)
             holdings.archive.write(effect.offset, *effect.publications)
     return out.effects
 
 
-def waiting(holdings: Holdings) -> int:
+def waiting(holdings: Replica) -> int:
     """How many are not in the trie yet."""
     return len(holdings._unindexed or ())
 
 
-def turns(holdings: Holdings, ids: int) -> int:
+def turns(holdings: Replica, ids: int) -> int:
     """How often something has to be worked off until nothing is left."""
     for turn in range(TURNS_MAX):
         if not holdings.is_behind:
@@ -72,7 +72,7 @@ def turns(holdings: Holdings, ids: int) -> int:
 
 
 def test_what_is_taken_is_counted_and_known_before_it_is_indexed() -> None:
-    holdings = Holdings(TOPIC, None)
+    holdings = Replica(TOPIC, None)
     take(holdings, some(10))
     assert (holdings.count, waiting(holdings), holdings.is_behind) == (10, 10, True)
     assert take(holdings, some(10)) == []
@@ -81,14 +81,14 @@ def test_what_is_taken_is_counted_and_known_before_it_is_indexed() -> None:
 
 
 def test_who_looks_at_the_trie_finds_all_in_it() -> None:
-    holdings = Holdings(TOPIC, None)
+    holdings = Replica(TOPIC, None)
     take(holdings, some(10))
     assert sorted(holdings.trie.entries()) == sorted(eager(some(10)).entries())
     assert (holdings.count, waiting(holdings)) == (10, 0)
 
 
 def test_it_is_worked_off_in_slices_first_into_the_trie_and_then_by_digests() -> None:
-    holdings = Holdings(TOPIC, None)
+    holdings = Replica(TOPIC, None)
     take(holdings, some(100))
     for left in (70, 40, 10, 0):
         assert holdings.is_behind
@@ -101,15 +101,15 @@ def test_it_is_worked_off_in_slices_first_into_the_trie_and_then_by_digests() ->
 
 
 def test_to_work_off_nothing_is_nothing() -> None:
-    holdings = Holdings(TOPIC, None)
+    holdings = Replica(TOPIC, None)
     assert not holdings.is_behind
     holdings.work_off(10)
     assert (holdings.count, holdings.is_behind) == (0, False)
-    assert Holdings(TOPIC, None).count == 0
+    assert Replica(TOPIC, None).count == 0
 
 
 def test_what_comes_while_something_is_worked_off_is_worked_off_too() -> None:
-    holdings = Holdings(TOPIC, None)
+    holdings = Replica(TOPIC, None)
     take(holdings, some(50))
     holdings.work_off(20)
     take(holdings, some(80))  # of which 50 are known, in the trie or not
@@ -120,7 +120,7 @@ def test_what_comes_while_something_is_worked_off_is_worked_off_too() -> None:
 
 def test_no_more_wait_than_the_limit_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdings_module, "UNINDEXED_MAX", 10)
-    holdings, most = Holdings(TOPIC, None), 0
+    holdings, most = Replica(TOPIC, None), 0
     for start, count in ((0, 4), (4, 4), (8, 4), (12, 1), (13, 25), (38, 3), (41, 9)):
         before = waiting(holdings)
         take(holdings, some(count, start))
@@ -136,7 +136,7 @@ def test_the_limit_is_one_that_a_history_does_not_reach_in_a_moment() -> None:
 
 
 def test_who_starts_anew_indexes_what_is_stored_and_nothing_else() -> None:
-    holdings = Holdings(TOPIC, MemoryArchive())
+    holdings = Replica(TOPIC, MemoryLog())
     take(holdings, some(10))
     holdings.take(some(5, 10), Outbox(), origin=Origin.REPAIR)  # never stored
     holdings.recover({})
@@ -145,23 +145,23 @@ def test_who_starts_anew_indexes_what_is_stored_and_nothing_else() -> None:
 
 
 def test_an_index_that_is_taken_over_replaces_what_waits() -> None:
-    holdings = Holdings(TOPIC, None)
+    holdings = Replica(TOPIC, None)
     take(holdings, some(10))
     holdings.adopt(eager(some(10)))
     assert (holdings.count, waiting(holdings)) == (10, 0)
     assert take(holdings, some(10)) == []
 
 
-def find(holdings: Holdings, out: Outbox) -> None:
+def find(holdings: Replica, out: Outbox) -> None:
     assert [holdings.find(each.id[:8], out) for each in some(10)] == list(some(10))
 
 
-def read_all(holdings: Holdings, out: Outbox) -> None:
+def read_all(holdings: Replica, out: Outbox) -> None:
     assert len(list(holdings.read_many(holdings.trie.entries(), out))) == 10
 
 
-def scrub(holdings: Holdings, out: Outbox) -> None:
-    scrubbing = Scrubbing(holdings)
+def scrub(holdings: Replica, out: Outbox) -> None:
+    scrubbing = Scrubber(holdings)
     for _ in range(5):
         scrubbing.go_on(4, out)
 
@@ -169,9 +169,9 @@ def scrub(holdings: Holdings, out: Outbox) -> None:
 @pytest.mark.parametrize("look", [find, read_all, scrub])
 @pytest.mark.parametrize("worked_off", [0, 4])
 def test_nothing_is_put_aside_because_it_waits(
-    look: Callable[[Holdings, Outbox], None], worked_off: int
+    look: Callable[[Replica, Outbox], None], worked_off: int
 ) -> None:
-    holdings, out = Holdings(TOPIC, None), Outbox()
+    holdings, out = Replica(TOPIC, None), Outbox()
     take(holdings, some(10))
     if worked_off:
         holdings.work_off(worked_off)
@@ -189,7 +189,7 @@ def test_nothing_is_put_aside_because_it_waits(
 def test_however_it_is_worked_off_the_digest_is_that_of_a_trie_made_at_once(
     packs: list[tuple[int, int]], slices: list[int], limit: int
 ) -> None:
-    holdings, taken = Holdings(TOPIC, MemoryArchive()), dict[bytes, Publication]()
+    holdings, taken = Replica(TOPIC, MemoryLog()), dict[bytes, Publication]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(holdings_module, "UNINDEXED_MAX", limit)
         for turn, (start, count) in enumerate(packs):
@@ -371,7 +371,7 @@ def asks(host: Host) -> bool:
 
 def is_answered(host: Host, sender: str = "x") -> bool:
     """Whether somebody who has nothing and compares tries is answered."""
-    return host.hear(CheckTrie(sender, (Claim.make(ALL),), 1), sender) != []
+    return host.hear(CheckTrie(sender, (RangeSummary.make(ALL),), 1), sender) != []
 
 
 def test_T8_while_a_history_is_read_nobody_is_asked_or_answered() -> None:
@@ -430,11 +430,11 @@ def test_while_a_history_is_read_nothing_is_indexed_or_scrubbed() -> None:
 def test_who_wants_to_be_confirmed_while_a_history_is_read_waits_for_its_end() -> None:
     host = Host(repairs=True, history_ticks=8)
     host.act(read(some(30)))
-    assert host.act(ConfirmRequested()) == []
+    assert host.act(SyncRequested()) == []
     assert waiting(host.machine._circulation.holdings) == 30
     host.act(HistoryRead(()))
     host.act(Tick())
-    assert to_all(host.act(ConfirmRequested()), CheckTrie) != []
+    assert to_all(host.act(SyncRequested()), CheckTrie) != []
 
 
 def test_ticks_index_nothing_while_a_history_is_read_however_much_waits(

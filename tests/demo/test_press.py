@@ -17,8 +17,8 @@ from skipring.lab.demo.harm import BYTES_PER_FLIP, flip_bits, scrambled
 from skipring.lab.demo.press import Press
 from skipring.net.addresses import AddressBook
 from skipring.storage.sqlite import FILE
-from skipring.wire.chaos import OverwriteDatabase, Spoil
-from skipring.wire.rpc import Published
+from skipring.wire.chaos import CorruptTrie, OverwriteDatabase
+from skipring.wire.rpc import PublishAck
 from tests.demo.worlds import TOPIC, published, ring_with
 from tests.support.statuses import status_of
 
@@ -40,7 +40,7 @@ class Members:
         if to in self._deaf:
             return None
         self.taken.append((to, given))
-        return Published(1, given.id, len(self.taken))
+        return PublishAck(1, given.id, len(self.taken))
 
 
 def press(members: Members) -> Press:
@@ -114,7 +114,7 @@ def test_everything_is_scrambled_but_one_node_keeps_all_publications() -> None:
     assert damages.keys() == {*members, "supervisor"}
     assert isinstance(damages["supervisor"][0], OverwriteDatabase)
     lost = {
-        node: [each.publications for each in damages[node] if isinstance(each, Spoil)]
+        node: [each.publications for each in damages[node] if isinstance(each, CorruptTrie)]
         for node in members
     }
     assert lost == {node: [0 if node == min(members) else 10] for node in members}

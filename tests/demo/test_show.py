@@ -23,7 +23,7 @@ from skipring.errors import InputError
 from skipring.lab.demo import show
 from skipring.lab.demo.sight import Standing
 from skipring.lab.demo.stage import PlainStage
-from skipring.lab.demo.story import End, Plan, Scene, Scoreboard
+from skipring.lab.demo.story import DemoPlan, End, Scene, Scoreboard
 from skipring.lab.demo.telling import Teller
 from skipring.spark import errors as installed
 
@@ -336,5 +336,5 @@ def test_nodes_with_another_root_are_a_fault_also_without_spark(
     stage = SimpleNamespace(show=nothing)
     monkeypatch.setattr(show, "Teller", Differing)
     ring = SimpleNamespace(directory=Path())
-    (fault,) = asyncio.run(show._tell(Plan(report=None), stage, ring, AsyncExitStack()))
+    (fault,) = asyncio.run(show._tell(DemoPlan(report=None), stage, ring, AsyncExitStack()))
     assert "root" in fault

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from skipring.lab.demo.page import Page, conclude, describe_frame, show_frame
+from skipring.lab.demo.page import DemoPage, conclude, describe_frame, show_frame
 from skipring.lab.demo.sight import Sight
 from skipring.lab.demo.stage import JsonStage, LiveStage, PlainStage, can_repaint
 from skipring.lab.demo.story import (
     Analysis,
-    Cast,
+    DemoCast,
+    DemoPlan,
+    DemoRole,
     End,
     Note,
     Opening,
-    Plan,
-    Role,
     Scene,
     Scoreboard,
     next_commands,
@@ -34,9 +34,11 @@ URL = f"http://127.0.0.1:40000/?token={'x' * 43}"
 DAMAGED, WHOLE = scrambled_sight(), whole_sight()
 BOARD = Scoreboard((outcome(),), WHOLE.standings, dict.fromkeys(["n00"], 4711))
 SCENES: tuple[Scene, ...] = (
-    Opening(Plan(), URL),
+    Opening(DemoPlan(), URL),
     CHAPTER,
-    Cast("place", tuple(Role(f"n{i:02d}", 4000 + i, "127.0.0.1:1", "d") for i in range(40))),
+    DemoCast(
+        "place", tuple(DemoRole(f"n{i:02d}", 4000 + i, "127.0.0.1:1", "d") for i in range(40))
+    ),
     Note("killed: n03"),
     frame(DAMAGED),
     frame(DAMAGED, 30),
@@ -178,7 +180,7 @@ def test_an_interrupted_story_gives_the_cursor_back() -> None:
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (100, 40), (78, 50), (100, 24)])
 def test_every_picture_leaves_room_for_heading_and_verdict(columns: int, rows: int, n: int) -> None:
     for sight in (scrambled_sight(n), whole_sight(n)):
-        content = show_frame(frame(sight, *range(60)), Page(columns, rows, UNICODE))
+        content = show_frame(frame(sight, *range(60)), DemoPage(columns, rows, UNICODE))
         lines = console(columns).render_lines(content, pad=False)
         assert len(lines) <= rows - 6
         assert max(sum(s.cell_length for s in line) for line in lines) <= columns
@@ -186,7 +188,7 @@ def test_every_picture_leaves_room_for_heading_and_verdict(columns: int, rows: i
 
 @pytest.mark.parametrize("sight", [DAMAGED, WHOLE])
 def test_a_moment_fits_into_a_line(sight: Sight) -> None:
-    text = describe_frame(frame(sight), Page(80, 24, UNICODE)).plain
+    text = describe_frame(frame(sight), DemoPage(80, 24, UNICODE)).plain
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -224,7 +226,7 @@ def test_json_is_one_value_at_the_end() -> None:
 def test_json_of_a_story_that_ended_badly_says_why() -> None:
     lines: list[str] = []
     bad = "n03 is not in the ring"
-    shown(JsonStage(lines.append), [Opening(Plan(), URL), outcome(bad), End((bad,), ())])
+    shown(JsonStage(lines.append), [Opening(DemoPlan(), URL), outcome(bad), End((bad,), ())])
     found = json.loads(lines[0])
     assert (found["good"], found["faults"]) == (False, [bad])
     assert found["chapters"][0]["good"] is False

@@ -8,7 +8,7 @@ import pytest
 
 from skipring.lab.demo import story
 from skipring.lab.demo.sight import Standing
-from skipring.lab.demo.story import Analysis, Chapter, Plan, Scoreboard, next_commands, titled
+from skipring.lab.demo.story import Analysis, Chapter, DemoPlan, Scoreboard, next_commands, titled
 from tests.demo.worlds import outcome
 
 CHAPTERS = (
@@ -28,7 +28,7 @@ def test_chapters_are_numbered_in_order() -> None:
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: str(chapter.number))
 def test_a_chapter_says_what_is_done_and_what_to_look_at_with_its_numbers(chapter: Chapter) -> None:
-    told = titled(chapter, Plan(n=9))
+    told = titled(chapter, DemoPlan(n=9))
     for text in (told.title, told.deed, told.look):
         assert text
         assert "{" not in text
@@ -36,7 +36,7 @@ def test_a_chapter_says_what_is_done_and_what_to_look_at_with_its_numbers(chapte
 
 @pytest.mark.parametrize(("n", "killed"), [(4, 1), (16, 5), (64, 20)])
 def test_five_of_sixteen_are_killed(n: int, killed: int) -> None:
-    assert Plan(n=n).killed == killed
+    assert DemoPlan(n=n).killed == killed
 
 
 def test_a_chapter_is_good_if_nothing_is_wrong_at_its_end() -> None:

@@ -10,14 +10,14 @@ from skipring.admin.inspector import Inspection
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.lab.demo.sight import Sight, sight_of
-from skipring.lab.demo.story import KILLING, Frame, Outcome, Plan, titled
+from skipring.lab.demo.story import KILLING, DemoFrame, DemoPlan, StepResult, titled
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.adversaries.builders import legitimate_world, made_publications
 from skipring.world.snapshot import Snapshot
 from tests.support.statuses import status_of
 
 TOPIC = "news"
-CHAPTER = titled(KILLING, Plan())
+CHAPTER = titled(KILLING, DemoPlan())
 
 
 def published(count: int) -> list[Publication]:
@@ -56,13 +56,13 @@ def whole_sight(n: int = 16) -> Sight:
     return sight(ring_with(n, published(3)), published(3))
 
 
-def frame(of: Sight, *history: int) -> Frame:
+def frame(of: Sight, *history: int) -> DemoFrame:
     past = (*history, len(of.faults))
-    return Frame(chapter=CHAPTER, seconds=1.5, rounds=6, sight=of, history=past)
+    return DemoFrame(chapter=CHAPTER, seconds=1.5, rounds=6, sight=of, history=past)
 
 
-def outcome(*faults: str) -> Outcome:
-    return Outcome(
+def outcome(*faults: str) -> StepResult:
+    return StepResult(
         chapter=CHAPTER,
         seconds=4.21,
         rounds=17,

@@ -13,23 +13,23 @@ from skipring.lab.faults.__main__ import main
 from skipring.lab.faults.frames import bursts
 from skipring.lab.faults.judge import Judgement
 from skipring.lab.faults.report import page
-from skipring.lab.faults.row import HELD, Need, Outcome, Row, run_row
+from skipring.lab.faults.row import HELD, FaultOutcome, FaultRow, Need, run_row
 from skipring.lab.faults.rows.catalog import ROWS
-from skipring.lab.faults.trial import Trial
+from skipring.lab.faults.trial import FaultTrial
 
 ALLOW_MISSING = "SKIPRING_ALLOW_MISSING"  # set: rows of the short form may lack their tools
 
 
-def passing(trial: Trial) -> None:
+def passing(trial: FaultTrial) -> None:
     """Do nothing."""
 
 
-def _broken(trial: Trial) -> None:
+def _broken(trial: FaultTrial) -> None:
     raise ZeroDivisionError
 
 
-def row_of(run: object = passing, **fields: object) -> Row:
-    return Row(name="row", fault="a fault", method="a method", run=run, **fields)  # type: ignore[arg-type]
+def row_of(run: object = passing, **fields: object) -> FaultRow:
+    return FaultRow(name="row", fault="a fault", method="a method", run=run, **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.heavy
@@ -38,7 +38,7 @@ def test_faults_of_the_short_form_lose_duplicate_and_invent_nothing() -> None:
     assert not_held(outcomes, allow_missing=ALLOW_MISSING in os.environ) == []
 
 
-def not_held(outcomes: list[Outcome], *, allow_missing: bool) -> list[str]:
+def not_held(outcomes: list[FaultOutcome], *, allow_missing: bool) -> list[str]:
     """The rows that failed, or were not run although their tools have to be there."""
     return [
         f"{each.row.name}: {each.verdict}"
@@ -48,7 +48,7 @@ def not_held(outcomes: list[Outcome], *, allow_missing: bool) -> list[str]:
 
 
 def test_row_of_the_short_form_without_its_tool_fails_unless_that_is_allowed() -> None:
-    outcomes = [Outcome(row=row_of(), repeats=0, missing="cc")]
+    outcomes = [FaultOutcome(row=row_of(), repeats=0, missing="cc")]
     assert not_held(outcomes, allow_missing=False) == ["row: not run: needs cc"]
     assert not_held(outcomes, allow_missing=True) == []
 
@@ -58,21 +58,21 @@ def test_names_of_rows_are_unique() -> None:
 
 
 def test_row_fails_with_the_sentence_of_an_exception() -> None:
-    def run(trial: Trial) -> None:
+    def run(trial: FaultTrial) -> None:
         raise ValueError("of a\nbug")
 
     assert run_row(row_of(run)).verdict == "FAILED: ValueError: of a bug"
 
 
 def test_row_fails_if_the_judge_found_something() -> None:
-    def run(trial: Trial) -> None:
+    def run(trial: FaultTrial) -> None:
         trial.judgement += Judgement(lost=1, reasons=("a lacks 'x'",))
 
     assert run_row(row_of(run)).verdict == "FAILED: a lacks 'x'"
 
 
 def test_row_fails_for_a_long_pause_except_in_the_short_form() -> None:
-    def run(trial: Trial) -> None:
+    def run(trial: FaultTrial) -> None:
         trial.pause_s = 0.3
 
     row = row_of(run, short=1)
@@ -81,7 +81,7 @@ def test_row_fails_for_a_long_pause_except_in_the_short_form() -> None:
 
 
 def test_row_without_its_tool_is_not_run() -> None:
-    def run(trial: Trial) -> None:
+    def run(trial: FaultTrial) -> None:
         raise AssertionError("run")
 
     outcome = run_row(row_of(run, needs=(Need("a hammer", lambda: False),)))
@@ -99,7 +99,11 @@ def test_row_without_its_tool_is_not_run() -> None:
     ids=["held", "missing", "missing and allowed", "failed"],
 )
 def test_exit_status_of_the_command_states_whether_rows_held(
-    rows: list[Row], flags: list[str], status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    rows: list[FaultRow],
+    flags: list[str],
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr("skipring.lab.faults.__main__.ROWS", rows)
     written = tmp_path / "faults.md"
@@ -135,7 +139,7 @@ def test_command_refuses_the_name_of_no_row() -> None:
 
 def test_page_contains_the_figures_of_every_row() -> None:
     found = Judgement(1, 2, 3, ("a | b",))
-    outcome = Outcome(
+    outcome = FaultOutcome(
         row=row_of(), repeats=7, judgement=found, healing_s=4.2, pause_s=0.1, failure="a | b"
     )
     assert "| **row**: a fault | a method | 7 | 1 | 2 | 3 | 4.2 | 0.10 | FAILED: a / b |" in page(

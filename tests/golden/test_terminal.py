@@ -21,11 +21,11 @@ from skipring.admin.inspector import Inspection
 from skipring.cli import ring_view, top_app
 from skipring.cli.diagnosis_view import explanation_view
 from skipring.cli.progress import RunView
-from skipring.cli.ring_page import Page
+from skipring.cli.ring_page import RingPanel
 from skipring.cli.ring_view import RingWatch
 from skipring.cli.top_app import TopApp
 from skipring.core.peers import NodeId
-from skipring.node.change_log import Change, explanation
+from skipring.node.change_log import NodeChange, explanation
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import Scenario
 from skipring.view.overview import (
@@ -39,7 +39,7 @@ from skipring.view.overview import (
     roots_of,
 )
 from skipring.view.text import UNICODE
-from skipring.wire.rpc import JournalEntry, JournalPage
+from skipring.wire.rpc import ChangeEntry, ChangePage
 from skipring.world.legitimacy import violations
 from tests.support.statuses import status_of
 
@@ -95,7 +95,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_simulation_in_its_third_round(is_rewriting: bool) -> None:
     simulation = damaged(0)
     view = RunView(simulation, "begins with A15: Everything is arbitrary")
-    page = Page(COLUMNS, ROWS - 1, UNICODE)
+    page = RingPanel(COLUMNS, ROWS - 1, UNICODE)
     for _ in range(3):
         view.frame(simulation.world, page)
         simulation.run_round()
@@ -107,7 +107,7 @@ def test_a_ring_that_is_watched_while_it_heals(is_rewriting: bool) -> None:
     watch = RingWatch()
     for rounds in range(4):
         watch.note(seen(rounds))
-    picture = watch.painted(Page(COLUMNS, 42, UNICODE))
+    picture = watch.painted(RingPanel(COLUMNS, 42, UNICODE))
     compare("ring", drawn(picture, "skipring ring news --watch"), is_rewriting)
 
 
@@ -124,18 +124,18 @@ def wrong_node(inspection: Inspection) -> NodeId:
     return next(node for node in inspection.statuses if explain(inspection, node, None).violations)
 
 
-def journal(label: str) -> JournalPage:
+def journal(label: str) -> ChangePage:
     """What changed a node lately, in the words of the real one."""
     configured = "SetConfiguration"
     changes = (
-        (12, configured, "supervisor", "label", "label", Change.REPLACED, "1011", label),
+        (12, configured, "supervisor", "label", "label", NodeChange.REPLACED, "1011", label),
         (
             12,
             configured,
             "supervisor",
             "neighbour",
             "left",
-            Change.REPLACED,
+            NodeChange.REPLACED,
             "(101, n0005)",
             "(11, n0010)",
         ),
@@ -145,14 +145,14 @@ def journal(label: str) -> JournalPage:
             "supervisor",
             "neighbour",
             "right",
-            Change.GAINED,
+            NodeChange.GAINED,
             "none",
             "(1111, n0008)",
         ),
-        (13, "Tick", None, "shortcut", "shortcut 0", Change.OPENED, "none", "empty"),
+        (13, "Tick", None, "shortcut", "shortcut 0", NodeChange.OPENED, "none", "empty"),
     )
     entries = tuple(
-        JournalEntry(
+        ChangeEntry(
             tick=tick,
             time=43_200_000_000 + tick * 500_000,
             cause=cause,
@@ -164,7 +164,7 @@ def journal(label: str) -> JournalPage:
         )
         for tick, cause, sender, kind, field, change, before, after in changes
     )
-    return JournalPage(request=0, tick=14, entries=entries)
+    return ChangePage(request=0, tick=14, entries=entries)
 
 
 class Still:

@@ -16,7 +16,7 @@ import pytest
 from skipring.cli import skipring
 from skipring.errors import SkipringError, WireError
 from skipring.node import host as node_module
-from skipring.node.settings import Settings
+from skipring.node.settings import NodeSettings
 from skipring.observability.metrics import METRICS, metrics_page
 from skipring.runtime import (
     chaos,
@@ -185,7 +185,7 @@ def test_a_unit_gives_no_rights_and_comes_back(path: Path) -> None:
     assert (service["NoNewPrivileges"], service["CapabilityBoundingSet"]) == ("true", "")
     assert service["ProtectSystem"] == "strict"
     assert (service["Restart"], unit["Unit"]["StartLimitIntervalSec"]) == ("always", "0")
-    wait_s = serving.LEAVING_S + (Settings().drain_s if "node" in path.name else 0)
+    wait_s = serving.LEAVING_S + (NodeSettings().drain_s if "node" in path.name else 0)
     assert float(service["TimeoutStopSec"]) > wait_s
     assert int(service["LimitNOFILE"]) > serving.FILES + places.LINKS_MAX
 

@@ -15,21 +15,21 @@ import pytest
 
 from skipring.api.connection import Connection, connect
 from skipring.api.reader import Cursor
-from skipring.api.reader import Publication as ReadPublication
+from skipring.api.reader import DeliveredPublication as ReadPublication
 from skipring.api.subscription import Subscription
 from skipring.core.messages import Publications, PublishNew
-from skipring.core.publications import Publication
+from skipring.core.publications import DeliveredPublication
 from skipring.core.subscriber import Subscriber
 from skipring.errors import CursorError
 from skipring.lab.faults.requests import ANSWER_S, END, TOPIC, stranger
-from skipring.net.transport import Links
-from skipring.node.host import Node
+from skipring.net.transport import Transport
+from skipring.node.host import NodeHost
 from skipring.storage.recovery import Recovery
 from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
 from skipring.wire.codec import decode
 from skipring.wire.framing import FrameReader
-from skipring.wire.rpc import ListPublications, PublicationPage
+from skipring.wire.rpc import FetchPublications, PublicationPage
 
 TICK_S = 0.05
 DEADLINE_S = 120.0  # for what takes a second: others use the machine too
@@ -40,10 +40,10 @@ PAGE_BYTES = 16 * 1024  # of the database, and about of its log
 UNHURT = {"node-id", "publications.lock"}  # no data, or not of the topic
 
 
-class Truth(dict[bytes, Publication]):
+class Truth(dict[bytes, DeliveredPublication]):
     """What was really published, by id."""
 
-    def check(self, given: Iterable[Publication]) -> None:
+    def check(self, given: Iterable[DeliveredPublication]) -> None:
         """Everything given was published, exactly so."""
         for each in given:
             assert self.get(each.id) == each, f"not what was published: {each}"
@@ -66,15 +66,15 @@ class Sent:
     """All publications that one node has sent to others, whatever the message was."""
 
     def __init__(self, name: str, patch: pytest.MonkeyPatch) -> None:
-        self.publications: list[Publication] = []
-        send = Links.send
+        self.publications: list[DeliveredPublication] = []
+        send = Transport.send
 
-        def note_and_send(links: Links, to: str, frame: bytes) -> None:
+        def note_and_send(links: Transport, to: str, frame: bytes) -> None:
             if links.node == name:
                 self._note(frame)
             send(links, to, frame)
 
-        patch.setattr(Links, "send", note_and_send)
+        patch.setattr(Transport, "send", note_and_send)
 
     def _note(self, frame: bytes) -> None:
         for cut in FrameReader().feed(frame):
@@ -85,14 +85,14 @@ class Sent:
                     self.publications.append(one.settled(TOPIC))
 
 
-async def listed(name: str, address: str) -> list[Publication]:
+async def listed(name: str, address: str) -> list[DeliveredPublication]:
     """All that a member shows to one who asks, each under the id that it is shown under."""
-    found: list[Publication] = []
+    found: list[DeliveredPublication] = []
     start: int | None = 0
     async with stranger() as outsider:
         outsider.book.hear({name: address})
         while start is not None:
-            question = partial(ListPublications, start=start, end=END, payloads=True)
+            question = partial(FetchPublications, start=start, end=END, payloads=True)
             page = await outsider.ask(TOPIC, name, question, PublicationPage, ANSWER_S)
             assert isinstance(page, PublicationPage), f"{name} says {page}"
             found += page.publications
@@ -100,9 +100,9 @@ async def listed(name: str, address: str) -> list[Publication]:
     return found
 
 
-def as_stored(read: ReadPublication) -> Publication:
+def as_stored(read: ReadPublication) -> DeliveredPublication:
     """What a reader got, as it was published."""
-    return Publication(
+    return DeliveredPublication(
         publisher=read.publisher,
         seq=read.seq,
         payload=read.payload,
@@ -128,7 +128,7 @@ def victim_of(cluster: Cluster, directory: Path, tick_s: float = TICK_S) -> Conn
     return connect(cluster.url, data_dir=directory, name=VICTIM, tick_s=tick_s)
 
 
-def machine_of(node: Node) -> Subscriber:
+def machine_of(node: NodeHost) -> Subscriber:
     machine = node.machine(TOPIC)
     assert machine is not None
     return machine
@@ -265,7 +265,7 @@ async def heal(cluster: Cluster, directory: Path, truth: Truth, newcomer: str) -
     return recovery
 
 
-def are_equal(nodes: Iterable[Node]) -> bool:
+def are_equal(nodes: Iterable[NodeHost]) -> bool:
     """True if the tries of all have the same root."""
     return len({machine_of(node).trie.root for node in nodes}) == 1
 
@@ -369,7 +369,7 @@ async def begun(cluster: Cluster, directory: Path) -> tuple[Cursor, Truth]:
     return cursor, Truth((each.id, each) for each in rest)
 
 
-def spoil(directory: Path, publication: Publication) -> None:
+def spoil(directory: Path, publication: DeliveredPublication) -> None:
     """Damage one publication in the database."""
     database = directory / "publications.sqlite3"
     data = bytearray(database.read_bytes())

@@ -14,10 +14,10 @@ from skipring.api.connection import connect
 from skipring.core.antientropy import AntiEntropy
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox, Send, Store
-from skipring.core.log import MemoryArchive
+from skipring.core.log import MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.publications import Publication
-from skipring.core.replica import Holdings
+from skipring.core.replica import Replica
 from skipring.lab.faults.processes import LiveProcesses
 from skipring.lab.faults.requests import TOPIC
 from skipring.storage.durable_mark import losses_of
@@ -103,13 +103,13 @@ class Pair:
     def __init__(self, count: int) -> None:
         config = ProtocolConfig()
         self._archives = {
-            HOLDER: MemoryArchive([publication(seq) for seq in range(count)]),
-            NEWCOMER: MemoryArchive(),
+            HOLDER: MemoryLog([publication(seq) for seq in range(count)]),
+            NEWCOMER: MemoryLog(),
         }
         self._machines: dict[str, AntiEntropy] = {}
         self._rng = Random(count)
         for name, archive in self._archives.items():
-            holdings = Holdings(TOPIC, archive)
+            holdings = Replica(TOPIC, archive)
             holdings.recover({})
             assert len(holdings.trie.root) > 0  # who is asked has worked out its hashes
             self._machines[name] = AntiEntropy(name, holdings, config)

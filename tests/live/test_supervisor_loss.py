@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses, numbered
-from skipring.lab.faults.requests import TOPIC, Publishing
+from skipring.lab.faults.requests import TOPIC, PublishStream
 from skipring.world.snapshot import Snapshot
 
 NODES = 16
@@ -27,8 +27,8 @@ def started(ring: LiveProcesses) -> Snapshot:
     return ring.until_legitimate()
 
 
-def publishing_through_all(ring: LiveProcesses) -> Publishing:
-    return Publishing([ring.place(name) for name in ring.nodes])
+def publishing_through_all(ring: LiveProcesses) -> PublishStream:
+    return PublishStream([ring.place(name) for name in ring.nodes])
 
 
 def await_readers_copy(ring: LiveProcesses, acknowledged: list[bytes]) -> None:
@@ -41,7 +41,7 @@ def await_readers_copy(ring: LiveProcesses, acknowledged: list[bytes]) -> None:
     ring.until(lambda: not missing(), lambda: f"the reader lacks {len(missing())}")
 
 
-def await_news_at_the_reader(ring: LiveProcesses, publishing: Publishing) -> None:
+def await_news_at_the_reader(ring: LiveProcesses, publishing: PublishStream) -> None:
     """Wait until the reader has printed what was published after now, and all before it."""
     already = len(publishing.acknowledged)
     ring.until(lambda: len(publishing.acknowledged) >= already + NODES)

@@ -14,7 +14,7 @@ from skipring.net.addresses import supervisor_at
 from skipring.wire.codec import encode
 from skipring.wire.framing import CONTROL, DATA, frame
 from skipring.wire.handshake import VERSION, Role
-from skipring.wire.rpc import Locate, Members
+from skipring.wire.rpc import FindMembers, MemberList
 from tests.runtime.exchanges import (
     HELLO,
     LOOPS,
@@ -353,8 +353,8 @@ def test_a_client_is_not_taken_for_the_node_of_its_name() -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b), call(a) as client:
             a.knows(b)
-            client.write(greeting_of("b", Role.CLIENT) + encode(TOPIC, Locate(1, 1)))
-            await until(lambda: a.got == [("client/b#1", Locate(1, 1))])
+            client.write(greeting_of("b", Role.CLIENT) + encode(TOPIC, FindMembers(1, 1)))
+            await until(lambda: a.got == [("client/b#1", FindMembers(1, 1))])
             a.links.send("b", note(1))
             await until(lambda: b.numbers("a") == [1])
             assert a.book.find("b") == b.address, "and not what the client has said"
@@ -369,10 +369,10 @@ def test_a_client_gets_its_answers() -> None:
         async with hosts("a") as (a,):
             try:
                 client.knows(a)
-                client.links.send("a", encode(TOPIC, Locate(1, 1)))
-                await until(lambda: a.got == [("client/c#1", Locate(1, 1))])
-                a.links.send("client/c#1", encode(TOPIC, Members(1, {})))
-                await until(lambda: client.got == [("a", Members(1, {}))])
+                client.links.send("a", encode(TOPIC, FindMembers(1, 1)))
+                await until(lambda: a.got == [("client/c#1", FindMembers(1, 1))])
+                a.links.send("client/c#1", encode(TOPIC, MemberList(1, {})))
+                await until(lambda: client.got == [("a", MemberList(1, {}))])
             finally:
                 await client.links.close()
 
@@ -383,20 +383,20 @@ def test_two_clients_of_one_name_get_their_own_answers() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as first, call(a) as second:
             for number, client in enumerate((first, second), start=1):
-                client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, Locate(number, 1)))
+                client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, FindMembers(number, 1)))
                 await until(lambda: len(a.got) == number)  # noqa: B023
                 assert await client.read()  # the greeting
             for sender, question in a.got:
-                assert isinstance(question, Locate)
-                a.links.send(sender, encode(TOPIC, Members(question.request, {})))
-            assert await first.read() == encode(TOPIC, Members(1, {}))
-            assert await second.read() == encode(TOPIC, Members(2, {}))
+                assert isinstance(question, FindMembers)
+                a.links.send(sender, encode(TOPIC, MemberList(question.request, {})))
+            assert await first.read() == encode(TOPIC, MemberList(1, {}))
+            assert await second.read() == encode(TOPIC, MemberList(2, {}))
 
     play(scene)
 
 
 def test_node_is_answered_over_the_connection_of_its_request() -> None:
-    answer = encode(TOPIC, Members(1, {}))
+    answer = encode(TOPIC, MemberList(1, {}))
 
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as older, call(a) as newer:
@@ -406,7 +406,7 @@ def test_node_is_answered_over_the_connection_of_its_request() -> None:
                 assert await caller.read()  # the greeting
             await older.confirm_other_connection()
             await until(lambda: link_of(a, "b").address == newer.address)
-            older.write(encode(TOPIC, Locate(1, 1)))
+            older.write(encode(TOPIC, FindMembers(1, 1)))
             assert await older.read() == answer
 
     play(scene)
@@ -415,10 +415,10 @@ def test_node_is_answered_over_the_connection_of_its_request() -> None:
 def test_a_client_may_not_take_part_in_the_ring(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as client:
-            client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, Locate(1, 1)) + note(1))
+            client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, FindMembers(1, 1)) + note(1))
             assert await client.is_hung_up_on()
             assert a.counts == {"not for clients": 1}
-            assert a.got == [("client/c#1", Locate(1, 1))]
+            assert a.got == [("client/c#1", FindMembers(1, 1))]
 
     play(scene, loop)
 
@@ -426,7 +426,7 @@ def test_a_client_may_not_take_part_in_the_ring(loop: LoopFactory) -> None:
 def test_nothing_behind_what_was_refused_is_taken(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as client:
-            asked = encode(TOPIC, Locate(1, 1))
+            asked = encode(TOPIC, FindMembers(1, 1))
             client.write(greeting_of("c", Role.CLIENT) + note(1) + asked + asked)
             assert await client.is_hung_up_on()
             assert a.counts == {"not for clients": 1}

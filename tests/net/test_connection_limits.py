@@ -12,7 +12,7 @@ from skipring.net.connection_limits import (
     IDLE_CLIENT_S,
     LINKS_MAX,
     NAME_LINKS_MAX,
-    Places,
+    ConnectionLimits,
 )
 from skipring.wire.handshake import Role
 from tests.runtime.exchanges import (
@@ -61,12 +61,14 @@ class FakeLink:
         self.has_given_way = True
 
 
-def client(places: Places, name: str, now_s: float = 0.0, link: FakeLink | None = None) -> bool:
+def client(
+    places: ConnectionLimits, name: str, now_s: float = 0.0, link: FakeLink | None = None
+) -> bool:
     link = link or FakeLink(now_s)
     return places.occupy(link, name, is_client=True, now_s=now_s) is None
 
 
-def member(places: Places, name: str) -> bool:
+def member(places: ConnectionLimits, name: str) -> bool:
     return places.occupy(FakeLink(), name, is_client=False, now_s=0.0) is None
 
 
@@ -74,7 +76,7 @@ def member(places: Places, name: str) -> bool:
 
 
 def test_clients_leave_places_for_nodes() -> None:
-    places = Places()
+    places = ConnectionLimits()
     clients = [client(places, f"c{number}") for number in range(4200)]
     assert sum(clients) == CLIENT_LINKS_MAX
     nodes = [member(places, f"n{number}") for number in range(LINKS_MAX)]
@@ -84,21 +86,21 @@ def test_clients_leave_places_for_nodes() -> None:
 
 @pytest.mark.parametrize("is_client", [True, False])
 def test_name_has_a_limit_and_others_have_theirs(is_client: bool) -> None:
-    places = Places()
+    places = ConnectionLimits()
     occupy = client if is_client else member
     assert sum(occupy(places, "a") for _ in range(1000)) == NAME_LINKS_MAX
     assert occupy(places, "b")
 
 
 def test_clients_of_a_name_do_not_count_against_its_node() -> None:
-    places = Places()
+    places = ConnectionLimits()
     for _ in range(1000):
         client(places, "a")
     assert member(places, "a")
 
 
 def test_client_that_is_idle_longest_gives_way() -> None:
-    places = Places()
+    places = ConnectionLimits()
     links = [FakeLink(used_s=float(number)) for number in range(CLIENT_LINKS_MAX)]
     for number, link in enumerate(reversed(links)):
         assert client(places, f"c{number}", 0.0, link)
@@ -109,7 +111,7 @@ def test_client_that_is_idle_longest_gives_way() -> None:
 
 
 def test_places_are_free_again_after_a_release() -> None:
-    places, links = Places(), [FakeLink() for _ in range(NAME_LINKS_MAX)]
+    places, links = ConnectionLimits(), [FakeLink() for _ in range(NAME_LINKS_MAX)]
     for _ in range(2):
         assert all(client(places, "a", 0.0, link) for link in links)
         assert not client(places, "a")

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from skipring.core.labels import Label
 from skipring.core.messages import CheckLabel, GetConfiguration, IntroduceShortcut
-from skipring.core.peers import Link, Peer
+from skipring.core.peers import EdgeKind, Peer
 from skipring.net import dial_back
 from skipring.net.dial_back import (
     ALL_BURST,
@@ -43,7 +43,9 @@ async def victim() -> AsyncIterator[tuple[str, list[int]]]:
 def introductions(address: str, count: int) -> bytes:
     """What a member says that makes its receiver send something to invented nodes."""
     said = [
-        encode(TOPIC, CheckLabel(Peer(Label.nth(number), name), None, Link.LINE), {name: address})
+        encode(
+            TOPIC, CheckLabel(Peer(Label.nth(number), name), None, EdgeKind.LINE), {name: address}
+        )
         for number, name in enumerate(f"ghost{number}" for number in range(count))
     ]
     said += [

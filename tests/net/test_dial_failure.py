@@ -21,11 +21,11 @@ from skipring.errors import UnreachableError
 from skipring.net import peer as partner_module
 from skipring.net.addresses import supervisor_at
 from skipring.net.dial_failure import Cause, DialFailure, failure_in, failure_of
-from skipring.rpc.client import Outsider
+from skipring.rpc.client import RpcClient
 from skipring.testing import Cluster
 from skipring.wire.framing import CONTROL, frame
 from skipring.wire.handshake import VERSION, Role
-from skipring.wire.rpc import Locate, Members
+from skipring.wire.rpc import FindMembers, MemberList
 from tests.runtime.exchanges import (
     LOOPS,
     Host,
@@ -180,7 +180,7 @@ def test_foreign_server_is_named(loop: LoopFactory, server: Server, sentence: st
 )
 def test_client_fails_at_once_and_names_the_foreign_server(server: Server, sentence: str) -> None:
     async def scene() -> None:
-        async with server() as address, Outsider([address], rng=Random(1)) as outsider:
+        async with server() as address, RpcClient([address], rng=Random(1)) as outsider:
             with pytest.raises(UnreachableError) as caught:
                 async with asyncio.timeout(PATIENCE_S):
                     await outsider.locate(TOPIC)
@@ -193,10 +193,12 @@ def test_client_reports_a_silent_listener_while_it_still_waits() -> None:
     async def scene() -> None:
         async with (
             saying(b"")() as address,
-            Outsider([address], rng=Random(1)) as outsider,
+            RpcClient([address], rng=Random(1)) as outsider,
             asyncio.TaskGroup() as tasks,
         ):
-            asked = outsider.ask_supervisor(address, lambda n: Locate(n, 1), Members, PATIENCE_S)
+            asked = outsider.ask_supervisor(
+                address, lambda n: FindMembers(n, 1), MemberList, PATIENCE_S
+            )
             asking = tasks.create_task(asked)
             expected = f"{address} accepts connections but has not answered as skipring"
             await until(lambda: outsider.no_supervisor_of(TOPIC) == expected)

@@ -25,9 +25,9 @@ from skipring.net.handshakes import (
     Handshakes,
     source_of,
 )
-from skipring.node.host import Node
-from skipring.node.settings import Settings
-from skipring.node.supervisor_host import SupervisorServer
+from skipring.node.host import NodeHost
+from skipring.node.settings import NodeSettings
+from skipring.node.supervisor_host import SupervisorHost
 from tests.runtime.exchanges import LOOPS, Host, LoopFactory, logged, note, play, running
 from tests.runtime.papers import Papers, node
 from tests.runtime.rings import LOOPBACK, TOPIC, until
@@ -254,14 +254,18 @@ def flood_from(source: str, port: int, begins: bytes) -> Iterator[Counter[str]]:
 def test_node_joins_while_another_address_floods_the_supervisor_with_handshakes(
     papers: Papers,
 ) -> None:
-    def settings(name: str, *supervisors: str) -> Settings:
+    def settings(name: str, *supervisors: str) -> NodeSettings:
         credentials = papers.of(name)
-        return Settings(supervisors=supervisors, tick_s=0.1, answer_s=0.01, credentials=credentials)
+        return NodeSettings(
+            supervisors=supervisors, tick_s=0.1, answer_s=0.01, credentials=credentials
+        )
 
     async def scene() -> None:
-        server = SupervisorServer(settings("supervisor"), rng=Random(0))
+        server = SupervisorHost(settings("supervisor"), rng=Random(0))
         await server.start(LOOPBACK, 0)
-        member = Node("a", settings("a", server.address), rng=Random(1), deliver=lambda *_: None)
+        member = NodeHost(
+            "a", settings("a", server.address), rng=Random(1), deliver=lambda *_: None
+        )
         try:
             await member.start(LOOPBACK, 0)
             port = int(server.address.rpartition(":")[2])

@@ -17,8 +17,8 @@ import pytest
 from skipring.errors import InputError
 from skipring.net import sockets as listener
 from skipring.net.sockets import listening_process, why_not_listening
-from skipring.node.process import Place, serve_node, serve_supervisor
-from skipring.node.settings import Settings
+from skipring.node.process import ProcessPaths, serve_node, serve_supervisor
+from skipring.node.settings import NodeSettings
 from tests.runtime.exchanges import nowhere
 
 needs_proc = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc")
@@ -97,13 +97,13 @@ def test_every_reason_has_a_remedy(number: int, remedy: str) -> None:
 
 @needs_proc
 def test_supervisor_and_node_name_the_process_at_their_port() -> None:
-    async def start_both(place: Place) -> None:
+    async def start_both(place: ProcessPaths) -> None:
         with pytest.raises(InputError, match=rf"process {os.getpid()} .* port$"):
-            await serve_supervisor(Settings(), place, print)
-        settings = Settings(supervisors=(nowhere(),))
+            await serve_supervisor(NodeSettings(), place, print)
+        settings = NodeSettings(supervisors=(nowhere(),))
         with pytest.raises(InputError, match=rf"process {os.getpid()} .* port$"):
             await serve_node(settings, place, ("news",), name=None, announce=print)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        asyncio.run(start_both(Place(listen=address)))
+        asyncio.run(start_both(ProcessPaths(listen=address)))

@@ -120,13 +120,13 @@ def test_whoever_has_greeted_can_be_dialled() -> None:
 
 def test_one_write_carries_all_that_was_said_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[int] = []
-    write = link_module.Link.write
+    write = link_module.PeerConnection.write
 
-    def counting(self: link_module.Link, data: bytes) -> None:
+    def counting(self: link_module.PeerConnection, data: bytes) -> None:
         writes.append(len(data))
         write(self, data)
 
-    monkeypatch.setattr(link_module.Link, "write", counting)
+    monkeypatch.setattr(link_module.PeerConnection, "write", counting)
 
     async def scene() -> None:
         async with hosts("a", "b") as (a, b):

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import fields
 
 from skipring.core.events import PublishRequested
-from skipring.core.log import MemoryArchive
+from skipring.core.log import MemoryLog
 from skipring.core.publications import Publication
 from skipring.net import connection as link_module
 from skipring.net import work_budget
@@ -27,15 +27,15 @@ from skipring.wire.rpc import (
     BUSY,
     REQUEST_TYPES,
     RUNTIME_TYPES,
-    InspectNode,
-    ListPublications,
-    Locate,
+    FetchLog,
+    FetchPublications,
+    FindMembers,
+    GetLogInfo,
+    GetNodeStatus,
+    LogInfo,
     NodeStatus,
     PublicationPage,
-    ReadStored,
     Refused,
-    Survey,
-    Surveyed,
     WireMessage,
 )
 from tests.runtime.exchanges import (
@@ -196,7 +196,7 @@ def test_frames_are_handled_in_the_order_in_which_they_came(loop: LoopFactory) -
 
 
 def test_request_that_has_waited_too_long_is_refused_with_a_reason() -> None:
-    asked = b"".join(encode(TOPIC, Locate(number, 1)) for number in range(20))
+    asked = b"".join(encode(TOPIC, FindMembers(number, 1)) for number in range(20))
 
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as caller:
@@ -235,7 +235,7 @@ def test_client_that_does_not_read_its_answers_waits_with_its_requests(
         async with hosts("a") as (a,), call(a) as caller:
             a.on_message = lambda sender: a.links.send(sender, answer)
             caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            caller.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, InspectNode(1)) * count)
+            caller.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, GetNodeStatus(1)) * count)
             await until(lambda: len(a.got) > 0)
             await turns(100)
             assert len(a.got) < count
@@ -341,7 +341,7 @@ async def status_of(ring: LiveRing) -> NodeStatus | None:
     port = int(ring.nodes["n0"].address.rpartition(":")[2])
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     try:
-        writer.write(greeting_of("other", Role.CLIENT) + encode(TOPIC, InspectNode(1)))
+        writer.write(greeting_of("other", Role.CLIENT) + encode(TOPIC, GetNodeStatus(1)))
         frames = FrameReader()
         async with asyncio.timeout(DEADLINE_S):
             found = list(frames.feed(await reader.read(1 << 16)))
@@ -375,10 +375,10 @@ def test_scan_without_matches_stops_at_its_budget_and_continues(
         archive = store.archive(TOPIC)
         archive.write(0, *stored)
         store.commit()
-        for each in (archive, MemoryArchive(stored)):
+        for each in (archive, MemoryLog(stored)):
             pages, start = 0, 0
             while True:
-                question = ReadStored(1, "", 0, start, END, 0, 1, contents=contents)
+                question = FetchLog(1, "", 0, start, END, 0, 1, contents=contents)
                 page = stored_page(each, question, spent_after(0))
                 pages += 1
                 assert page.offsets == ()
@@ -390,9 +390,9 @@ def test_scan_without_matches_stops_at_its_budget_and_continues(
 
 
 def test_list_of_publications_stops_at_its_budget_and_continues() -> None:
-    archive, found, start = MemoryArchive(many(100)), list[bytes](), 0
+    archive, found, start = MemoryLog(many(100)), list[bytes](), 0
     while True:
-        page = publication_page(archive, ListPublications(1, start, END, True), spent_after(9))
+        page = publication_page(archive, FetchPublications(1, start, END, True), spent_after(9))
         assert len(page.publications) <= 10
         found += [each.id for each in page.publications]
         if page.next is None:
@@ -412,9 +412,9 @@ def test_time_limit_ends_with_a_turn() -> None:
 # -- the index -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("question", [InspectNode(7), Survey(7, 4, None)])
+@pytest.mark.parametrize("question", [GetNodeStatus(7), GetLogInfo(7, 4, None)])
 def test_status_after_a_backfill_is_answered_after_slices_of_the_index(
-    question: InspectNode | Survey,
+    question: GetNodeStatus | GetLogInfo,
 ) -> None:
     count = 30_000
 
@@ -437,9 +437,9 @@ def test_status_after_a_backfill_is_answered_after_slices_of_the_index(
             refused = len(said)
             await until(lambda: len(said) == 300)
             answers = said[refused:]
-            assert {type(each) for each in answers} <= {NodeStatus, Surveyed}
+            assert {type(each) for each in answers} <= {NodeStatus, LogInfo}
             first = answers[0]
-            assert isinstance(first, NodeStatus | Surveyed)
+            assert isinstance(first, NodeStatus | LogInfo)
             assert first.count == count
 
     play(scene)

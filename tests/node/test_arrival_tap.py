@@ -5,9 +5,9 @@ import pytest
 from skipring.core.effects import Deliver, Origin
 from skipring.core.messages import Publications, PublishMany, PublishNew, Subscribe
 from skipring.core.publications import Publication
-from skipring.node.arrival_tap import KEPT, PATIENCE_TICKS, Arrivals
+from skipring.node.arrival_tap import KEPT, PATIENCE_TICKS, ArrivalTap
 from skipring.wire.limits import ARRIVALS_MAX
-from skipring.wire.monitor_rpc import Arrival, ReadArrivals
+from skipring.wire.monitor_rpc import Arrival, FetchArrivals
 
 TOPIC = "news"
 NOW_US = 5_000
@@ -17,14 +17,14 @@ def publication(seq: int, publisher: str = "a", time: int = 3_000) -> Publicatio
     return Publication(publisher=publisher, seq=seq, payload=b"x", time=time)
 
 
-def watched() -> Arrivals:
-    arrivals = Arrivals(clock_us=lambda: NOW_US)
-    arrivals.answer(TOPIC, ReadArrivals(1, 0))
+def watched() -> ArrivalTap:
+    arrivals = ArrivalTap(clock_us=lambda: NOW_US)
+    arrivals.answer(TOPIC, FetchArrivals(1, 0))
     return arrivals
 
 
-def noted(arrivals: Arrivals, since: int = 0) -> tuple[Arrival, ...]:
-    return arrivals.answer(TOPIC, ReadArrivals(2, since)).arrivals
+def noted(arrivals: ArrivalTap, since: int = 0) -> tuple[Arrival, ...]:
+    return arrivals.answer(TOPIC, FetchArrivals(2, since)).arrivals
 
 
 def delivered(*publications: Publication, origin: Origin = Origin.SPREAD, hops: int = 3) -> Deliver:
@@ -32,7 +32,7 @@ def delivered(*publications: Publication, origin: Origin = Origin.SPREAD, hops: 
 
 
 def test_nothing_is_noted_while_nobody_asks() -> None:
-    arrivals = Arrivals()
+    arrivals = ArrivalTap()
     assert not arrivals.is_watched
     with arrivals.handling(TOPIC, "b", PublishNew(publication(1), 2)):
         arrivals.on_delivered(TOPIC, delivered(publication(1)))
@@ -109,8 +109,8 @@ def test_who_asks_again_gets_what_came_since() -> None:
     arrivals = watched()
     for seq in range(ARRIVALS_MAX + 3):
         arrivals.on_delivered(TOPIC, delivered(publication(seq), origin=Origin.OWN))
-    first = arrivals.answer(TOPIC, ReadArrivals(9, 0))
-    rest = arrivals.answer(TOPIC, ReadArrivals(9, first.next))
+    first = arrivals.answer(TOPIC, FetchArrivals(9, 0))
+    rest = arrivals.answer(TOPIC, FetchArrivals(9, first.next))
     assert first.request == 9
     assert [each.seq for each in first.arrivals] == list(range(ARRIVALS_MAX))
     assert [each.seq for each in rest.arrivals] == [

@@ -17,26 +17,26 @@ from msgspec.structs import replace
 from skipring.core.backfill import PATIENCE_TICKS, READ_TICKS_MAX
 from skipring.core.events import HistoryRead
 from skipring.core.labels import Label
-from skipring.core.log import MemoryArchive
+from skipring.core.log import MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Encoded, Publication
 from skipring.core.subscriber import Subscriber
 from skipring.node import backfill as catching_up
 from skipring.node import log_server as offering
-from skipring.node.backfill import SHARE, SOURCES_MAX, CatchingUp
-from skipring.node.host import Node
+from skipring.node.backfill import SHARE, SOURCES_MAX, BackfillClient
+from skipring.node.host import NodeHost
 from skipring.node.log_server import stored_page
-from skipring.node.settings import Settings
+from skipring.node.settings import NodeSettings
 from skipring.storage.record import encoded
 from skipring.storage.store import PublicationStore
 from skipring.wire.limits import PUBLICATIONS_MAX
 from skipring.wire.rpc import (
-    ReadStored,
+    FetchLog,
+    GetLogInfo,
+    LogInfo,
+    LogPage,
     Refused,
     RuntimeMessage,
-    StoredPage,
-    Survey,
-    Surveyed,
 )
 from tests.runtime.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
 
@@ -72,14 +72,14 @@ class Newcomer:
     """One who has come to a topic where everybody has a history, and what it asks and gets."""
 
     def __init__(self, nodes: list[NodeId], count: int = COUNT, held: int = 0) -> None:
-        self.stores = {node: MemoryArchive(history(count)) for node in nodes}
+        self.stores = {node: MemoryLog(history(count)) for node in nodes}
         self.held = held
         self.label: Label | None = Label.parse("01")
         self.asked: list[Question] = []
         self.open: list[Question] = []
         self.given: list[tuple[TopicId, HistoryRead]] = []
         self.awaited: list[TopicId] = []
-        self.catching = CatchingUp(self._say, self._give)
+        self.catching = BackfillClient(self._say, self._give)
         self.catching.expect(TOPIC)
 
     def _say(self, topic: TopicId, node: NodeId, message: RuntimeMessage) -> None:
@@ -118,12 +118,12 @@ class Newcomer:
     def has_ended(self, topic: TopicId = TOPIC) -> bool:
         return (topic, HistoryRead(())) in self.given
 
-    def questions(self, node: NodeId | None = None) -> list[ReadStored]:
+    def questions(self, node: NodeId | None = None) -> list[FetchLog]:
         """What was to be read, of whom."""
         return [
             question.message
             for question in self.asked
-            if isinstance(question.message, ReadStored) and node in (None, question.node)
+            if isinstance(question.message, FetchLog) and node in (None, question.node)
         ]
 
     def look(self) -> Newcomer:
@@ -135,15 +135,15 @@ class Newcomer:
             self.catching.on_tick(TOPIC, self.machine)
 
     def hear(
-        self, node: NodeId, message: Surveyed | StoredPage | Refused, topic: TopicId = TOPIC
+        self, node: NodeId, message: LogInfo | LogPage | Refused, topic: TopicId = TOPIC
     ) -> None:
         self.catching.on_answer(node, topic, message, self.machine)
 
-    def true_answer(self, question: Question) -> Surveyed | StoredPage:
+    def true_answer(self, question: Question) -> LogInfo | LogPage:
         archive = self.stores[question.node]
-        if isinstance(question.message, Survey):
-            return Surveyed(question.message.request, "", 0, 0, archive.end, archive.end, (), b"")
-        assert isinstance(question.message, ReadStored)
+        if isinstance(question.message, GetLogInfo):
+            return LogInfo(question.message.request, "", 0, 0, archive.end, archive.end, (), b"")
+        assert isinstance(question.message, FetchLog)
         return stored_page(archive, question.message)
 
     def answer(self, question: Question) -> None:
@@ -153,7 +153,7 @@ class Newcomer:
 
     def answer_surveys(self) -> Newcomer:
         for question in list(self.open):
-            if isinstance(question.message, Survey):
+            if isinstance(question.message, GetLogInfo):
                 self.answer(question)
         return self
 
@@ -181,7 +181,7 @@ def reading(count: int = 3) -> Newcomer:
     for node in NEIGHBOURS[:count]:
         newcomer.answer(newcomer.last_asked(node))
     assert not newcomer.has_ended()
-    assert all(isinstance(each.message, ReadStored) for each in newcomer.open)
+    assert all(isinstance(each.message, FetchLog) for each in newcomer.open)
     return newcomer
 
 
@@ -196,7 +196,7 @@ def first_prefix(newcomer: Newcomer, node: NodeId) -> int:
 def test_the_first_neighbours_are_asked_how_much_they_have_and_not_too_many(count: int) -> None:
     newcomer = Newcomer(NEIGHBOURS[:count]).look()
     assert [each.node for each in newcomer.asked] == NEIGHBOURS[: min(count, SOURCES_MAX)]
-    assert all(isinstance(each.message, Survey) for each in newcomer.asked)
+    assert all(isinstance(each.message, GetLogInfo) for each in newcomer.asked)
     requests = [each.message.request for each in newcomer.asked if hasattr(each.message, "request")]
     assert len(set(requests)) == len(requests) == len(newcomer.asked)
 
@@ -204,7 +204,7 @@ def test_the_first_neighbours_are_asked_how_much_they_have_and_not_too_many(coun
 def test_nobody_is_asked_before_there_is_a_place_and_somebody_beside_it() -> None:
     newcomer = Newcomer([])
     newcomer.look().tick()
-    newcomer.stores = {"a": MemoryArchive(history())}
+    newcomer.stores = {"a": MemoryLog(history())}
     newcomer.label = None
     newcomer.look().tick()
     newcomer.catching.look(TOPIC, None)
@@ -283,8 +283,8 @@ def test_who_does_not_say_how_much_it_has_is_not_waited_for_long() -> None:
 
 def test_nobody_who_has_much_less_than_others_is_read_from() -> None:
     newcomer = Newcomer(NEIGHBOURS[:4])
-    newcomer.stores["n1"] = MemoryArchive(history(COUNT // SHARE - 1))
-    newcomer.stores["n2"] = MemoryArchive(history(COUNT // SHARE))
+    newcomer.stores["n1"] = MemoryLog(history(COUNT // SHARE - 1))
+    newcomer.stores["n2"] = MemoryLog(history(COUNT // SHARE))
     newcomer.look().answer_surveys()
     is_read = [newcomer.questions(node) != [] for node in NEIGHBOURS[:4]]
     assert is_read == [True, False, True, True]
@@ -292,7 +292,7 @@ def test_nobody_who_has_much_less_than_others_is_read_from() -> None:
 
 def test_nobody_is_left_out_because_one_alone_says_that_it_has_more() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2])
-    newcomer.stores["n1"] = MemoryArchive(history(COUNT // SHARE - 1))
+    newcomer.stores["n1"] = MemoryLog(history(COUNT // SHARE - 1))
     newcomer.look().answer_surveys()
     assert [newcomer.questions(node) != [] for node in NEIGHBOURS[:2]] == [True, True]
 
@@ -300,15 +300,15 @@ def test_nobody_is_left_out_because_one_alone_says_that_it_has_more() -> None:
 # -- slow sources (P6) -----------------------------------------------------------------------
 
 
-def dripped(newcomer: Newcomer, question: Question) -> StoredPage:
+def dripped(newcomer: Newcomer, question: Question) -> LogPage:
     """A page with the first publication only of what was asked for."""
     message = question.message
-    assert isinstance(message, ReadStored)
+    assert isinstance(message, FetchLog)
     page = newcomer.true_answer(Question(question.topic, question.node, message))
-    assert isinstance(page, StoredPage)
+    assert isinstance(page, LogPage)
     rows = msgpack.decode(page.publications, type=list[Raw])[:1]
     following = page.offsets[0] + 1 if page.offsets else None
-    return StoredPage(message.request, following, page.offsets[:1], page.ids[:32], packed(rows))
+    return LogPage(message.request, following, page.offsets[:1], page.ids[:32], packed(rows))
 
 
 def test_source_that_sends_a_publication_every_two_ticks_is_replaced() -> None:
@@ -348,7 +348,7 @@ def test_history_keeps_handovers_waiting_for_64_ticks_at_most() -> None:
         assert newcomer.catching.is_awaited(TOPIC) == (tick < READ_TICKS_MAX)
         question = newcomer.last_asked("n0")
         page = newcomer.true_answer(question)
-        assert isinstance(page, StoredPage)
+        assert isinstance(page, LogPage)
         newcomer.open.remove(question)
         newcomer.hear("n0", page)
         newcomer.tick()
@@ -407,7 +407,7 @@ def test_where_each_publication_begins_does_not_depend_on_how_the_page_says_how_
     newcomer = Newcomer(["n0"]).look().answer_surveys()
     question = newcomer.last_asked("n0")
     page = newcomer.true_answer(question)
-    assert isinstance(page, StoredPage)
+    assert isinstance(page, LogPage)
     rows = [encoded(p) for p in msgpack.decode(page.publications, type=list[Publication])]
     shorter = msgpack.encode([Raw(row) for row in rows])
     assert len(shorter) < len(page.publications)
@@ -419,8 +419,8 @@ def test_where_each_publication_begins_does_not_depend_on_how_the_page_says_how_
 def test_it_is_read_in_the_store_and_the_epoch_that_were_told_of() -> None:
     newcomer = Newcomer(["n0"]).look()
     (question,) = newcomer.open
-    assert isinstance(question.message, Survey)
-    newcomer.hear("n0", Surveyed(question.message.request, "store", 7, 3, 90, 80, (), b""))
+    assert isinstance(question.message, GetLogInfo)
+    newcomer.hear("n0", LogInfo(question.message.request, "store", 7, 3, 90, 80, (), b""))
     (read,) = newcomer.questions()
     assert (read.store, read.epoch, read.start, read.end) == ("store", 7, 0, 90)
 
@@ -429,7 +429,7 @@ def test_a_page_with_nothing_in_it_is_not_the_end() -> None:
     newcomer = reading(1)
     question = newcomer.last_asked("n0")
     page = newcomer.true_answer(question)
-    assert isinstance(page, StoredPage)
+    assert isinstance(page, LogPage)
     assert page.next is not None
     newcomer.open.remove(question)
     newcomer.hear("n0", replace(page, offsets=(), ids=b"", publications=packed(())))
@@ -441,27 +441,27 @@ def test_a_page_with_nothing_in_it_is_not_the_end() -> None:
 # -- those who fail --------------------------------------------------------------------------
 
 
-def refuse(page: StoredPage) -> Refused:
+def refuse(page: LogPage) -> Refused:
     return Refused(page.request, "the store is another one")
 
 
-def undecodable(page: StoredPage) -> StoredPage:
+def undecodable(page: LogPage) -> LogPage:
     return replace(page, publications=b"\xc1 is nothing in MessagePack")
 
 
-def cut_off(page: StoredPage) -> StoredPage:
+def cut_off(page: LogPage) -> LogPage:
     return replace(page, publications=page.publications[:-1])
 
 
-def of_another_kind(page: StoredPage) -> StoredPage:
+def of_another_kind(page: LogPage) -> LogPage:
     return replace(page, publications=packed(["a", "b"]))
 
 
-def too_many(page: StoredPage) -> StoredPage:
+def too_many(page: LogPage) -> LogPage:
     return replace(page, publications=packed(tuple(history(1) * (PUBLICATIONS_MAX + 1))))
 
 
-def too_large(page: StoredPage) -> StoredPage:
+def too_large(page: LogPage) -> LogPage:
     one = Publication(publisher="p" * 100_000, seq=1, payload=b"x", time=1)
     return replace(page, publications=packed((one,)))
 
@@ -472,7 +472,7 @@ FAILURES = [refuse, undecodable, cut_off, of_another_kind, too_many, too_large]
 @pytest.mark.parametrize("is_last", [False, True], ids=["in the middle", "at the end"])
 @pytest.mark.parametrize("spoilt", FAILURES, ids=lambda spoilt: spoilt.__name__)
 def test_what_one_fails_to_bring_is_read_from_another(
-    spoilt: Callable[[StoredPage], StoredPage | Refused], is_last: bool
+    spoilt: Callable[[LogPage], LogPage | Refused], is_last: bool
 ) -> None:
     newcomer = reading(3)
     if is_last:
@@ -484,7 +484,7 @@ def test_what_one_fails_to_bring_is_read_from_another(
     question = newcomer.last_asked("n1")
     newcomer.open.remove(question)
     page = newcomer.true_answer(question)
-    assert isinstance(page, StoredPage)
+    assert isinstance(page, LogPage)
     newcomer.hear("n1", spoilt(page))
     newcomer.open = [each for each in newcomer.open if each.node != "n1"]
     asked = len(newcomer.questions("n1"))
@@ -511,7 +511,7 @@ def test_garbage_is_collected_after_a_page_as_before_it(is_collected: bool) -> N
     question = newcomer.last_asked("n1")
     newcomer.open.remove(question)
     page = newcomer.true_answer(question)
-    assert isinstance(page, StoredPage)
+    assert isinstance(page, LogPage)
     newcomer.hear("n1", undecodable(page))
     assert gc.isenabled() == is_collected
 
@@ -524,7 +524,7 @@ def test_one_who_always_answers_rubbish_is_not_asked_for_ever() -> None:
             break
         newcomer.open.remove(rubbish[0])
         page = newcomer.true_answer(rubbish[0])
-        assert isinstance(page, StoredPage)
+        assert isinstance(page, LogPage)
         newcomer.hear("n1", undecodable(replace(page, next=0)))
         newcomer.answer_all("n1")
         newcomer.tick()
@@ -542,8 +542,8 @@ def test_one_whose_pages_do_not_go_on_is_given_up(back: int) -> None:
             break
         newcomer.open.remove(circling[0])
         page = newcomer.true_answer(circling[0])
-        assert isinstance(page, StoredPage)
-        assert isinstance(circling[0].message, ReadStored)
+        assert isinstance(page, LogPage)
+        assert isinstance(circling[0].message, FetchLog)
         start = circling[0].message.start
         newcomer.hear("n1", replace(page, next=max(start - back, 0)))
         newcomer.answer_all("n1")
@@ -598,7 +598,7 @@ def test_with_nobody_left_it_ends_and_the_rest_is_left_to_repair() -> None:
     newcomer = reading(2)
     for node in ("n0", "n1"):
         question = newcomer.last_asked(node)
-        assert isinstance(question.message, ReadStored)
+        assert isinstance(question.message, FetchLog)
         newcomer.hear(node, Refused(question.message.request, "no"))
     assert newcomer.has_ended()
     assert 0 < len(newcomer.got()) < COUNT
@@ -607,7 +607,7 @@ def test_with_nobody_left_it_ends_and_the_rest_is_left_to_repair() -> None:
 def test_if_all_refuse_to_say_how_much_they_have_it_ends() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2]).look()
     for question in newcomer.open:
-        assert isinstance(question.message, Survey)
+        assert isinstance(question.message, GetLogInfo)
         newcomer.hear(question.node, Refused(question.message.request, "no"))
     assert newcomer.has_ended()
     assert newcomer.questions() == []
@@ -626,7 +626,7 @@ def test_answers_to_what_was_not_asked_change_nothing() -> None:
     newcomer = reading(2)
     question = newcomer.last_asked("n0")
     page = newcomer.true_answer(question)
-    assert isinstance(page, StoredPage)
+    assert isinstance(page, LogPage)
     given, asked = list(newcomer.given), list(newcomer.asked)
     newcomer.hear("n1", page)  # the request of another
     newcomer.hear("stranger", page)
@@ -634,7 +634,7 @@ def test_answers_to_what_was_not_asked_change_nothing() -> None:
     for request in (page.request + 100, page.request - 1, 0):
         newcomer.hear("n0", replace(page, request=request))
         newcomer.hear("n0", Refused(request, "no"))
-        newcomer.hear("n0", Surveyed(request, "", 0, 0, 1, 1, (), b""))
+        newcomer.hear("n0", LogInfo(request, "", 0, 0, 1, 1, (), b""))
     assert (newcomer.given, newcomer.asked) == (given, asked)
     newcomer.answer_all()
     assert newcomer.got() == EVERYTHING
@@ -656,9 +656,9 @@ def test_a_page_in_answer_to_the_question_how_much_there_is_does_no_harm(
 ) -> None:
     newcomer = Newcomer(NEIGHBOURS[:2]).look()
     question = newcomer.last_asked("n1")
-    assert isinstance(question.message, Survey)
+    assert isinstance(question.message, GetLogInfo)
     newcomer.open.remove(question)
-    page = StoredPage(question.message.request, following, (), b"", packed(()))
+    page = LogPage(question.message.request, following, (), b"", packed(()))
     newcomer.hear("n1", page)
     newcomer.tick(PATIENCE_TICKS)
     newcomer.answer_all()
@@ -671,9 +671,9 @@ def test_a_page_in_answer_to_the_question_how_much_there_is_does_no_harm(
 def test_a_survey_in_answer_to_a_question_to_read_does_no_harm() -> None:
     newcomer = reading(2)
     question = newcomer.last_asked("n1")
-    assert isinstance(question.message, ReadStored)
+    assert isinstance(question.message, FetchLog)
     newcomer.open.remove(question)
-    newcomer.hear("n1", Surveyed(question.message.request, "x", 9, 0, 1, 1, (), b""))
+    newcomer.hear("n1", LogInfo(question.message.request, "x", 9, 0, 1, 1, (), b""))
     newcomer.answer_all()
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all()
@@ -761,28 +761,28 @@ class Wire:
         self.deaf: set[NodeId] = set()
         self.given: list[bytes] = []
         self.hook: Callable[[NodeId, RuntimeMessage], None] = lambda node, message: None
-        hear = Node._on_runtime_message
+        hear = NodeHost._on_runtime_message
 
-        def noting(node: Node, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
+        def noting(node: NodeHost, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
             self.hook(node.name, message)
             if node.name not in self.deaf:
                 self.heard.append((node.name, sender, message))
-                if isinstance(message, StoredPage):
+                if isinstance(message, LogPage):
                     self.progress.append(len(self.given))
                 hear(node, sender, topic, message)
 
-        monkeypatch.setattr(Node, "_on_runtime_message", noting)
+        monkeypatch.setattr(NodeHost, "_on_runtime_message", noting)
 
     @property
     def sources(self) -> set[NodeId]:
         """Who was read from."""
-        return {node for node, _, message in self.heard if isinstance(message, ReadStored)}
+        return {node for node, _, message in self.heard if isinstance(message, FetchLog)}
 
     @property
     def rows(self) -> int:
         """How many rows have come in pages."""
         return sum(
-            len(message.offsets) for *_, message in self.heard if isinstance(message, StoredPage)
+            len(message.offsets) for *_, message in self.heard if isinstance(message, LogPage)
         )
 
 
@@ -801,13 +801,13 @@ def fill(directory: Path, rows: list[Publication]) -> PublicationStore:
     return store
 
 
-def machine_of(node: Node) -> Subscriber:
+def machine_of(node: NodeHost) -> Subscriber:
     machine = node.machine(TOPIC)
     assert machine is not None
     return machine
 
 
-def ids_of(node: Node) -> set[bytes]:
+def ids_of(node: NodeHost) -> set[bytes]:
     return set(machine_of(node).trie.keys())
 
 
@@ -828,17 +828,17 @@ class Late:
         nodes = [self.ring.nodes[name] for name in HOLDERS]
         await until(lambda: all(len(machine_of(node).ring_neighbours()) == 2 for node in nodes))
 
-    async def come(self) -> Node:
+    async def come(self) -> NodeHost:
         """Let the newcomer come."""
         store = self._stores.enter_context(PublicationStore.open(self._path / "new"))
         self.wire.given = self.ring.delivered.setdefault("new", [])
         return await self.ring.join("new", store)
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[NodeHost]:
         return list(self.ring.nodes.values())
 
-    async def has_all(self, newcomer: Node, ids: set[bytes]) -> None:
+    async def has_all(self, newcomer: NodeHost, ids: set[bytes]) -> None:
         """Wait until somebody has all, and has it on its disk."""
         await until(
             lambda: machine_of(newcomer).count >= len(ids) and ids_of(newcomer) == ids,
@@ -873,7 +873,7 @@ async def late(
     with ExitStack() as stores:
         async with live_ring() as ring:
             ring.settings = replace(
-                ring.settings, config=replace(Settings().config, repairs=repairs)
+                ring.settings, config=replace(NodeSettings().config, repairs=repairs)
             )
             scene = Late(ring, wire, tmp_path, stores)
             await scene.hold(spoilt or {})
@@ -929,8 +929,8 @@ def test_a_neighbour_that_dies_in_the_middle_is_replaced(wire: Wire, tmp_path: P
 
             def hook(node: NodeId, message: RuntimeMessage) -> None:
                 """Whoever is asked for its third page first never answers."""
-                asked = sum(by == node and isinstance(m, ReadStored) for by, _, m in wire.heard)
-                if isinstance(message, ReadStored) and asked == 2 and not dying.done():
+                asked = sum(by == node and isinstance(m, FetchLog) for by, _, m in wire.heard)
+                if isinstance(message, FetchLog) and asked == 2 and not dying.done():
                     wire.deaf.add(node)
                     dying.set_result((node, machine_of(here.ring.nodes["new"]).count))
 

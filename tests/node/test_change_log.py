@@ -26,16 +26,16 @@ from skipring.core.messages import (
     RemoveConnections,
     SetConfiguration,
 )
-from skipring.core.peers import SUPERVISOR, Link, NodeId
+from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId
 from skipring.core.publications import Publication
 from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState
 from skipring.core.topics import SubscriberTopics
 from skipring.core.topology import legitimate_state
-from skipring.node.change_log import KEPT, UNEXPLAINED, WHY, Change, Journals, explanation
+from skipring.node.change_log import KEPT, UNEXPLAINED, WHY, ChangeLog, NodeChange, explanation
 from skipring.wire.codec import encode
 from skipring.wire.limits import JOURNAL_CHARACTERS_MAX
-from skipring.wire.rpc import JournalEntry, JournalPage
+from skipring.wire.rpc import ChangeEntry, ChangePage
 from skipring.world.adversaries.builders import database_of
 from tests.support.machines import label, peer
 
@@ -49,7 +49,7 @@ class Stage:
     def __init__(self) -> None:
         self.now_us = 5_000_000
         self.topics = SubscriberTopics("n00", rng=Random(0), config=ProtocolConfig())
-        self.journals = Journals(self.topics, lambda: self.now_us)
+        self.journals = ChangeLog(self.topics, lambda: self.now_us)
         self.journals.handle(TOPIC, SubscribeRequested())
 
     def load(self, state: SubscriberState) -> None:
@@ -57,7 +57,7 @@ class Stage:
         assert machine is not None
         machine.load(state)
 
-    def give(self, event: Event) -> list[JournalEntry]:
+    def give(self, event: Event) -> list[ChangeEntry]:
         """What one event adds to the journal."""
         before = self.journals.entries(TOPIC)
         if isinstance(event, Tick):
@@ -70,13 +70,13 @@ class Stage:
         self.load(legitimate_state(index, ["n00" if i == index else f"x{i}" for i in range(8)]))
 
 
-def fields(entries: list[JournalEntry]) -> dict[str, tuple[str, str]]:
+def fields(entries: list[ChangeEntry]) -> dict[str, tuple[str, str]]:
     return {entry.field: (entry.before, entry.after) for entry in entries}
 
 
 def test_a_journal_begins_with_what_the_application_wanted() -> None:
     (entry,) = Stage().journals.entries(TOPIC)
-    assert entry == JournalEntry(
+    assert entry == ChangeEntry(
         tick=0,
         time=5_000_000,
         cause="SubscribeRequested",
@@ -110,14 +110,14 @@ def test_what_changes_nothing_is_not_noted() -> None:
     stage.legitimate()
     right = legitimate_state(0, [f"x{i}" if i else "n00" for i in range(8)]).right
     assert right is not None
-    assert stage.give(Received(CheckLabel(right, Label(0), Link.LINE), right.node)) == []
+    assert stage.give(Received(CheckLabel(right, Label(0), EdgeKind.LINE), right.node)) == []
     assert stage.give(Tick()) == []
 
 
 def test_a_nearer_neighbour_that_speaks_for_itself_is_explained_by_algorithm_1() -> None:
     stage = Stage()
     stage.load(SubscriberState(label=label("0"), right=peer("1", "b"), ring=peer("1", "b")))
-    found = stage.give(Received(Introduce(peer("01", "c"), Link.LINE, first_hand=True), "c"))
+    found = stage.give(Received(Introduce(peer("01", "c"), EdgeKind.LINE, first_hand=True), "c"))
     assert fields(found) == {"right": ("(1, b)", "(01, c)")}
     assert found[0].why == "a nearer neighbour spoke for itself (Linearize, Algorithm 1; R2)"
 
@@ -125,7 +125,7 @@ def test_a_nearer_neighbour_that_speaks_for_itself_is_explained_by_algorithm_1()
 def test_a_neighbour_with_another_label_is_told_from_another_neighbour() -> None:
     stage = Stage()
     stage.load(SubscriberState(label=label("0"), right=peer("1", "b"), ring=peer("11", "d")))
-    found = stage.give(Received(Introduce(peer("01", "b"), Link.LINE, first_hand=True), "b"))
+    found = stage.give(Received(Introduce(peer("01", "b"), EdgeKind.LINE, first_hand=True), "b"))
     assert fields(found) == {"right": ("(1, b)", "(01, b)")}
     assert "has another label now" in found[0].why
 
@@ -195,7 +195,7 @@ def test_the_journal_of_a_topic_ends_when_we_have_left_it() -> None:
 
 def test_others_who_speak_of_a_topic_we_are_not_in_leave_no_trace() -> None:
     stage = Stage()
-    message = CheckLabel(peer("0", "b"), Label(0), Link.LINE)
+    message = CheckLabel(peer("0", "b"), Label(0), EdgeKind.LINE)
     for number in range(100):
         stage.journals.handle(f"topic {number}", Received(message, "b"))
     assert list(stage.journals._entries) == [TOPIC]
@@ -227,14 +227,14 @@ def test_publications_pass_by_without_a_look_at_the_place(monkeypatch: pytest.Mo
 
 
 def test_no_change_on_the_way_from_a_scrambled_ring_to_a_right_one_is_unexplained() -> None:
-    everything: list[JournalEntry] = []
+    everything: list[ChangeEntry] = []
     for seed in range(30):
         everything += _healing(Random(seed))
     assert len({(entry.cause, entry.field.partition(" ")[0]) for entry in everything}) > 12
     assert [entry for entry in everything if entry.why == UNEXPLAINED] == []
 
 
-def _healing(rng: Random) -> list[JournalEntry]:
+def _healing(rng: Random) -> list[ChangeEntry]:
     """What the journals of a ring hold after it has come from anywhere to where it belongs."""
     roster = Roster()
     roster.load(database_of(NODES), 0)
@@ -242,7 +242,7 @@ def _healing(rng: Random) -> list[JournalEntry]:
     topics = {
         node: SubscriberTopics(node, rng=Random(node), config=ProtocolConfig()) for node in NODES
     }
-    nodes = {node: Journals(each) for node, each in topics.items()}
+    nodes = {node: ChangeLog(each) for node, each in topics.items()}
     for node, journals in nodes.items():
         journals.handle(TOPIC, SubscribeRequested())
         machine = topics[node].machine(TOPIC)
@@ -289,10 +289,10 @@ def _anything(rng: Random, node: NodeId) -> SubscriberState:
 
 
 def test_every_sentence_is_short_cites_a_rule_and_may_travel() -> None:
-    sentences = [*WHY.values(), explanation("Tick", "left", Change.VOID)]
+    sentences = [*WHY.values(), explanation("Tick", "left", NodeChange.VOID)]
     for why in sentences:
         assert len(why) <= JOURNAL_CHARACTERS_MAX
         assert why.endswith(")") or "(S2)" in why
     text = "x" * JOURNAL_CHARACTERS_MAX
-    longest = JournalEntry(2**63 - 1, 2**63 - 1, text, "x" * 64, text, text, text, text)
-    encode("x" * 255, JournalPage(1, 1, (longest,) * KEPT))
+    longest = ChangeEntry(2**63 - 1, 2**63 - 1, text, "x" * 64, text, text, text, text)
+    encode("x" * 255, ChangePage(1, 1, (longest,) * KEPT))

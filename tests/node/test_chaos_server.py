@@ -22,9 +22,9 @@ from skipring.core.messages import (
     SetConfiguration,
     Subscribe,
 )
-from skipring.core.peers import SUPERVISOR, Link, NodeId, TopicId
+from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, TopicId
 from skipring.core.publications import Publication
-from skipring.core.state import SilenceState, SupervisorState
+from skipring.core.state import LivenessState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import EMPTY_ROOT
 from skipring.net.addresses import supervisor_at
@@ -37,25 +37,25 @@ from skipring.node.chaos_server import (
     damage_node,
     damage_supervisor,
 )
-from skipring.node.host import Node
-from skipring.node.settings import Settings
+from skipring.node.host import NodeHost
+from skipring.node.settings import NodeSettings
 from skipring.node.status_server import NOT_A_MEMBER
-from skipring.node.supervisor_host import SupervisorServer
+from skipring.node.supervisor_host import SupervisorHost
 from skipring.testing import Cluster
 from skipring.wire.chaos import (
-    AskConsent,
+    ChaosAck,
+    ChaosPing,
+    CorruptTrie,
     Crash,
     Damage,
-    Done,
     Forge,
     Isolate,
     Overwrite,
     OverwriteDatabase,
-    Spoil,
 )
 from skipring.wire.codec import Envelope, encode
 from skipring.wire.framing import CONTROL, Frame
-from skipring.wire.rpc import Probe, ProbeReply, Refused
+from skipring.wire.rpc import Ping, Pong, Refused
 from tests.support.machines import label, peer
 from tests.wire.samples import PUBLICATION, SAMPLES
 
@@ -70,10 +70,10 @@ def ignore(topic: TopicId, delivery: Deliver) -> None:
 
 
 @asynccontextmanager
-async def member(name: NodeId = "a", *, is_chaotic: bool = True) -> AsyncIterator[Node]:
+async def member(name: NodeId = "a", *, is_chaotic: bool = True) -> AsyncIterator[NodeHost]:
     """A node in a topic, of which nobody knows."""
-    settings = Settings(tick_s=STILL_S, is_chaotic=is_chaotic)
-    node = Node(name, settings, rng=Random(0), deliver=ignore)
+    settings = NodeSettings(tick_s=STILL_S, is_chaotic=is_chaotic)
+    node = NodeHost(name, settings, rng=Random(0), deliver=ignore)
     node.subscribe(TOPIC)
     try:
         yield node
@@ -81,13 +81,13 @@ async def member(name: NodeId = "a", *, is_chaotic: bool = True) -> AsyncIterato
         await node.close()
 
 
-def machine_of(node: Node) -> Subscriber:
+def machine_of(node: NodeHost) -> Subscriber:
     machine = node.machine(TOPIC)
     assert machine is not None
     return machine
 
 
-def with_a_member(scene: Callable[[Node], Awaitable[None]]) -> None:
+def with_a_member(scene: Callable[[NodeHost], Awaitable[None]]) -> None:
     async def run() -> None:
         async with member() as node:
             await scene(node)
@@ -95,7 +95,7 @@ def with_a_member(scene: Callable[[Node], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-async def fill(node: Node, count: int) -> None:
+async def fill(node: NodeHost, count: int) -> None:
     for number in range(count):
         await node.publish(TOPIC, PublishRequested(payload=b"%d" % number))
 
@@ -111,7 +111,7 @@ def test_a_process_that_was_started_without_chaos_refuses_everything(damage: Dam
             assert damage_node(node, TOPIC, damage) == Refused(damage.request, NO_CHAOS)
             assert machine_of(node).state() == before
             assert node.links.counts[REFUSALS] == 1
-        server = SupervisorServer(Settings(tick_s=STILL_S), rng=Random(0))
+        server = SupervisorHost(NodeSettings(tick_s=STILL_S), rng=Random(0))
         assert damage_supervisor(server, TOPIC, damage) == Refused(damage.request, NO_CHAOS)
         assert server.state(TOPIC) == SupervisorState()
         assert server.links.counts[REFUSALS] == 1
@@ -120,31 +120,31 @@ def test_a_process_that_was_started_without_chaos_refuses_everything(damage: Dam
 
 
 def test_one_that_was_started_with_it_consents_and_is_not_changed_by_that() -> None:
-    async def scene(node: Node) -> None:
+    async def scene(node: NodeHost) -> None:
         before = machine_of(node).state()
-        assert damage_node(node, TOPIC, AskConsent(5)) == Done(5)
+        assert damage_node(node, TOPIC, ChaosPing(5)) == ChaosAck(5)
         assert machine_of(node).state() == before
-        server = SupervisorServer(Settings(is_chaotic=True), rng=Random(0))
-        assert damage_supervisor(server, TOPIC, AskConsent(5)) == Done(5)
+        server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
+        assert damage_supervisor(server, TOPIC, ChaosPing(5)) == ChaosAck(5)
 
     with_a_member(scene)
 
 
 @pytest.mark.parametrize(
-    "damage", [Overwrite(1, None, None, None, None, (), {}, {}), Spoil(1, 1, 1, 0)]
+    "damage", [Overwrite(1, None, None, None, None, (), {}, {}), CorruptTrie(1, 1, 1, 0)]
 )
 def test_a_node_that_is_not_in_the_topic_has_nothing_to_damage(damage: Damage) -> None:
-    async def scene(node: Node) -> None:
+    async def scene(node: NodeHost) -> None:
         assert damage_node(node, "other", damage) == Refused(1, NOT_A_MEMBER)
 
     with_a_member(scene)
 
 
 def test_a_node_has_no_database_and_a_supervisor_nothing_else() -> None:
-    async def scene(node: Node) -> None:
+    async def scene(node: NodeHost) -> None:
         assert damage_node(node, TOPIC, OverwriteDatabase(1, (), 0, ())) == Refused(1, NOT_HERE)
-        server = SupervisorServer(Settings(is_chaotic=True), rng=Random(0))
-        for damage in (Spoil(1, 1, 1, 0), Isolate(1, ("a",), 1)):
+        server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
+        for damage in (CorruptTrie(1, 1, 1, 0), Isolate(1, ("a",), 1)):
             assert damage_supervisor(server, TOPIC, damage) == Refused(1, NOT_HERE)
 
     with_a_member(scene)
@@ -154,7 +154,7 @@ def test_a_node_has_no_database_and_a_supervisor_nothing_else() -> None:
 
 
 def test_variables_are_overwritten_all_at_once_but_not_what_is_wanted_or_stored() -> None:
-    async def scene(node: Node) -> None:
+    async def scene(node: NodeHost) -> None:
         await fill(node, 3)
         damage = Overwrite(
             request=1,
@@ -163,10 +163,10 @@ def test_variables_are_overwritten_all_at_once_but_not_what_is_wanted_or_stored(
             right=peer("0", "ghost"),
             ring=peer("1", "a"),
             shortcuts=((label("1"), "c"), (label("011"), None)),
-            silence={"b": SilenceState(1, -3, True)},
+            silence={"b": LivenessState(1, -3, True)},
             digests={"d": 258},
         )
-        assert damage_node(node, TOPIC, damage) == Done(1)
+        assert damage_node(node, TOPIC, damage) == ChaosAck(1)
         state = machine_of(node).state()
         assert state.member
         assert (state.label, state.left, state.right) == (damage.label, damage.left, damage.right)
@@ -186,16 +186,16 @@ def test_what_has_arrived_is_kept_before_anything_is_overwritten_and_delivered_o
         delivered.extend(each.seq for each in delivery.publications)
 
     async def scene() -> None:
-        settings = Settings(tick_s=STILL_S, flush_s=STILL_S, is_chaotic=True)
+        settings = NodeSettings(tick_s=STILL_S, flush_s=STILL_S, is_chaotic=True)
         assert settings.config.settles_late
-        node = Node("a", settings, rng=Random(0), deliver=deliver)
+        node = NodeHost("a", settings, rng=Random(0), deliver=deliver)
         try:
             node.subscribe(TOPIC)
             made = [Publication(publisher="z", seq=seq, payload=b"x") for seq in range(3)]
             node.forge(TOPIC, PublishMany((made[0], made[1])))
             assert machine_of(node).archive.end == 0  # they have arrived, and are not kept
             damage = Overwrite(1, None, None, None, None, (), {}, {})
-            assert damage_node(node, TOPIC, damage) == Done(1)
+            assert damage_node(node, TOPIC, damage) == ChaosAck(1)
             assert machine_of(node).archive.end == 2
             for each in (made[1], made[0], made[2]):
                 node.forge(TOPIC, PublishNew(each))
@@ -211,9 +211,9 @@ def test_what_has_arrived_is_kept_before_anything_is_overwritten_and_delivered_o
 
 def test_a_database_is_overwritten_with_whatever_it_is() -> None:
     async def scene() -> None:
-        server = SupervisorServer(Settings(is_chaotic=True), rng=Random(0))
+        server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
         damage = OverwriteDatabase(1, DATABASE.database, DATABASE.next, DATABASE.queue)
-        assert damage_supervisor(server, TOPIC, damage) == Done(1)
+        assert damage_supervisor(server, TOPIC, damage) == ChaosAck(1)
         assert server.state(TOPIC) == DATABASE
 
     asyncio.run(scene())
@@ -231,7 +231,7 @@ def test_equal_seeds_give_equal_wrong_roots_and_different_losses() -> None:
                     await node.publish(TOPIC, event)
             right = machine_of(one).trie.root
             for node in (one, other):
-                assert damage_node(node, TOPIC, Spoil(1, 3, 16, seed=9)) == Done(1)
+                assert damage_node(node, TOPIC, CorruptTrie(1, 3, 16, seed=9)) == ChaosAck(1)
             states = [machine_of(node).state() for node in (one, other)]
             assert all(len(machine_of(node).trie) == 64 for node in (one, other))
             assert machine_of(one).trie.root == machine_of(other).trie.root != right
@@ -243,9 +243,9 @@ def test_equal_seeds_give_equal_wrong_roots_and_different_losses() -> None:
 
 
 def test_more_than_there_is_cannot_be_spoilt() -> None:
-    async def scene(node: Node) -> None:
+    async def scene(node: NodeHost) -> None:
         await fill(node, 2)
-        assert damage_node(node, TOPIC, Spoil(1, 2**62, 2**62, 0)) == Done(1)
+        assert damage_node(node, TOPIC, CorruptTrie(1, 2**62, 2**62, 0)) == ChaosAck(1)
         state = machine_of(node).state()
         assert len(state.hashes) == 1  # two ids lie in one bucket
         assert state.publications == ()
@@ -254,19 +254,19 @@ def test_more_than_there_is_cannot_be_spoilt() -> None:
 
 
 def test_to_spoil_nothing_spoils_nothing() -> None:
-    async def scene(node: Node) -> None:
+    async def scene(node: NodeHost) -> None:
         await fill(node, 40)
         before = machine_of(node).state()
-        assert damage_node(node, TOPIC, Spoil(1, 0, 0, 0)) == Done(1)
+        assert damage_node(node, TOPIC, CorruptTrie(1, 0, 0, 0)) == ChaosAck(1)
         assert machine_of(node).state() == before
 
     with_a_member(scene)
 
 
 def test_the_tries_of_others_in_the_same_process_are_not_touched() -> None:
-    async def scene(node: Node) -> None:
+    async def scene(node: NodeHost) -> None:
         async with member("other") as other:
-            assert damage_node(node, TOPIC, Spoil(1, 1, 1, 0)) == Done(1)
+            assert damage_node(node, TOPIC, CorruptTrie(1, 1, 1, 0)) == ChaosAck(1)
             assert machine_of(node).trie.root != EMPTY_ROOT
             assert machine_of(other).trie.root == EMPTY_ROOT
 
@@ -277,32 +277,34 @@ def test_the_tries_of_others_in_the_same_process_are_not_touched() -> None:
 
 
 def test_forged_messages_are_taken_for_ones_that_have_come() -> None:
-    async def scene(node: Node) -> None:
+    async def scene(node: NodeHost) -> None:
         frames = encode(TOPIC, SetConfiguration(peer("0", "b"), label("1"), None)) + encode(
-            TOPIC, Introduce(peer("01", "c"), Link.LINE, first_hand=True)
+            TOPIC, Introduce(peer("01", "c"), EdgeKind.LINE, first_hand=True)
         )
-        assert damage_node(node, TOPIC, Forge(1, frames)) == Done(1)
+        assert damage_node(node, TOPIC, Forge(1, frames)) == ChaosAck(1)
         assert machine_of(node).label == label("1")
         assert machine_of(node).left == peer("01", "c")
-        server = SupervisorServer(Settings(is_chaotic=True), rng=Random(0))
-        assert damage_supervisor(server, TOPIC, Forge(1, encode(TOPIC, Subscribe("x")))) == Done(1)
+        server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
+        assert damage_supervisor(
+            server, TOPIC, Forge(1, encode(TOPIC, Subscribe("x")))
+        ) == ChaosAck(1)
         assert server.state(TOPIC).database == (("0", "x"),)
 
     with_a_member(scene)
 
 
 def test_no_publication_is_brought_in_and_no_other_topic_is_spoken_of() -> None:
-    async def scene(node: Node) -> None:
+    async def scene(node: NodeHost) -> None:
         node.subscribe("other")
         frames = b"".join(
             (
                 encode(TOPIC, PublishNew(PUBLICATION, 1)),
                 encode(TOPIC, Publications((PUBLICATION,), 1)),
                 encode("other", SetConfiguration(None, label("0"), None)),
-                encode(TOPIC, AskConsent(1)),
+                encode(TOPIC, ChaosPing(1)),
             )
         )
-        assert damage_node(node, TOPIC, Forge(1, frames)) == Done(1)
+        assert damage_node(node, TOPIC, Forge(1, frames)) == ChaosAck(1)
         other = node.machine("other")
         assert other is not None
         assert other.label is None
@@ -313,7 +315,7 @@ def test_no_publication_is_brought_in_and_no_other_topic_is_spoken_of() -> None:
 
 
 def test_bytes_that_are_no_messages_are_refused_and_nothing_before_them_is_taken() -> None:
-    async def scene(node: Node) -> None:
+    async def scene(node: NodeHost) -> None:
         frames = encode(TOPIC, SetConfiguration(None, label("1"), None)) + bytes(20)
         assert damage_node(node, TOPIC, Forge(1, frames)) == Refused(1, NOT_FRAMES)
         assert machine_of(node).label is None
@@ -329,13 +331,13 @@ def test_one_that_is_cut_off_hears_nothing_and_is_not_heard_until_that_is_over()
         async with Cluster(n=3) as cluster:
             await cluster.settle()
             node = cluster.node("n00")
-            assert damage_node(node, TOPIC, Isolate(1, ("n01", "n02"), 2**30)) == Done(1)
+            assert damage_node(node, TOPIC, Isolate(1, ("n01", "n02"), 2**30)) == ChaosAck(1)
             await cluster.publish("n00", b"out")
             await cluster.publish("n01", b"in")
             await cluster.until(lambda: cluster.payloads("n02") == [b"in"])
             await cluster.until(lambda: node.links.counts["severed"] > 20)
             assert cluster.payloads("n00") == [b"out"]
-            assert damage_node(node, TOPIC, Isolate(1, (), 0)) == Done(1)
+            assert damage_node(node, TOPIC, Isolate(1, (), 0)) == ChaosAck(1)
             await cluster.settle()
             assert sorted(cluster.payloads("n02")) == [b"in", b"out"]
 
@@ -346,7 +348,7 @@ def test_it_is_over_by_itself_after_so_many_ticks() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.settle()
-            assert damage_node(cluster.node("n00"), TOPIC, Isolate(1, ("n01",), 5)) == Done(1)
+            assert damage_node(cluster.node("n00"), TOPIC, Isolate(1, ("n01",), 5)) == ChaosAck(1)
             await cluster.publish("n00", b"out")
             assert cluster.payloads("n01") == []
             await cluster.settle()
@@ -377,12 +379,12 @@ def test_one_can_be_cut_off_from_the_supervisor_too() -> None:
 
 
 def test_whatever_the_address_of_a_supervisor_is_it_is_not_heard() -> None:
-    async def scene(node: Node) -> None:
-        assert damage_node(node, TOPIC, Isolate(1, (SUPERVISOR,), 5)) == Done(1)
+    async def scene(node: NodeHost) -> None:
+        assert damage_node(node, TOPIC, Isolate(1, (SUPERVISOR,), 5)) == ChaosAck(1)
         node.links.receive(
-            supervisor_at("127.0.0.1:1"), Envelope(Probe(1), TOPIC), Frame(CONTROL, b"")
+            supervisor_at("127.0.0.1:1"), Envelope(Ping(1), TOPIC), Frame(CONTROL, b"")
         )
-        node.links.send(supervisor_at("127.0.0.1:1"), encode(TOPIC, ProbeReply(1)))
+        node.links.send(supervisor_at("127.0.0.1:1"), encode(TOPIC, Pong(1)))
         assert node.links.counts["severed"] == 2
 
     with_a_member(scene)
@@ -394,9 +396,9 @@ def test_whatever_the_address_of_a_supervisor_is_it_is_not_heard() -> None:
 def test_damage_leaves_a_line_in_the_log_and_a_question_does_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scene(node: Node) -> None:
-        damage_node(node, TOPIC, AskConsent(1))
-        damage_node(node, TOPIC, Spoil(1, 0, 0, 0))
+    async def scene(node: NodeHost) -> None:
+        damage_node(node, TOPIC, ChaosPing(1))
+        damage_node(node, TOPIC, CorruptTrie(1, 0, 0, 0))
         (line,) = caplog.messages
         assert "damaged on purpose" in line
         assert "Spoil" in line
@@ -405,11 +407,11 @@ def test_damage_leaves_a_line_in_the_log_and_a_question_does_not(
 
 
 def test_a_crash_is_told_to_whom_it_concerns() -> None:
-    async def scene(node: Node) -> None:
+    async def scene(node: NodeHost) -> None:
         told: list[str] = []
         node.on_crash = lambda: told.append("node")
         damage_node(node, TOPIC, Crash(1))
-        server = SupervisorServer(Settings(is_chaotic=True), rng=Random(0))
+        server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
         server.on_crash = lambda: told.append("supervisor")
         damage_supervisor(server, TOPIC, Crash(1))
         assert told == ["node", "supervisor"]

@@ -11,14 +11,14 @@ from skipring.node.failure_detector import (
     PROBES_PER_TICK,
     REPORTS_PER_TICK,
     SILENT_TICKS,
-    Detector,
-    Watch,
+    FailureDetector,
+    NeighbourWatch,
 )
 
 A, B = ("news", "a"), ("news", "b")
 
 
-def ticks_until_evicted(detector: Detector, *accusers: str) -> int:
+def ticks_until_evicted(detector: FailureDetector, *accusers: str) -> int:
     """How long it takes while all accusers report the node at every tick."""
     for number in range(100):
         for accuser in accusers:
@@ -33,20 +33,20 @@ def ticks_until_evicted(detector: Detector, *accusers: str) -> int:
 
 
 def test_a_neighbour_is_reported_after_three_silent_ticks() -> None:
-    watch = Watch()
+    watch = NeighbourWatch()
     reported = [watch.tick([A, B], is_late=False) for _ in range(SILENT_TICKS + 1)]
     assert reported == [[]] * (SILENT_TICKS - 1) + [[A, B]] * 2
 
 
 def test_one_that_is_heard_is_not_reported() -> None:
-    watch = Watch()
+    watch = NeighbourWatch()
     for _ in range(2 * SILENT_TICKS):
         watch.hear(*A)
         assert A not in watch.tick([A, B], is_late=False)
 
 
 def test_to_be_heard_in_one_topic_does_not_count_in_another() -> None:
-    watch = Watch()
+    watch = NeighbourWatch()
     for _ in range(SILENT_TICKS):
         watch.hear("sport", "a")
         reported = watch.tick([A], is_late=False)
@@ -54,7 +54,7 @@ def test_to_be_heard_in_one_topic_does_not_count_in_another() -> None:
 
 
 def test_who_was_late_itself_accuses_nobody_and_begins_again() -> None:
-    watch = Watch()
+    watch = NeighbourWatch()
     for _ in range(SILENT_TICKS):
         watch.tick([A], is_late=False)
     assert watch.tick([A], is_late=True) == []
@@ -62,7 +62,7 @@ def test_who_was_late_itself_accuses_nobody_and_begins_again() -> None:
 
 
 def test_one_that_is_no_neighbour_any_more_is_forgotten() -> None:
-    watch = Watch()
+    watch = NeighbourWatch()
     for _ in range(SILENT_TICKS):
         watch.tick([A], is_late=False)
     assert watch.tick([B], is_late=False) == []
@@ -73,12 +73,12 @@ def test_one_that_is_no_neighbour_any_more_is_forgotten() -> None:
 
 
 def test_two_accusers_are_believed_sooner_than_one() -> None:
-    assert ticks_until_evicted(Detector(), "b", "c") == EVICTION_TICKS
-    assert ticks_until_evicted(Detector(), "b") == LONE_EVICTION_TICKS
+    assert ticks_until_evicted(FailureDetector(), "b", "c") == EVICTION_TICKS
+    assert ticks_until_evicted(FailureDetector(), "b") == LONE_EVICTION_TICKS
 
 
 def test_a_sign_of_life_closes_the_case() -> None:
-    detector = Detector()
+    detector = FailureDetector()
     for _ in range(EVICTION_TICKS - 1):
         detector.report("news", "a", "b")
         detector.report("news", "a", "c")
@@ -89,7 +89,7 @@ def test_a_sign_of_life_closes_the_case() -> None:
 
 
 def test_an_accusation_that_is_not_repeated_is_forgotten() -> None:
-    detector = Detector()
+    detector = FailureDetector()
     detector.report("news", "a", "b")
     for _ in range(FORGET_TICKS + 1):
         assert list(detector.to_evict()) == []
@@ -98,13 +98,13 @@ def test_an_accusation_that_is_not_repeated_is_forgotten() -> None:
 
 
 def test_nobody_accuses_itself() -> None:
-    detector = Detector()
+    detector = FailureDetector()
     detector.report("news", "a", "a")
     assert detector.to_probe() == []
 
 
 def test_all_who_are_accused_are_probed_in_turn() -> None:
-    detector = Detector()
+    detector = FailureDetector()
     for number in range(3 * PROBES_PER_TICK):
         detector.report("news", f"n{number:02d}", "x")
     probed = []
@@ -115,7 +115,7 @@ def test_all_who_are_accused_are_probed_in_turn() -> None:
 
 
 def test_only_so_many_are_probed_at_once_the_longest_accused_first() -> None:
-    detector = Detector()
+    detector = FailureDetector()
     for number in range(2 * PROBES_PER_TICK):
         detector.report("news", f"n{number:02d}", "x")
         if number == PROBES_PER_TICK - 1:
@@ -125,7 +125,7 @@ def test_only_so_many_are_probed_at_once_the_longest_accused_first() -> None:
 
 @pytest.mark.parametrize("reports", [REPORTS_PER_TICK, 10 * REPORTS_PER_TICK])
 def test_only_so_many_reports_are_taken_in_a_tick(reports: int) -> None:
-    detector = Detector()
+    detector = FailureDetector()
     for number in range(reports):
         detector.report("news", f"n{number}", "x")
     assert len(detector._cases) == REPORTS_PER_TICK
@@ -135,6 +135,6 @@ def test_only_so_many_reports_are_taken_in_a_tick(reports: int) -> None:
 
 
 def test_a_node_is_evicted_once() -> None:
-    detector = Detector()
+    detector = FailureDetector()
     ticks_until_evicted(detector, "b", "c")
     assert list(detector.to_evict()) == []

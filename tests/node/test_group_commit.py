@@ -15,11 +15,11 @@ from skipring.core.events import PublishRequested
 from skipring.core.publications import Publication
 from skipring.errors import StorageError, StoreFullError
 from skipring.node import group_commit as durability_module
-from skipring.node.group_commit import Durability
-from skipring.node.host import Node
-from skipring.rpc.client import Outsider
+from skipring.node.group_commit import GroupCommit
+from skipring.node.host import NodeHost
+from skipring.rpc.client import RpcClient
 from skipring.storage.store import PublicationStore
-from skipring.wire.rpc import Publish, Published, Refused
+from skipring.wire.rpc import Publish, PublishAck, Refused
 from tests.runtime.exchanges import LOOPS, LoopFactory, play
 from tests.runtime.rings import TOPIC, LiveRing, live_ring, until
 
@@ -67,10 +67,10 @@ class GatedStore:
 
 
 @contextmanager
-def gated() -> Iterator[tuple[GatedStore, Durability]]:
+def gated() -> Iterator[tuple[GatedStore, GroupCommit]]:
     store = GatedStore()
     try:
-        yield store, Durability(store)  # type: ignore[arg-type]
+        yield store, GroupCommit(store)  # type: ignore[arg-type]
     finally:
         for gate in (store.door, store.gate, store.last_gate):
             gate.set()
@@ -193,9 +193,9 @@ def test_where_there_is_nothing_to_write_nobody_waits(loop: LoopFactory) -> None
         with gated() as (store, durability):
             await durability.reached()
             durability.nudge()
-            await Durability(None).reached()
+            await GroupCommit(None).reached()
             assert (durability.commits, store.written) == (0, [])
-            assert durability.unwritten == Durability(None).unwritten == 0
+            assert durability.unwritten == GroupCommit(None).unwritten == 0
 
     play(scene, loop)
 
@@ -416,7 +416,7 @@ def make_room(store: PublicationStore) -> None:
     store._db.execute("PRAGMA max_page_count = 1000000")
 
 
-async def publish(node: Node, number: int, size: int = 20_000) -> bytes:
+async def publish(node: NodeHost, number: int, size: int = 20_000) -> bytes:
     payload = number.to_bytes(4, "big") + bytes(size)
     (made,) = await node.publish(TOPIC, PublishRequested(payload=payload))
     return made
@@ -506,10 +506,10 @@ def test_publishing_for_others_is_refused_with_words_while_the_disk_is_full(
                 with pytest.raises(StoreFullError):
                     await publish(node, 2)
                 made = Publication(publisher="p", seq=0, payload=bytes(20_000))
-                async with Outsider([ring.supervisor.address], rng=Random(1)) as outsider:
+                async with RpcClient([ring.supervisor.address], rng=Random(1)) as outsider:
                     outsider.book.hear({"full": node.address})
                     answer = await outsider.ask(
-                        TOPIC, "full", lambda number: Publish(number, made), Published
+                        TOPIC, "full", lambda number: Publish(number, made), PublishAck
                     )
                 assert isinstance(answer, Refused)
                 assert "room" in answer.reason
@@ -527,13 +527,13 @@ def test_one_that_publishes_for_others_and_leaves_meanwhile_refuses(tmp_path: Pa
                 with pytest.raises(StoreFullError):
                     await publish(node, 2)
                 made = Publication(publisher="p", seq=0, payload=bytes(20_000))
-                async with Outsider([ring.supervisor.address], rng=Random(1)) as outsider:
+                async with RpcClient([ring.supervisor.address], rng=Random(1)) as outsider:
                     outsider.book.hear({"full": node.address})
                     with slow_commits(store) as gate:
                         make_room(store)
                         asked = asyncio.create_task(
                             outsider.ask(
-                                TOPIC, "full", lambda n: Publish(n, made), Published, timeout_s=3
+                                TOPIC, "full", lambda n: Publish(n, made), PublishAck, timeout_s=3
                             )
                         )
                         await until(lambda: len(node.errands) > 0)

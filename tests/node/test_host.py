@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from skipring.net.addresses import supervisor_at
-from skipring.node.host import Node
+from skipring.node.host import NodeHost
 from skipring.testing import Cluster
 from tests.runtime.rings import until
 
@@ -13,7 +13,7 @@ PATIENCE_S = 600.0  # no test waits so long: a node that waits for a timeout fai
 DEADLINE_S = 20.0
 
 
-def cut(node: Node, cluster: Cluster) -> None:
+def cut(node: NodeHost, cluster: Cluster) -> None:
     """Break the connection of a node to its supervisor."""
     link = node.links.peer(supervisor_at(cluster.supervisor().address)).link
     assert link is not None

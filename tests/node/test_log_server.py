@@ -11,7 +11,7 @@ import pytest
 from msgspec.msgpack import Decoder
 
 from skipring.core.config import ProtocolConfig
-from skipring.core.log import Archive, MemoryArchive
+from skipring.core.log import Log, MemoryLog
 from skipring.core.prefix import Prefix
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.subscriber import Subscriber
@@ -20,9 +20,9 @@ from skipring.net.work_budget import never_spent
 from skipring.node import log_server as offering
 from skipring.node.log_server import ANOTHER_STORE, offer, stored_page, surveyed
 from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import StoredArchive
+from skipring.storage.topic_log import TopicLog
 from skipring.wire.codec import decode, encode
-from skipring.wire.rpc import ReadStored, Refused, StoredPage, Survey
+from skipring.wire.rpc import FetchLog, GetLogInfo, LogPage, Refused
 from tests.wire.samples import the_frame
 
 TOPIC = "news"
@@ -39,7 +39,7 @@ def publications(count: int, payload: bytes = b"x" * 100) -> list[Publication]:
 
 
 @contextmanager
-def on_disk(directory: Path, stored: list[Publication]) -> Iterator[StoredArchive]:
+def on_disk(directory: Path, stored: list[Publication]) -> Iterator[TopicLog]:
     with PublicationStore.open(directory) as store:
         archive = store.archive(TOPIC)
         for offset, publication in enumerate(stored):
@@ -49,12 +49,12 @@ def on_disk(directory: Path, stored: list[Publication]) -> Iterator[StoredArchiv
         yield archive
 
 
-def pages_of(archive: Archive, question: ReadStored) -> Iterator[StoredPage]:
+def pages_of(archive: Log, question: FetchLog) -> Iterator[LogPage]:
     start: int | None = question.start
     while start is not None:
         page = stored_page(
             archive,
-            ReadStored(
+            FetchLog(
                 1,
                 "",
                 0,
@@ -71,10 +71,10 @@ def pages_of(archive: Archive, question: ReadStored) -> Iterator[StoredPage]:
         start = page.next
 
 
-def read(archive: Archive, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
+def read(archive: Log, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
     """Ids by offset, worked out from the contents, and compared with those without contents."""
     found: dict[int, bytes] = {}
-    for page in pages_of(archive, ReadStored(1, "", 0, 0, end, bits, prefix, contents=True)):
+    for page in pages_of(archive, FetchLog(1, "", 0, 0, end, bits, prefix, contents=True)):
         contents = DECODER.decode(page.publications)
         ids = (publication.id_in(TOPIC) for publication in contents)
         found.update(zip(page.offsets, ids, strict=True))
@@ -82,9 +82,9 @@ def read(archive: Archive, bits: int = 0, prefix: int = 0, end: int = END) -> di
     return found
 
 
-def read_ids(archive: Archive, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
+def read_ids(archive: Log, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
-    for page in pages_of(archive, ReadStored(1, "", 0, 0, end, bits, prefix, contents=False)):
+    for page in pages_of(archive, FetchLog(1, "", 0, 0, end, bits, prefix, contents=False)):
         ids = [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
         found.update(zip(page.offsets, ids, strict=True))
     return found
@@ -97,7 +97,7 @@ def numbered(stored: list[Publication]) -> dict[int, bytes]:
 @pytest.mark.parametrize("count", [0, 1, 3000, 9000])
 def test_the_pages_together_are_what_is_stored(count: int, tmp_path: Path) -> None:
     stored = publications(count)
-    assert read(MemoryArchive(stored)) == numbered(stored)
+    assert read(MemoryLog(stored)) == numbered(stored)
     with on_disk(tmp_path, stored) as archive:
         assert read(archive) == numbered(stored)
 
@@ -122,13 +122,12 @@ def test_nothing_at_or_after_the_end_that_was_asked_for_is_read(tmp_path: Path) 
     with on_disk(tmp_path, stored) as archive:
         assert read(archive, end=1234) == numbered(stored[:1234])
         assert (
-            stored_page(archive, ReadStored(1, "", 0, 5000, 9000, 0, 0, contents=True)).offsets
-            == ()
+            stored_page(archive, FetchLog(1, "", 0, 5000, 9000, 0, 0, contents=True)).offsets == ()
         )
 
 
 def test_a_prefix_that_is_none_has_no_publications() -> None:
-    assert read(MemoryArchive(publications(10)), bits=1, prefix=2) == {}
+    assert read(MemoryLog(publications(10)), bits=1, prefix=2) == {}
 
 
 def test_no_publication_is_under_a_prefix_of_no_bits_that_is_not_empty(tmp_path: Path) -> None:
@@ -144,7 +143,7 @@ def test_a_page_of_all_is_what_is_found_one_by_one(
     with on_disk(tmp_path, publications(2500, bytes(payload_bytes))) as archive:
         for start in (0, 1, 699, 999, 1000, 1700, 1999):
             for end in (start + 1, start + 500, 2000, 2500):
-                question = ReadStored(1, "", 0, start, end, 0, 0, contents=True)
+                question = FetchLog(1, "", 0, start, end, 0, 0, contents=True)
                 page = offering._whole_page(archive, question, end)
                 expected = offering._chosen_page(archive, question, end, never_spent)
                 if page is not None and page.next == 2000 != expected.next:
@@ -187,7 +186,7 @@ def test_a_damaged_pack_gives_what_is_intact_and_nothing_else(tmp_path: Path) ->
     assert all(stored[offset].id == key for offset, key in found.items())
 
 
-def spoil_first_pack(archive: StoredArchive, sought: bytes) -> None:
+def spoil_first_pack(archive: TopicLog, sought: bytes) -> None:
     """Change one payload in the pack that is kept in memory, as a bad disk would have it."""
     (pack, *_) = archive._segments(0)
     assert not isinstance(pack, int)
@@ -208,7 +207,7 @@ def test_under_a_prefix_a_damaged_pack_is_sent_as_it_is_and_found_by_whoever_rea
         pages = [
             page
             for prefix in (0, 1)
-            for page in pages_of(archive, ReadStored(1, "", 0, 0, END, 1, prefix, contents=True))
+            for page in pages_of(archive, FetchLog(1, "", 0, 0, END, 1, prefix, contents=True))
         ]
     ids = {each.id_in(TOPIC) for page in pages for each in DECODER.decode(page.publications)}
     assert len(ids) == 1000
@@ -235,12 +234,12 @@ def test_many_of_the_smallest_publications_fit_as_well() -> None:
     stored = [
         Publication(publisher="p", seq=seq, payload=b"").settled(TOPIC) for seq in range(20_000)
     ]
-    assert read(MemoryArchive(stored)) == numbered(stored)
+    assert read(MemoryLog(stored)) == numbered(stored)
 
 
 def test_many_large_publications_in_memory_are_looked_at_in_steps() -> None:
-    archive = MemoryArchive(publications(50, payload=bytes(500_000)))
-    page = stored_page(archive, ReadStored(1, "", 0, 0, 50, 0, 0, contents=False))
+    archive = MemoryLog(publications(50, payload=bytes(500_000)))
+    page = stored_page(archive, FetchLog(1, "", 0, 0, 50, 0, 0, contents=False))
     assert page.next is not None
     assert page.next < 20
     assert len(read(archive)) == 50
@@ -249,7 +248,7 @@ def test_many_large_publications_in_memory_are_looked_at_in_steps() -> None:
 def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(20, payload=bytes(500_000))) as archive:
         for contents in (False, True):
-            page = stored_page(archive, ReadStored(1, "", 0, 0, 20, 8, 7, contents=contents))
+            page = stored_page(archive, FetchLog(1, "", 0, 0, 20, 8, 7, contents=contents))
             assert page.next is not None
             assert page.next < 20
 
@@ -257,7 +256,7 @@ def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
 # -- surveys ---------------------------------------------------------------------------------
 
 
-def machine_over(archive: Archive) -> Subscriber:
+def machine_over(archive: Log) -> Subscriber:
     machine = Subscriber("a", rng=Random(0), config=ProtocolConfig(), topic=TOPIC, archive=archive)
     machine.recover()
     return machine
@@ -267,7 +266,7 @@ def machine_over(archive: Archive) -> Subscriber:
 def test_a_survey_has_the_digest_of_the_ids_under_each_prefix(bits: int, tmp_path: Path) -> None:
     stored = publications(300)
     with on_disk(tmp_path, stored) as archive:
-        seen = surveyed("5eed", machine_over(archive), Survey(7, bits, None))
+        seen = surveyed("5eed", machine_over(archive), GetLogInfo(7, bits, None))
     parts: list[list[bytes]] = [[] for _ in range(1 << bits)]
     for publication in stored:
         parts[Prefix.of_id(publication.id, bits).value].append(publication.id)
@@ -276,18 +275,18 @@ def test_a_survey_has_the_digest_of_the_ids_under_each_prefix(bits: int, tmp_pat
 
 
 def test_a_survey_without_digests_says_how_far_the_topic_is_stored() -> None:
-    seen = surveyed("", machine_over(MemoryArchive(publications(5))), Survey(7, None, None))
+    seen = surveyed("", machine_over(MemoryLog(publications(5))), GetLogInfo(7, None, None))
     assert (seen.digests, seen.end, seen.count) == ((), 5, 5)
 
 
 def test_only_what_is_on_the_disk_is_called_durable(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(1500)) as archive:
-        seen = surveyed("5eed", machine_over(archive), Survey(7, 0, None))
+        seen = surveyed("5eed", machine_over(archive), GetLogInfo(7, 0, None))
     assert (seen.durable_end, seen.end) == (1000, 1500)
 
 
 def test_one_without_a_disk_has_no_store_and_nothing_durable() -> None:
-    seen = surveyed("5eed", machine_over(MemoryArchive(publications(5))), Survey(7, 0, None))
+    seen = surveyed("5eed", machine_over(MemoryLog(publications(5))), GetLogInfo(7, 0, None))
     assert (seen.store, seen.durable_end, seen.end, seen.chain) == ("", 0, 5, b"")
 
 
@@ -295,17 +294,17 @@ def test_survey_has_the_chain_value_at_an_offset_that_is_durable(tmp_path: Path)
     with on_disk(tmp_path, publications(1500)) as archive:
         machine = machine_over(archive)
         for offset in (0, 1, 64, 999, 1000):
-            seen = surveyed("5eed", machine, Survey(7, None, offset))
+            seen = surveyed("5eed", machine, GetLogInfo(7, None, offset))
             assert seen.chain == archive.chain_at(offset)
-        assert surveyed("5eed", machine, Survey(7, None, None)).chain == archive.chain_at(1000)
+        assert surveyed("5eed", machine, GetLogInfo(7, None, None)).chain == archive.chain_at(1000)
         for beyond in (1001, 1500, END):
-            assert surveyed("5eed", machine, Survey(7, None, beyond)).chain == b""
+            assert surveyed("5eed", machine, GetLogInfo(7, None, beyond)).chain == b""
 
 
 @pytest.mark.parametrize(
-    "question", [Survey(5, 0, None), ReadStored(5, "", 0, 0, 1, 0, 0, contents=True)]
+    "question", [GetLogInfo(5, 0, None), FetchLog(5, "", 0, 0, 1, 0, 0, contents=True)]
 )
-def test_one_that_is_not_in_the_topic_refuses(question: Survey | ReadStored) -> None:
+def test_one_that_is_not_in_the_topic_refuses(question: GetLogInfo | FetchLog) -> None:
     assert offer("5eed", None, question) == Refused(5, "not a member of the topic")
 
 
@@ -314,9 +313,9 @@ def test_one_that_has_another_store_by_now_refuses(tmp_path: Path) -> None:
         machine = machine_over(archive)
         own = archive.epoch
         for store, epoch in (("5eed", own + 1), ("0ther", own), ("", own)):
-            said = offer("5eed", machine, ReadStored(5, store, epoch, 0, 5, 0, 0, contents=True))
+            said = offer("5eed", machine, FetchLog(5, store, epoch, 0, 5, 0, 0, contents=True))
             assert said == Refused(5, ANOTHER_STORE)
         assert isinstance(
-            offer("5eed", machine, ReadStored(5, "5eed", own, 0, 5, 0, 0, contents=True)),
-            StoredPage,
+            offer("5eed", machine, FetchLog(5, "5eed", own, 0, 5, 0, 0, contents=True)),
+            LogPage,
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skipring.core.effects import Deliver, Discard, Effect, Left, Origin, Send, Store
+from skipring.core.effects import Deliver, Discard, Effect, Origin, Send, Store, Unsubscribed
 from skipring.core.events import Event, Received, SubscribeRequested
 from skipring.core.messages import (
     MESSAGE_TYPES,
@@ -25,7 +25,7 @@ from skipring.node import sender as driver_module
 from skipring.node.sender import Driver
 from skipring.wire.claimed_sender import names_another
 from skipring.wire.codec import Envelope, decode, encode
-from skipring.wire.rpc import RUNTIME_TYPES, Locate, ReportSilent, WireMessage
+from skipring.wire.rpc import RUNTIME_TYPES, FindMembers, ReportUnresponsive, WireMessage
 from tests.support.machines import label, peer
 from tests.wire.samples import PUBLICATION, SAMPLES, the_frame
 
@@ -83,7 +83,7 @@ def host() -> Host:
 
 
 def test_effects_are_carried_out_in_the_order_given(host: Host) -> None:
-    store, left, discard = Store(3, (PUBLICATION,)), Left(), Discard(9)
+    store, left, discard = Store(3, (PUBLICATION,)), Unsubscribed(), Discard(9)
     deliver = Deliver((PUBLICATION,), 3, Origin.OWN, 0)
     first, second = Digest("a", 1), Digest("a", 2)
     host.driver.perform(
@@ -102,20 +102,20 @@ def test_effects_are_carried_out_in_the_order_given(host: Host) -> None:
 
 
 def test_what_a_machine_answers_to_an_event_is_carried_out_in_its_topic(host: Host) -> None:
-    host.answers = [Send("x", Digest("a", 1)), Left()]
+    host.answers = [Send("x", Digest("a", 1)), Unsubscribed()]
     host.driver.give("prices", SubscribeRequested())
     assert host.events == [("prices", SubscribeRequested())]
-    assert host.log == [("x", Envelope(Digest("a", 1), "prices")), ("prices", Left())]
+    assert host.log == [("x", Envelope(Digest("a", 1), "prices")), ("prices", Unsubscribed())]
 
 
 def test_a_tick_carries_out_the_effects_of_every_topic_each_under_its_name(host: Host) -> None:
     message = Digest("a", 1)
-    host.ticks = [("one", [Send("x", message)]), ("two", [Send("x", message), Left()])]
+    host.ticks = [("one", [Send("x", message)]), ("two", [Send("x", message), Unsubscribed()])]
     host.driver.tick()
     assert host.log == [
         ("x", Envelope(message, "one")),
         ("x", Envelope(message, "two")),
-        ("two", Left()),
+        ("two", Unsubscribed()),
     ]
 
 
@@ -143,7 +143,9 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def test_a_message_to_several_receivers_is_encoded_once(host: Host, encoded: list[object]) -> None:
     message = PublishNew(PUBLICATION, 1)
-    host.driver.perform(TOPIC, [Send("x", message), Send("y", message), Left(), Send("z", message)])
+    host.driver.perform(
+        TOPIC, [Send("x", message), Send("y", message), Unsubscribed(), Send("z", message)]
+    )
     assert [to for to, *_ in host.sent] == ["x", "y", "z"]
     assert len(encoded) == 1
 
@@ -197,11 +199,12 @@ def test_of_one_that_listens_nowhere_no_hint_is_given(host: Host) -> None:
 def test_what_cannot_be_encoded_is_counted_and_the_rest_goes_on(host: Host) -> None:
     good = Digest("a", 1)
     host.driver.perform(
-        TOPIC, [Send("x", good), Send("x", TOO_BIG), Left(), Send("y", good), Send("z", good)]
+        TOPIC,
+        [Send("x", good), Send("x", TOO_BIG), Unsubscribed(), Send("y", good), Send("z", good)],
     )
     assert host.log == [
         ("x", Envelope(good, TOPIC)),
-        (TOPIC, Left()),
+        (TOPIC, Unsubscribed()),
         ("y", Envelope(good, TOPIC)),
         ("z", Envelope(good, TOPIC)),
     ]
@@ -219,15 +222,15 @@ def test_what_cannot_be_encoded_is_counted_and_the_rest_goes_on(host: Host) -> N
     ids=["no payload", "half a character", "a bad name", "a number too large"],
 )
 def test_no_publication_stops_the_driver(host: Host, publication: Publication) -> None:
-    host.driver.perform(TOPIC, [Send("x", PublishNew(publication)), Left()])
-    assert host.log == [(TOPIC, Left())]
+    host.driver.perform(TOPIC, [Send("x", PublishNew(publication)), Unsubscribed()])
+    assert host.log == [(TOPIC, Unsubscribed())]
     assert host.counts == {"not encodable": 1}
 
 
 @pytest.mark.parametrize("topic", ["", "a\nb", "x" * 256, "\udc00"])
 def test_no_name_of_a_topic_stops_the_driver(host: Host, topic: str) -> None:
-    host.driver.perform(topic, [Send("x", Digest("a", 1)), Left()])
-    assert host.log == [(topic, Left())]
+    host.driver.perform(topic, [Send("x", Digest("a", 1)), Unsubscribed()])
+    assert host.log == [(topic, Unsubscribed())]
     assert host.counts == {"not encodable": 1}
 
 
@@ -241,8 +244,8 @@ def test_what_cannot_be_encoded_is_tried_once_for_all_receivers(
 
 def test_without_supervisors_what_is_for_them_is_dropped_and_counted(host: Host) -> None:
     host.driver.supervisors = ()
-    host.driver.perform(TOPIC, [Send(SUPERVISOR, Subscribe("me")), Left()])
-    assert host.log == [(TOPIC, Left())]
+    host.driver.perform(TOPIC, [Send(SUPERVISOR, Subscribe("me")), Unsubscribed()])
+    assert host.log == [(TOPIC, Unsubscribed())]
     assert sum(host.counts.values()) == 1
 
 
@@ -274,11 +277,11 @@ def test_messages_of_the_runtime_do_not_reach_the_machines(host: Host) -> None:
 
 def test_a_message_of_the_runtime_travels_as_the_others_do(host: Host) -> None:
     host.book.hear({"b": "10.1.0.2:1"})
-    host.driver.say(TOPIC, "x", Locate(1, 8))
-    host.driver.say(TOPIC, SUPERVISOR, ReportSilent("b"))
-    host.driver.say(TOPIC, "x", Locate(1, 0))  # nobody asks for none
+    host.driver.say(TOPIC, "x", FindMembers(1, 8))
+    host.driver.say(TOPIC, SUPERVISOR, ReportUnresponsive("b"))
+    host.driver.say(TOPIC, "x", FindMembers(1, 0))  # nobody asks for none
     assert host.sent == [
-        ("x", Locate(1, 8), {}),
-        (supervisor_of(TOPIC, SUPERVISORS), ReportSilent("b"), {"b": "10.1.0.2:1"}),
+        ("x", FindMembers(1, 8), {}),
+        (supervisor_of(TOPIC, SUPERVISORS), ReportUnresponsive("b"), {"b": "10.1.0.2:1"}),
     ]
     assert host.counts == {"not encodable": 1}

@@ -11,26 +11,26 @@ import pytest
 from skipring.core.config import ProtocolConfig
 from skipring.core.events import Received, Tick
 from skipring.core.labels import Label
-from skipring.core.log import Archive, MemoryArchive
+from skipring.core.log import Log, MemoryLog
 from skipring.core.messages import GetConfiguration
 from skipring.core.peers import Peer
 from skipring.core.publications import Publication
-from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.core.state import LivenessState, SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 from skipring.core.topics import SubscriberTopics
 from skipring.core.topology import legitimate_state
-from skipring.node.change_log import Journals
+from skipring.node.change_log import ChangeLog
 from skipring.node.status_server import answer, database_page, node_status, publication_page
 from skipring.storage.store import PublicationStore
 from skipring.wire.codec import decode, encode, named_nodes
 from skipring.wire.rpc import (
     DatabasePage,
-    InspectDatabase,
-    InspectNode,
-    ListPublications,
+    FetchChanges,
+    FetchDatabase,
+    FetchPublications,
+    GetNodeStatus,
     PublicationPage,
-    ReadJournal,
     Refused,
 )
 from skipring.world.adversaries.builders import database_of
@@ -54,7 +54,7 @@ def supervisor(state: SupervisorState, *, is_repaired: bool = False) -> Supervis
 def pages_of(machine: Supervisor) -> Iterator[DatabasePage]:
     start: int | None = 0
     while start is not None:
-        page = database_page(machine, InspectDatabase(1, start))
+        page = database_page(machine, FetchDatabase(1, start))
         hints = dict.fromkeys(named_nodes(page), LONGEST_ADDRESS)
         received = decode(the_frame(encode("x" * 255, page, hints))).message
         assert received == page
@@ -99,20 +99,20 @@ def test_what_no_world_file_may_hold_is_left_out_and_a_wild_cursor_is_tamed() ->
 
 def test_a_page_far_behind_the_end_is_empty() -> None:
     machine = supervisor(SupervisorState(database=database_of("ab")), is_repaired=True)
-    page = database_page(machine, InspectDatabase(1, 2**63 - 1))
+    page = database_page(machine, FetchDatabase(1, 2**63 - 1))
     assert (page.total, page.next, page.entries, page.queue) == (2, None, (), ())
 
 
 def test_of_a_topic_that_nobody_wants_there_is_an_empty_page() -> None:
-    assert database_page(None, InspectDatabase(7, 0)) == DatabasePage(7, 0, 0, 0, None, (), ())
+    assert database_page(None, FetchDatabase(7, 0)) == DatabasePage(7, 0, 0, 0, None, (), ())
 
 
 def test_a_changed_database_shows_in_its_digest() -> None:
     machine = supervisor(SupervisorState(database=database_of("abc")), is_repaired=True)
-    before = database_page(machine, InspectDatabase(1, 0))
+    before = database_page(machine, FetchDatabase(1, 0))
     machine.roster.remove("c")
     machine.roster.add("d")
-    after = database_page(machine, InspectDatabase(1, 0))
+    after = database_page(machine, FetchDatabase(1, 0))
     assert after.total == before.total
     assert after.digest != before.digest
 
@@ -128,27 +128,27 @@ def test_being_looked_at_changes_nothing_at_a_supervisor() -> None:
 # -- a node ----------------------------------------------------------------------------------
 
 
-def subscriber(archive: Archive | None = None) -> Subscriber:
+def subscriber(archive: Log | None = None) -> Subscriber:
     return Subscriber("a", topic=TOPIC, rng=Random(0), config=ProtocolConfig(), archive=archive)
 
 
-def journals() -> Journals:
-    return Journals(SubscriberTopics("a", rng=Random(0), config=ProtocolConfig()))
+def journals() -> ChangeLog:
+    return ChangeLog(SubscriberTopics("a", rng=Random(0), config=ProtocolConfig()))
 
 
 @pytest.mark.parametrize(
     "question",
-    [InspectNode(5), ListPublications(5, 0, 10, payloads=False), ReadJournal(5)],
+    [GetNodeStatus(5), FetchPublications(5, 0, 10, payloads=False), FetchChanges(5)],
     ids=["status", "publications", "journal"],
 )
 def test_who_is_not_in_the_topic_refuses(
-    question: InspectNode | ListPublications | ReadJournal,
+    question: GetNodeStatus | FetchPublications | FetchChanges,
 ) -> None:
     assert answer(TOPIC, None, journals(), question) == Refused(5, "not a member of the topic")
 
 
 def test_a_status_is_the_state_of_the_machine() -> None:
-    archive = MemoryArchive(publications(3))
+    archive = MemoryLog(publications(3))
     machine = subscriber(archive)
     machine.load(legitimate_state(0, "abcdefgh"))
     machine.handle(Tick())
@@ -171,7 +171,7 @@ def test_a_status_fits_its_frame_however_corrupted_the_machine_is() -> None:
             right=Peer(Label(2), names[1]),
             ring=Peer(Label(3), names[2]),
             shortcuts={Label(number): name for number, name in enumerate(names)},
-            silence=dict.fromkeys(names, SilenceState(10**30, -(10**30), True)),
+            silence=dict.fromkeys(names, LivenessState(10**30, -(10**30), True)),
             digests=dict.fromkeys(names[::-1], 2**64 - 1),
         )
     )
@@ -193,11 +193,11 @@ def publications(count: int, payload: bytes = b"hello") -> list[Publication]:
     ]
 
 
-def listed(archive: Archive, *, payloads: bool, end: int = 2**40 - 1) -> list[PublicationPage]:
+def listed(archive: Log, *, payloads: bool, end: int = 2**40 - 1) -> list[PublicationPage]:
     pages = []
     start: int | None = 0
     while start is not None:
-        page = publication_page(archive, ListPublications(1, start, end, payloads))
+        page = publication_page(archive, FetchPublications(1, start, end, payloads))
         received = decode(the_frame(encode("x" * 255, page))).message
         assert received == page
         assert page.next is None or page.next > start
@@ -213,7 +213,7 @@ def ids(pages: list[PublicationPage]) -> list[bytes]:
 @pytest.mark.parametrize("count", [0, 1, 1024, 1025, 3000])
 def test_the_pages_together_are_what_is_stored(count: int) -> None:
     stored = publications(count)
-    archive = MemoryArchive(stored)
+    archive = MemoryLog(stored)
     whole = listed(archive, payloads=True)
     assert [each for page in whole for each in page.publications] == stored
     bare = listed(archive, payloads=False)
@@ -222,7 +222,7 @@ def test_the_pages_together_are_what_is_stored(count: int) -> None:
 
 
 def test_payload_key_and_headers_are_shown_only_when_asked_for() -> None:
-    archive = MemoryArchive(publications(1))
+    archive = MemoryLog(publications(1))
     ((bare,),) = (page.publications for page in listed(archive, payloads=False))
     assert (bare.payload, bare.key, bare.headers) == (None, None, {})
     assert (bare.publisher, bare.seq, bare.time) == ("p", 0, 1)
@@ -230,7 +230,7 @@ def test_payload_key_and_headers_are_shown_only_when_asked_for() -> None:
 
 def test_holes_are_skipped_also_where_a_whole_page_is_one() -> None:
     stored = publications(3000)
-    archive = MemoryArchive(stored)
+    archive = MemoryLog(stored)
     for offset in range(2500):
         archive.discard(offset)
     pages = listed(archive, payloads=False)
@@ -240,7 +240,7 @@ def test_holes_are_skipped_also_where_a_whole_page_is_one() -> None:
 
 def test_nothing_at_or_after_the_end_that_was_asked_for_is_listed() -> None:
     stored = publications(3000)
-    pages = listed(MemoryArchive(stored), payloads=False, end=2000)
+    pages = listed(MemoryLog(stored), payloads=False, end=2000)
     assert ids(pages) == [publication.id for publication in stored[:2000]]
 
 
@@ -256,7 +256,7 @@ def test_a_page_has_room_for_the_largest_publications() -> None:
         ).settled(TOPIC)
         for number in range(20)
     ]
-    assert ids(listed(MemoryArchive(largest), payloads=True)) == [each.id for each in largest]
+    assert ids(listed(MemoryLog(largest), payloads=True)) == [each.id for each in largest]
 
 
 def test_many_small_publications_with_many_headers_fit_as_well() -> None:
@@ -269,12 +269,12 @@ def test_many_small_publications_with_many_headers_fit_as_well() -> None:
         ).settled(TOPIC)
         for number in range(1000)
     ]
-    assert ids(listed(MemoryArchive(crowded), payloads=True)) == [each.id for each in crowded]
+    assert ids(listed(MemoryLog(crowded), payloads=True)) == [each.id for each in crowded]
 
 
 def test_what_could_not_travel_is_left_out_and_the_rest_is_shown() -> None:
     good, bad = publications(2), Publication(publisher="no name", seq=0, payload=b"", id=bytes(32))
-    archive = MemoryArchive([good[0], bad, good[1]])
+    archive = MemoryLog([good[0], bad, good[1]])
     for payloads in (False, True):
         assert ids(listed(archive, payloads=payloads)) == [each.id for each in good]
 
@@ -297,6 +297,6 @@ def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
         archive = store.archive(TOPIC)
         for offset, publication in enumerate(publications(20, payload=bytes(500_000))):
             archive.write(offset, publication)
-        page = publication_page(archive, ListPublications(1, 0, 20, payloads=False))
+        page = publication_page(archive, FetchPublications(1, 0, 20, payloads=False))
     assert page.next is not None
     assert len(page.publications) < 20

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from skipring.node import timer as ticker_module
-from skipring.node.timer import JITTER, Ticker
+from skipring.node.timer import JITTER, Timer
 
 
-class Timer:
+class DueCall:
     """One call that is due."""
 
     def __init__(self, due: float, call: Callable[[], None]) -> None:
@@ -29,18 +29,18 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._timers: list[Timer] = []
+        self._timers: list[DueCall] = []
 
     def time(self) -> float:
         return self.now
 
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        timer = Timer(self.now + delay_s, call)
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> DueCall:
+        timer = DueCall(self.now + delay_s, call)
         self._timers.append(timer)
         return timer
 
     @property
-    def pending(self) -> list[Timer]:
+    def pending(self) -> list[DueCall]:
         return [timer for timer in self._timers if not timer.is_cancelled]
 
     def run_next(self) -> None:
@@ -62,7 +62,7 @@ def test_the_first_call_comes_within_a_period_and_the_others_a_period_apart_give
     clock: Clock, seed: int
 ) -> None:
     times: list[float] = []
-    Ticker(lambda: times.append(clock.now), 2.0, Random(seed)).start()
+    Timer(lambda: times.append(clock.now), 2.0, Random(seed)).start()
     for _ in range(200):
         clock.run_next()
     assert 0 <= times[0] <= 2.0
@@ -77,7 +77,7 @@ def test_the_first_call_comes_within_a_period_and_the_others_a_period_apart_give
 def test_those_who_start_together_do_not_stay_together(clock: Clock) -> None:
     firsts = set()
     for seed in range(10):
-        Ticker(lambda: None, 1.0, Random(seed)).start()
+        Timer(lambda: None, 1.0, Random(seed)).start()
         firsts.add(clock.pending[-1].due)
     assert len(firsts) == 10
 
@@ -93,7 +93,7 @@ def test_it_is_never_called_twice_at_once(clock: Clock) -> None:
         assert len(clock.pending) == 1
         depth -= 1
 
-    Ticker(call, 1.0, Random(1)).start()
+    Timer(call, 1.0, Random(1)).start()
     for _ in range(50):
         assert len(clock.pending) == 1
         clock.run_next()
@@ -108,7 +108,7 @@ def test_late_calls_are_not_made_up_for(clock: Clock) -> None:
         if len(times) == 1:
             clock.now += 100.0
 
-    Ticker(call, 1.0, Random(1)).start()
+    Timer(call, 1.0, Random(1)).start()
     for _ in range(5):
         clock.run_next()
     assert times[1] >= times[0] + 100.0
@@ -119,7 +119,7 @@ def test_a_call_that_fails_does_not_stop_the_clock(clock: Clock) -> None:
     def call() -> None:
         raise ValueError("as it happens")
 
-    Ticker(call, 1.0, Random(1)).start()
+    Timer(call, 1.0, Random(1)).start()
     for _ in range(3):
         with pytest.raises(ValueError, match="as it happens"):
             clock.run_next()
@@ -127,7 +127,7 @@ def test_a_call_that_fails_does_not_stop_the_clock(clock: Clock) -> None:
 
 
 def test_stop_stops(clock: Clock) -> None:
-    ticker = Ticker(lambda: None, 1.0, Random(1))
+    ticker = Timer(lambda: None, 1.0, Random(1))
     ticker.stop()  # nothing to stop yet
     ticker.start()
     clock.run_next()
@@ -144,7 +144,7 @@ def test_stop_stops_also_from_within_the_call(clock: Clock) -> None:
         calls += 1
         ticker.stop()
 
-    ticker = Ticker(call, 1.0, Random(1))
+    ticker = Timer(call, 1.0, Random(1))
     ticker.start()
     clock.run_next()
     assert calls == 1
@@ -152,7 +152,7 @@ def test_stop_stops_also_from_within_the_call(clock: Clock) -> None:
 
 
 def test_it_can_be_started_again(clock: Clock) -> None:
-    ticker = Ticker(lambda: None, 1.0, Random(1))
+    ticker = Timer(lambda: None, 1.0, Random(1))
     ticker.start()
     ticker.stop()
     ticker.start()
@@ -160,7 +160,7 @@ def test_it_can_be_started_again(clock: Clock) -> None:
 
 
 def test_one_that_is_started_twice_still_has_one_timer(clock: Clock) -> None:
-    ticker = Ticker(lambda: None, 1.0, Random(1))
+    ticker = Timer(lambda: None, 1.0, Random(1))
     ticker.start()
     ticker.start()
     assert len(clock.pending) == 1

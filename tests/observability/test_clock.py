@@ -14,10 +14,10 @@ from skipring.errors import SkipringError
 from skipring.net.access import Access
 from skipring.observability import clock as wall_clock
 from skipring.observability.clock import BEFORE_1970, publication_time_us, time_us
-from skipring.rpc.client import Outsider
+from skipring.rpc.client import RpcClient
 from skipring.rpc.publisher import PublishPlan, publish_all
 from skipring.testing import Cluster
-from skipring.wire.rpc import DeliveryPage, JournalPage, ReadDeliveries, ReadJournal
+from skipring.wire.rpc import ChangePage, DeliveryPage, FetchChanges, FetchDeliveries
 from tests.runtime.rings import TOPIC, live_ring
 
 
@@ -71,15 +71,15 @@ def test_member_with_a_clock_before_1970_receives_and_answers(before_1970: None)
     async def scene() -> None:
         async with (
             live_ring("n0", "n1") as ring,
-            Outsider([ring.supervisor.address], rng=Random(1)) as client,
+            RpcClient([ring.supervisor.address], rng=Random(1)) as client,
         ):
             await ring.publish("n0", b"one")  # by a host that has a time of its own
             await ring.settle()
             for node in await client.locate(TOPIC):
                 assert isinstance(
-                    await client.ask(TOPIC, node, ReadJournal, JournalPage), JournalPage
+                    await client.ask(TOPIC, node, FetchChanges, ChangePage), ChangePage
                 )
-                question = partial(ReadDeliveries, start=0, end=1)
+                question = partial(FetchDeliveries, start=0, end=1)
                 page = await client.ask(TOPIC, node, question, DeliveryPage)
                 assert isinstance(page, DeliveryPage)
                 assert page.times == (0,)

@@ -14,7 +14,7 @@ from datetime import datetime
 import pytest
 
 from skipring.errors import InputError
-from skipring.observability.logs import REASONS_MAX, Rarely, configure_logs, logger
+from skipring.observability.logs import REASONS_MAX, RateLimitedLogger, configure_logs, logger
 
 
 @pytest.fixture(autouse=True)
@@ -261,7 +261,7 @@ def test_a_user_of_the_library_does_not_import_what_only_processes_need() -> Non
 
 def test_the_same_is_said_once_in_a_while_and_then_how_often(written: io.StringIO) -> None:
     clock = Clock()
-    rarely = Rarely(logger("links"), period_s=60, clock=clock)
+    rarely = RateLimitedLogger(logger("links"), period_s=60, clock=clock)
     for second in range(120):
         clock.now_s = second
         rarely.warn("connection refused", reason="no greeting", address=f"127.0.0.1:{second}")
@@ -270,7 +270,7 @@ def test_the_same_is_said_once_in_a_while_and_then_how_often(written: io.StringI
 
 
 def test_another_reason_is_said_at_once(written: io.StringIO) -> None:
-    rarely = Rarely(logger("links"), clock=Clock())
+    rarely = RateLimitedLogger(logger("links"), clock=Clock())
     for event, reason in [("refused", "a"), ("refused", "b"), ("lost", "a"), ("refused", "a")]:
         rarely.warn(event, reason=reason)
     assert [(line["event"], line["reason"]) for line in lines(written)] == [
@@ -281,7 +281,7 @@ def test_another_reason_is_said_at_once(written: io.StringIO) -> None:
 
 
 def test_kinds_of_one_reason_do_not_hide_each_other(written: io.StringIO) -> None:
-    rarely = Rarely(logger("links"), clock=Clock())
+    rarely = RateLimitedLogger(logger("links"), clock=Clock())
     for kind in ("expired", "of another authority", "expired"):
         rarely.warn("refused", reason="bad certificate", kind=kind, detail=kind)
     assert [(line["reason"], line["detail"]) for line in lines(written)] == [
@@ -292,7 +292,7 @@ def test_kinds_of_one_reason_do_not_hide_each_other(written: io.StringIO) -> Non
 
 def test_reasons_without_end_do_not_make_lines_without_end(written: io.StringIO) -> None:
     clock = Clock()
-    rarely = Rarely(logger("links"), period_s=60, clock=clock)
+    rarely = RateLimitedLogger(logger("links"), period_s=60, clock=clock)
     for number in range(10 * REASONS_MAX):
         rarely.warn("refused", reason=f"reason {number}")
     assert len(lines(written)) == REASONS_MAX + 1

@@ -15,16 +15,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from skipring.core.effects import Origin
 from skipring.core.peers import TopicId
 from skipring.errors import StoreFullError
-from skipring.node.host import Node
-from skipring.node.supervisor_host import SupervisorServer
-from skipring.observability.http import Source, Telemetry
+from skipring.node.host import NodeHost
+from skipring.node.supervisor_host import SupervisorHost
+from skipring.observability.http import PageSource, Telemetry
 from skipring.observability.loop_pause import LoopPause
 from skipring.observability.metrics import (
     METRICS,
     OF_ALL,
     OF_NODES,
     OF_SUPERVISORS,
-    Kind,
+    MetricKind,
     metrics_page,
 )
 from skipring.observability.readings import TOPICS_MAX, NodeMeasures, SupervisorMeasures
@@ -51,11 +51,11 @@ def names(families: Iterable[Metric]) -> set[str]:
     return {each.name + ("_total" if each.type == "counter" else "") for each in families}
 
 
-def node_of(cluster: Cluster, name: str) -> Node:
+def node_of(cluster: Cluster, name: str) -> NodeHost:
     return cluster.node(name)
 
 
-async def scraped(source: Source) -> Values:
+async def scraped(source: PageSource) -> Values:
     """What a collector reads over HTTP."""
     telemetry = Telemetry(source, asyncio.get_running_loop())
     address = telemetry.start("127.0.0.1", 0)
@@ -76,7 +76,7 @@ async def scraped(source: Source) -> Values:
 def test_names_say_what_is_counted_and_in_which_unit() -> None:
     for metric in METRICS.values():
         assert re.fullmatch(r"skipring_[a-z_]+", metric.name)
-        assert (metric.kind is Kind.COUNTER) == metric.name.endswith("_total")
+        assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total")
         assert metric.meaning.endswith(".")
     assert len(METRICS) == len(OF_ALL) + len(OF_NODES) + len(OF_SUPERVISORS)
 
@@ -270,7 +270,7 @@ def test_somebody_who_makes_up_topics_does_not_push_out_those_that_are_used() ->
 class Crowded:
     """A supervisor with more topics than it has."""
 
-    def __init__(self, server: SupervisorServer, members: dict[TopicId, int]) -> None:
+    def __init__(self, server: SupervisorHost, members: dict[TopicId, int]) -> None:
         self.address = server.address
         self.links = server.links
         self.ticker = server.ticker

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.core.messages import CheckLabel, GetConfiguration, Introduce
-from skipring.core.peers import SUPERVISOR, Link
+from skipring.core.peers import SUPERVISOR, EdgeKind
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState
 from skipring.core.topology import ring_edges, shortcut_edges
@@ -25,7 +25,7 @@ WORLD = Snapshot(
         **dict.fromkeys("bcd", SubscriberState()),
     },
     channels=(
-        Parcel("b", Introduce(at("c@0"), Link.LINE, first_hand=False)),
+        Parcel("b", Introduce(at("c@0"), EdgeKind.LINE, first_hand=False)),
         Parcel("c", place("a@0", "01", "d@1")),
         Parcel(SUPERVISOR, GetConfiguration("a")),
     ),

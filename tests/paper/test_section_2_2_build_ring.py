@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from skipring.core.config import Rules
 from skipring.core.labels import Label
 from skipring.core.messages import CheckLabel, Introduce, Message, RemoveConnections
-from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, Link, NodeId, Peer
+from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.core.ring import Ring
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.adversaries.builders import node_names
@@ -31,8 +31,8 @@ def test_a_node_periodically_introduces_itself_to_both_neighbours(rules: Rules) 
     ring = ring_at("01", left=at("a@0"), right=at("b@1"), rules=rules)
     me = at("m@01")
     assert timeout(ring) == [
-        ("a", CheckLabel(me, L0, Link.LINE)),
-        ("b", CheckLabel(me, L1, Link.LINE)),
+        ("a", CheckLabel(me, L0, EdgeKind.LINE)),
+        ("b", CheckLabel(me, L1, EdgeKind.LINE)),
     ]
 
 
@@ -47,7 +47,7 @@ def test_the_ends_of_the_line_keep_an_edge_to_each_other(
     side = "right" if bits == "0" else "left"
     ring = ring_at(bits, wrap=at(far), rules=rules, **{side: at(near)})
     me = at(f"m@{bits}")
-    assert ("z", CheckLabel(me, at(far).label, Link.WRAP)) in timeout(ring)
+    assert ("z", CheckLabel(me, at(far).label, EdgeKind.WRAP)) in timeout(ring)
     assert edges(ring)[2] == at(far)
 
 
@@ -55,7 +55,7 @@ def test_the_ends_of_the_line_keep_an_edge_to_each_other(
 def test_an_end_of_the_line_without_that_edge_sends_itself_along_the_line(rules: Rules) -> None:
     """Algorithm 2: u.left = none and u.ring = none, so u.right gets Introduce(u, CYC)."""
     ring = ring_at("0", right=at("b@01"), rules=rules)
-    assert ("b", Introduce(at("m@0"), Link.WRAP, first_hand=True)) in timeout(ring)
+    assert ("b", Introduce(at("m@0"), EdgeKind.WRAP, first_hand=True)) in timeout(ring)
 
 
 @pytest.mark.parametrize("rules", [PAPER, FIXED], ids=["paper", "fixed"])
@@ -65,23 +65,23 @@ def test_others_are_delegated_to_the_neighbour_that_is_closer_to_them(
 ) -> None:
     """The linearization of section 2.2: what does not stay here is passed on, one hop."""
     ring = ring_at("011", left=at("a@01"), right=at("b@1"), rules=rules)
-    said = hear(ring, Introduce(at(far), Link.LINE, first_hand=False))
-    assert said == [(through, Introduce(at(far), Link.LINE, first_hand=False))]
+    said = hear(ring, Introduce(at(far), EdgeKind.LINE, first_hand=False))
+    assert said == [(through, Introduce(at(far), EdgeKind.LINE, first_hand=False))]
 
 
 def test_with_all_rules_the_supervisor_is_asked_instead() -> None:
     """R10: hop by hop a reference takes up to n rounds, by the supervisor two."""
     ring = ring_at("011", left=at("a@01"), right=at("b@1"))
-    assert hear(ring, Introduce(at("x@11"), Link.LINE, first_hand=False)) == asked("x")
+    assert hear(ring, Introduce(at("x@11"), EdgeKind.LINE, first_hand=False)) == asked("x")
 
 
 @every_mode
 def test_a_closer_node_replaces_the_neighbour_and_is_told_of_it(rules: Rules) -> None:
     """Algorithm 1, Linearize: v becomes u.left, and gets the old u.left."""
     ring = ring_at("1", left=at("a@0"), rules=rules)
-    said = hear(ring, CheckLabel(at("b@01"), L1, Link.LINE))
+    said = hear(ring, CheckLabel(at("b@01"), L1, EdgeKind.LINE))
     assert edges(ring)[LEFT] == at("b@01")
-    assert said == [("b", Introduce(at("a@0"), Link.LINE, first_hand=False))]
+    assert said == [("b", Introduce(at("a@0"), EdgeKind.LINE, first_hand=False))]
 
 
 # -- corrupted labels ------------------------------------------------------------------------
@@ -91,21 +91,21 @@ def test_a_closer_node_replaces_the_neighbour_and_is_told_of_it(rules: Rules) ->
 def test_a_wrong_believed_label_is_answered_with_the_right_one(rules: Rules) -> None:
     """w compares w.label with what v believes; if they differ, it sends v its correct label."""
     ring = ring_at("01", left=at("a@0"), right=at("b@1"), rules=rules)
-    said = hear(ring, CheckLabel(at("a@0"), L11, Link.LINE))
-    assert said == [("a", Introduce(at("m@01"), Link.LINE, first_hand=True))]
+    said = hear(ring, CheckLabel(at("a@0"), L11, EdgeKind.LINE))
+    assert said == [("a", Introduce(at("m@01"), EdgeKind.LINE, first_hand=True))]
 
 
 @every_mode
 def test_a_right_believed_label_needs_no_answer(rules: Rules) -> None:
     ring = ring_at("01", left=at("a@0"), right=at("b@1"), rules=rules)
-    assert hear(ring, CheckLabel(at("a@0"), L01, Link.LINE)) == []
+    assert hear(ring, CheckLabel(at("a@0"), L01, EdgeKind.LINE)) == []
 
 
 @every_mode
 def test_the_answer_corrects_the_label(rules: Rules) -> None:
     """The number of corrupted labels is reduced (proof of the lemma)."""
     ring = ring_at("0", right=at("b@11"), rules=rules)
-    hear(ring, Introduce(at("b@01"), Link.LINE, first_hand=True))
+    hear(ring, Introduce(at("b@01"), EdgeKind.LINE, first_hand=True))
     assert edges(ring)[RIGHT] == at("b@01")
 
 
@@ -113,7 +113,7 @@ def test_the_answer_corrects_the_label(rules: Rules) -> None:
 def test_the_answer_moves_a_neighbour_to_its_true_side(rules: Rules) -> None:
     """Algorithm 1: under its right label v belongs to the other side, so u.left is empty."""
     ring = ring_at("1", left=at("b@01"), rules=rules)
-    hear(ring, Introduce(at("b@11"), Link.LINE, first_hand=True))
+    hear(ring, Introduce(at("b@11"), EdgeKind.LINE, first_hand=True))
     assert edges(ring)[LEFT] is None
     assert at("b@01") not in edges(ring)
 
@@ -122,7 +122,7 @@ def test_the_answer_moves_a_neighbour_to_its_true_side(rules: Rules) -> None:
 def test_the_answer_corrects_the_neighbour_on_both_sides(rules: Rules) -> None:
     """Algorithm 1 looks at u.left and "analogously" at u.right, also if both name one node."""
     ring = ring_at("01", left=at("b@001"), right=at("b@1"), rules=rules)
-    hear(ring, Introduce(at("b@1"), Link.LINE, first_hand=True))
+    hear(ring, Introduce(at("b@1"), EdgeKind.LINE, first_hand=True))
     assert at("b@001") not in edges(ring)
 
 
@@ -130,7 +130,7 @@ def test_the_answer_corrects_the_neighbour_on_both_sides(rules: Rules) -> None:
 def test_the_answer_corrects_the_edge_that_closes_the_ring(rules: Rules) -> None:
     """Algorithm 2, Introduce: u.ring = v under another label on the same side."""
     ring = ring_at("0", right=at("b@01"), wrap=at("z@11"), rules=rules)
-    hear(ring, Introduce(at("z@111"), Link.WRAP, first_hand=True))
+    hear(ring, Introduce(at("z@111"), EdgeKind.WRAP, first_hand=True))
     assert edges(ring)[2] == at("z@111")
 
 
@@ -138,7 +138,7 @@ def test_the_answer_corrects_the_edge_that_closes_the_ring(rules: Rules) -> None
 def test_a_node_without_a_label_has_its_references_removed(rules: Rules) -> None:
     """Algorithms 1 and 2: u.label = none, so v gets RemoveConnections(u)."""
     ring = ring_at(None, rules=rules)
-    assert hear(ring, Introduce(at("a@0"), Link.LINE, first_hand=True)) == [
+    assert hear(ring, Introduce(at("a@0"), EdgeKind.LINE, first_hand=True)) == [
         ("a", RemoveConnections("m"))
     ]
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from skipring.core.config import Rules
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import CheckLabel, Introduce, IntroduceShortcut, Message
-from skipring.core.peers import LEFT, RIGHT, Link, NodeId, Peer
+from skipring.core.peers import LEFT, RIGHT, EdgeKind, NodeId, Peer
 from skipring.core.state import SubscriberState
 from skipring.core.topology import chain, chains_around, legitimate_state, levels
 from skipring.sim.engine import World
@@ -146,7 +146,7 @@ def test_the_paper_files_the_displaced_one_under_a_label_that_is_not_its_own() -
     The lemma of section 2.2 needs that corrupted labels are never duplicated.
     """
     displaced = QUARTER.shortcuts[label("001")]
-    wrong = Introduce(Peer(label("001"), displaced), Link.LINE, first_hand=False)
+    wrong = Introduce(Peer(label("001"), displaced), EdgeKind.LINE, first_hand=False)
     machine = subscriber(QUARTER, rules=PAPER)
     assert deliver(machine, IntroduceShortcut(at("x@001"))) == [(QUARTER.left.node, wrong)]
 
@@ -156,7 +156,7 @@ def test_we_ask_the_displaced_one_who_it_is(rules: Rules) -> None:
     """R1: it answers first-hand, and nothing but its own word moves an edge of the ring (R2)."""
     displaced = QUARTER.shortcuts[label("001")]
     machine = subscriber(QUARTER, rules=rules)
-    question = CheckLabel(at("m@01"), label("001"), Link.LINE)
+    question = CheckLabel(at("m@01"), label("001"), EdgeKind.LINE)
     assert deliver(machine, IntroduceShortcut(at("x@001"))) == [(displaced, question)]
 
 
@@ -224,4 +224,4 @@ def test_a_node_opens_slots_for_exactly_the_labels_it_should_hold() -> None:
     said = tick(machine)
     slots = {slot.bits: holder for slot, holder in machine.shortcuts.items()}
     assert slots == {"001": None, "0": "z", "011": None, "1": None}
-    assert ("y", CheckLabel(at("m@01"), label("111"), Link.LINE)) in said  # seen off, by R1
+    assert ("y", CheckLabel(at("m@01"), label("111"), EdgeKind.LINE)) in said  # seen off, by R1

@@ -7,7 +7,7 @@ from itertools import pairwise, permutations
 import pytest
 
 from skipring.core.config import Rule, Rules
-from skipring.core.effects import Left
+from skipring.core.effects import Unsubscribed
 from skipring.core.events import Received, SubscribeRequested, UnsubscribeRequested
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import (
@@ -21,7 +21,7 @@ from skipring.core.messages import (
     Subscribe,
     Unsubscribe,
 )
-from skipring.core.peers import SUPERVISOR, Link, NodeId
+from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId
 from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState
 from skipring.core.topology import legitimate_state, neighbours_of
@@ -213,7 +213,7 @@ def test_the_leaver_deletes_all_its_connections_once_it_may(rules: Rules) -> Non
     """Proof of the lemma: its configuration is (none, none, none), so v.label = none."""
     machine = subscriber(legitimate_state(0, ["m", *"abcdefg"]), rules=rules)
     give(machine, UnsubscribeRequested())
-    assert machine.handle(Received(UNRECORDED))[-1] == Left()
+    assert machine.handle(Received(UNRECORDED))[-1] == Unsubscribed()
     assert machine.state() == SubscriberState(member=False)
 
 
@@ -221,9 +221,9 @@ def test_the_leaver_deletes_all_its_connections_once_it_may(rules: Rules) -> Non
 @pytest.mark.parametrize(
     "introduction",
     [
-        CheckLabel(at("a@0"), Label.parse("01"), Link.LINE),
-        Introduce(at("a@0"), Link.LINE, first_hand=True),
-        Introduce(at("a@0"), Link.WRAP, first_hand=True),
+        CheckLabel(at("a@0"), Label.parse("01"), EdgeKind.LINE),
+        Introduce(at("a@0"), EdgeKind.LINE, first_hand=True),
+        Introduce(at("a@0"), EdgeKind.WRAP, first_hand=True),
         IntroduceShortcut(at("a@0")),
     ],
     ids=lambda message: type(message).__name__,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skipring.core.config import Mode, ProtocolConfig, Rules
-from skipring.core.effects import Effect, Left
+from skipring.core.effects import Effect, Unsubscribed
 from skipring.core.events import (
     Event,
     NodeSuspected,
@@ -27,7 +27,7 @@ from skipring.core.messages import (
     Subscribe,
     Unsubscribe,
 )
-from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer, TopicId
+from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer, TopicId
 from skipring.core.topics import SubscriberTopics, SupervisorTopics
 from skipring.world.adversaries.builders import node_names
 from skipring.world.legitimacy import violations
@@ -165,7 +165,7 @@ def test_the_protocol_is_removed_once_the_supervisor_permits_it_and_not_before()
     topics.handle("news", UnsubscribeRequested())
     assert "news" in topics
     assert (SUPERVISOR, Unsubscribe("a")) in sent(topics.handle("news", Tick()))  # asks again
-    assert Left() in topics.handle("news", Received(UNRECORDED))
+    assert Unsubscribed() in topics.handle("news", Received(UNRECORDED))
     assert "news" not in topics
 
 
@@ -202,7 +202,7 @@ def test_one_that_is_not_in_a_topic_has_references_to_it_removed() -> None:
     """Whoever has left answers introductions with the request to forget it (section 4.1)."""
     topics = SubscriberTopics("a", rng=Scripted(REFRAIN), config=CONFIG)
     b = Peer(Label.parse("1"), "b")
-    said = sent(topics.handle("news", Received(CheckLabel(b, Label(0), Link.LINE))))
+    said = sent(topics.handle("news", Received(CheckLabel(b, Label(0), EdgeKind.LINE))))
     assert ("b", RemoveConnections("a")) in said
     assert "news" not in topics
 

@@ -22,7 +22,7 @@ from skipring.core.messages import (
     Subscribe,
     Unsubscribe,
 )
-from skipring.core.peers import Link, NodeId
+from skipring.core.peers import EdgeKind, NodeId
 from skipring.core.roster import Roster
 from skipring.sim.engine import World
 from skipring.sim.runner import Simulation
@@ -236,7 +236,7 @@ STALE: dict[str, tuple[NodeId, Message]] = {
     "an old configuration": ("b", place("a@0", "1", "a@0")),
     "an old label": ("b", place("a@0", "01", "d@11")),
     "a permission nobody gave": ("b", SetConfiguration(None, None, None)),
-    "an old pair": ("a", Introduce(at("d@001"), Link.LINE, first_hand=True)),
+    "an old pair": ("a", Introduce(at("d@001"), EdgeKind.LINE, first_hand=True)),
     "an old shortcut": ("a", IntroduceShortcut(at("d@1"))),
     "a request to forget": ("a", RemoveConnections("c")),
 }

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import plotly.graph_objects as go
 import pytest
 
-from skipring.report.page import Page, Section, render
+from skipring.report.page import HtmlReport, Section, render
 from skipring.report.plots import Axis, Point, Series, dot_figure, line_figure, step_figure
 from skipring.report.tables import Cell, Table, Tone, as_html, as_markdown, number, percent
 
@@ -54,7 +54,7 @@ def html() -> str:
         Section("one", EVIL, EVIL, figure(EVIL), table, (EVIL,)),
         Section("two", "Two", "Second.", table=table, fold_table=False),
     )
-    return render(Page(EVIL, EVIL, (EVIL,), (("Part", sections),), ((EVIL, EVIL),)))
+    return render(HtmlReport(EVIL, EVIL, (EVIL,), (("Part", sections),), ((EVIL, EVIL),)))
 
 
 @pytest.fixture(scope="module")

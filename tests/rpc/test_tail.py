@@ -11,7 +11,7 @@ import pytest
 from skipring.core.publications import Publication
 from skipring.errors import InputError, UnreachableError
 from skipring.net.access import Access
-from skipring.rpc.client import Outsider
+from skipring.rpc.client import RpcClient
 from skipring.rpc.tail import TailPlan, TopicTail, Until, follow_topic
 from skipring.testing import Cluster
 from tests.runtime.rings import TOPIC, live_ring
@@ -71,7 +71,7 @@ def test_reading_does_not_join_the_ring() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.publish(cluster.nodes[0], b"one")
         await cluster.settle()
-        client = Outsider(access_to(cluster).supervisors, rng=Random(0))
+        client = RpcClient(access_to(cluster).supervisors, rng=Random(0))
         async with client:
             await read_until(TopicTail(client, cluster.topic), 1)
             assert set(await client.locate(cluster.topic)) == set(cluster.nodes)
@@ -85,7 +85,7 @@ def test_tail_continues_at_another_member_without_duplicates() -> None:
         for number in range(5):
             await cluster.publish(cluster.nodes[0], b"%d" % number)
         await cluster.settle()
-        async with Outsider(access_to(cluster).supervisors, rng=Random(0)) as client:
+        async with RpcClient(access_to(cluster).supervisors, rng=Random(0)) as client:
             tail = TopicTail(client, cluster.topic)
             found = await read_until(tail, 5)
             served = max(cluster.nodes)  # of equal counts the last name is chosen
@@ -102,7 +102,7 @@ def test_tail_reads_a_restarted_member_from_the_start_of_its_log() -> None:
 
     async def scene() -> None:
         async with live_ring() as ring:
-            client = Outsider(ring.settings.supervisors, rng=Random(0))
+            client = RpcClient(ring.settings.supervisors, rng=Random(0))
             first = await ring.join("a")
             await ring.settle()
             for number in range(4):
@@ -126,7 +126,7 @@ def test_new_tail_skips_history() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.publish(cluster.nodes[0], b"old")
         await cluster.settle()
-        async with Outsider(access_to(cluster).supervisors, rng=Random(0)) as client:
+        async with RpcClient(access_to(cluster).supervisors, rng=Random(0)) as client:
             tail = TopicTail(client, cluster.topic, is_new=True)
             assert await tail.read() == []
             await cluster.publish(cluster.nodes[0], b"new")

@@ -32,14 +32,14 @@ from skipring.core.messages import (
     Unsubscribe,
     Want,
 )
-from skipring.core.peers import Link, Peer
+from skipring.core.peers import EdgeKind, Peer
 from skipring.core.prefix import Prefix
 from skipring.core.publications import Publication
-from skipring.core.summaries import Claim, Summary
+from skipring.core.summaries import RangeSummary, Summary
 from skipring.wire.framing import CONTROL, DATA, frame
 from skipring.wire.handshake import VERSION
 from skipring.wire.limits import SESSION_MAX
-from skipring.wire.rpc import ReportSilent, WireMessage
+from skipring.wire.rpc import ReportUnresponsive, WireMessage
 from tests.runtime.exchanges import HELLO, greeting_of, note
 from tests.runtime.rings import DEADLINE_S, LOOPBACK, TOPIC
 from tests.wire.samples import SAMPLES
@@ -204,13 +204,15 @@ class Liar:
     def _peer_or_none(self) -> Peer | None:
         return self._peer() if self._rng.random() < 0.7 else None
 
-    def _claims(self) -> tuple[Claim, ...]:
+    def _claims(self) -> tuple[RangeSummary, ...]:
         rng = self._rng
         bits = "".join(rng.choices("01", k=rng.randrange(6)))
         prefix, below = Prefix.parse(bits), Prefix.parse(bits + rng.choice("01"))
         if rng.random() < 0.5:
-            return (Claim.make(prefix, [Summary(below, rng.randbytes(rng.choice((8, 16))))]),)
-        return (Claim.make(prefix, leaves=[rng.randbytes(8)]),)
+            return (
+                RangeSummary.make(prefix, [Summary(below, rng.randbytes(rng.choice((8, 16))))]),
+            )
+        return (RangeSummary.make(prefix, leaves=[rng.randbytes(8)]),)
 
     def _publication(self) -> Publication:
         rng = self._rng
@@ -228,8 +230,8 @@ class Liar:
             lambda: Unsubscribe(node()),
             lambda: GetConfiguration(node(), rng.choice((None, rng.randrange(CIRCLE)))),
             lambda: SetConfiguration(self._peer_or_none(), label, self._peer_or_none()),
-            lambda: CheckLabel(self._peer(), label, rng.choice(list(Link))),
-            lambda: Introduce(self._peer(), rng.choice(list(Link)), rng.random() < 0.5),
+            lambda: CheckLabel(self._peer(), label, rng.choice(list(EdgeKind))),
+            lambda: Introduce(self._peer(), rng.choice(list(EdgeKind)), rng.random() < 0.5),
             lambda: IntroduceShortcut(self._peer()),
             lambda: RemoveConnections(node()),
             lambda: Digest(node(), rng.randrange(CIRCLE)),
@@ -240,7 +242,7 @@ class Liar:
             lambda: PublishNew(self._publication(), rng.randrange(256)),
             lambda: IHave(node(), rng.randbytes(8 * shorts), bytes(shorts)),
             lambda: Want(node(), rng.randbytes(8 * shorts), bytes(shorts)),
-            lambda: ReportSilent(node()),
+            lambda: ReportUnresponsive(node()),
             lambda: rng.choice(SAMPLES),
         ]
         return rng.choice(kinds)()

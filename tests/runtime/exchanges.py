@@ -20,12 +20,12 @@ from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.errors import MessageError
 from skipring.net.addresses import AddressBook
-from skipring.net.transport import Links
+from skipring.net.transport import Transport
 from skipring.observability.logs import configure_logs
 from skipring.security.credentials import Credentials
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import Frame, FrameReader
-from skipring.wire.handshake import Greeting, Role, encode_greeting
+from skipring.wire.handshake import Hello, Role, encode_greeting
 from skipring.wire.name_messages import NO_TOPIC, AskHolder, HolderReply
 from skipring.wire.rpc import WireMessage
 from tests.runtime.rings import LOOPBACK, TOPIC, until
@@ -54,8 +54,8 @@ class Host:
         self.book = AddressBook()
         self.got: list[tuple[str, WireMessage]] = []
         self.on_message: Callable[[str], None] = lambda _: None
-        greeting = Greeting(node=name, address="", role=role)
-        self.links = Links(
+        greeting = Hello(node=name, address="", role=role)
+        self.links = Transport(
             greeting,
             self.book,
             self._receive,
@@ -98,7 +98,7 @@ def parcel(number: int, size: int) -> bytes:
 
 
 def greeting_of(name: str, role: Role = Role.NODE) -> bytes:
-    return encode_greeting(Greeting(node=name, address="127.0.0.1:9", role=role))
+    return encode_greeting(Hello(node=name, address="127.0.0.1:9", role=role))
 
 
 HELLO = greeting_of("b")

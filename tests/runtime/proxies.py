@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from msgspec.structs import replace
 
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.lab.faults.proxies import Cut, Network, Proxy
-from skipring.node.host import Node
+from skipring.lab.faults.proxies import Cut, Proxy, ProxyNetwork
+from skipring.node.host import NodeHost
 from skipring.storage.store import PublicationStore
 from tests.runtime.rings import LiveRing
 
@@ -20,7 +20,7 @@ class ProxiedRing(LiveRing):
     """A ring in which everybody is reached through a proxy."""
 
     def __init__(self, tick_s: float) -> None:
-        self.network = Network()
+        self.network = ProxyNetwork()
         self._proxies: list[Proxy] = []
         super().__init__(tick_s)
 
@@ -36,7 +36,7 @@ class ProxiedRing(LiveRing):
         proxy.target = self.supervisor.address
         self.settings = replace(self.settings, supervisors=(proxy.address,))
 
-    async def join(self, name: NodeId, store: PublicationStore | None = None) -> Node:
+    async def join(self, name: NodeId, store: PublicationStore | None = None) -> NodeHost:
         proxy = await self._proxy(name)
         self.settings = replace(self.settings, advertised=proxy.address)
         node = await super().join(name, store)

@@ -11,9 +11,9 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested
 from skipring.core.peers import NodeId, TopicId
-from skipring.node.host import Node
-from skipring.node.settings import Settings
-from skipring.node.supervisor_host import SupervisorServer
+from skipring.node.host import NodeHost
+from skipring.node.settings import NodeSettings
+from skipring.node.supervisor_host import SupervisorHost
 from skipring.storage.store import PublicationStore
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
@@ -30,18 +30,18 @@ class LiveRing:
     def __init__(self, tick_s: float, answer_s: float | None = None) -> None:
         self._tick_s = tick_s
         self._answer_s = answer_s  # of the supervisor
-        self.settings = Settings()
+        self.settings = NodeSettings()
         self.supervisor = self._new_supervisor()
-        self.nodes: dict[NodeId, Node] = {}
+        self.nodes: dict[NodeId, NodeHost] = {}
         self.delivered: dict[NodeId, list[bytes]] = {}
 
-    def _new_supervisor(self) -> SupervisorServer:
-        settings = Settings(tick_s=self._tick_s, answer_s=self._answer_s)
-        return SupervisorServer(settings, rng=Random(0))
+    def _new_supervisor(self) -> SupervisorHost:
+        settings = NodeSettings(tick_s=self._tick_s, answer_s=self._answer_s)
+        return SupervisorHost(settings, rng=Random(0))
 
     async def start(self) -> None:
         await self.supervisor.start(LOOPBACK, 0)
-        self.settings = Settings(
+        self.settings = NodeSettings(
             supervisors=(self.supervisor.address,),
             tick_s=self._tick_s,
             flush_s=self._tick_s / 10,
@@ -57,7 +57,7 @@ class LiveRing:
 
     async def join(
         self, name: NodeId, store: PublicationStore | None = None, port: int = 0
-    ) -> Node:
+    ) -> NodeHost:
         """Start a node that becomes a member of the topic."""
         got = self.delivered.setdefault(name, [])
 
@@ -67,7 +67,7 @@ class LiveRing:
                 assert publication.payload is not None
                 got.append(publication.payload)
 
-        node = Node(name, self.settings, rng=Random(name), deliver=deliver, store=store)
+        node = NodeHost(name, self.settings, rng=Random(name), deliver=deliver, store=store)
         self.nodes[name] = await node.start(LOOPBACK, port)
         node.subscribe(TOPIC)
         return node

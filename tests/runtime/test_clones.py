@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from skipring.admin.diagnosis import diagnose
-from skipring.admin.inspector import Contents, inspector_of
+from skipring.admin.inspector import TopicContents, inspector_of
 from skipring.net import name_guard
-from skipring.node.host import Node
-from skipring.wire.handshake import Greeting, Role, encode_greeting
+from skipring.node.host import NodeHost
+from skipring.wire.handshake import Hello, Role, encode_greeting
 from tests.runtime.exchanges import Host, call, greeting_of, hosts, logged, note, play, running
 from tests.runtime.papers import Papers
 from tests.runtime.rings import LOOPBACK, TOPIC, LiveRing, live_ring, until
@@ -24,8 +24,8 @@ def port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-async def start_clone(ring: LiveRing, name: str) -> Node:
-    node = Node(name, ring.settings, rng=Random(99), deliver=lambda *_: None)
+async def start_clone(ring: LiveRing, name: str) -> NodeHost:
+    node = NodeHost(name, ring.settings, rng=Random(99), deliver=lambda *_: None)
     await node.start(LOOPBACK, 0)
     node.subscribe(TOPIC)
     return node
@@ -43,7 +43,7 @@ def test_handshake_under_the_name_of_a_live_member_does_not_change_its_address()
                 assert supervisor.links.book.find("b") == b.address
                 await ring.settle()
             async with inspector_of([supervisor.address], TOPIC) as inspector:
-                inspection = await inspector.inspect(Contents.DIFFERENCES)
+                inspection = await inspector.inspect(TopicContents.DIFFERENCES)
             assert "b" in inspection.statuses
 
     play(scene)
@@ -86,7 +86,7 @@ def test_doctor_reports_a_clone_until_it_has_been_gone_for_a_while() -> None:
             async with inspector_of([ring.supervisor.address], TOPIC) as inspector:
                 try:
                     await until(lambda: TOPIC in clone.refusals)
-                    diagnosis = diagnose(await inspector.inspect(Contents.DIFFERENCES))
+                    diagnosis = diagnose(await inspector.inspect(TopicContents.DIFFERENCES))
                     (conflict,) = diagnosis.clones
                     assert conflict.name == "b"
                     assert conflict.holder.address == ring.nodes["b"].address
@@ -97,7 +97,7 @@ def test_doctor_reports_a_clone_until_it_has_been_gone_for_a_while() -> None:
                     await clone.close()
                 await until(lambda: not ring.supervisor.links.conflicts())
                 await ring.settle()
-                assert diagnose(await inspector.inspect(Contents.DIFFERENCES)).is_healthy
+                assert diagnose(await inspector.inspect(TopicContents.DIFFERENCES)).is_healthy
 
     play(scene)
 
@@ -115,7 +115,7 @@ def test_doctor_reports_a_clone_that_only_a_member_has_refused() -> None:
                 clone.links.send("a", note(1))
                 await until(lambda: clone.links.is_name_refused("a"))
                 await until(lambda: ring.nodes["b"].links.clones == (clone.address,))
-                diagnosis = diagnose(await inspector.inspect(Contents.DIFFERENCES))
+                diagnosis = diagnose(await inspector.inspect(TopicContents.DIFFERENCES))
                 assert diagnosis.clones == ()
                 assert not diagnosis.is_healthy
                 assert any(clone.address in each.text for each in diagnosis.violations)
@@ -160,7 +160,7 @@ def test_messages_of_a_process_that_waits_for_its_name_arrive_after_it_is_admitt
         async with hosts("m") as (m,), call(m) as silent, call(m) as waiting:
             silent.write(greeting_of("b") + note(1))
             await until(lambda: m.numbers("b") == [1])
-            later = Greeting(node="b", address=ELSEWHERE, role=Role.NODE, incarnation=7)
+            later = Hello(node="b", address=ELSEWHERE, role=Role.NODE, incarnation=7)
             waiting.write(encode_greeting(later) + note(2))
             waiting.write(note(3))
             await waiting.read()
@@ -180,7 +180,7 @@ def test_many_claims_of_one_name_do_not_displace_its_holder() -> None:
             await until(lambda: m.numbers("b") == [1])
             for _ in range(3):
                 async with call(m) as caller:
-                    claim = Greeting(node="b", address=ELSEWHERE, role=Role.NODE, incarnation=7)
+                    claim = Hello(node="b", address=ELSEWHERE, role=Role.NODE, incarnation=7)
                     caller.write(encode_greeting(claim) + note(2))
                     assert await caller.is_hung_up_on()
             assert m.numbers("b") == [1]

@@ -210,7 +210,7 @@ def test_new_connections_show_the_new_certificate(
     play(scene, loop)
 
 
-def seen(host: Host) -> Iterator[link_module.Link]:
+def seen(host: Host) -> Iterator[link_module.PeerConnection]:
     for link in host.links.connections:
         assert link.certificate is not None
         yield link

@@ -11,7 +11,7 @@ import pytest
 
 from skipring.core.messages import PublishNew
 from skipring.core.publications import Publication
-from skipring.node.host import Node
+from skipring.node.host import NodeHost
 from skipring.storage.store import PublicationStore
 from skipring.wire.codec import encode
 from tests.runtime.exchanges import logged
@@ -61,7 +61,7 @@ def stop_time(ring: LiveRing) -> None:
         node._flusher.stop()
 
 
-def send_alone(sender: Node, receiver: str, count: int, write: Callable[[], None]) -> None:
+def send_alone(sender: NodeHost, receiver: str, count: int, write: Callable[[], None]) -> None:
     """Send publications of somebody else, each in a frame of its own."""
     for seq in range(count):
         made = Publication(publisher="somebody", seq=seq, payload=bytes(100))

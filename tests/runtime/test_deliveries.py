@@ -16,20 +16,20 @@ from tests.runtime.test_offering import publications
 import skipring
 from skipring.core.effects import Origin
 from skipring.core.events import PublishRequested
-from skipring.core.log import Archive, MemoryArchive
+from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.node import log_server as offering
-from skipring.node.group_commit import Tracing
-from skipring.node.host import Node
+from skipring.node.group_commit import DeliveryLogFlusher
+from skipring.node.host import NodeHost
 from skipring.node.log_server import delivery_page, offer_deliveries
-from skipring.rpc.client import Outsider
-from skipring.storage.delivery_log import DeliveryTrace
+from skipring.rpc.client import RpcClient
+from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import StoredArchive
+from skipring.storage.topic_log import TopicLog
 from skipring.testing import Cluster
 from skipring.wire.codec import decode, encode
-from skipring.wire.rpc import DeliveryPage, ReadDeliveries, Refused
+from skipring.wire.rpc import DeliveryPage, FetchDeliveries, Refused
 from tests.runtime.exchanges import logged, the_line
 from tests.runtime.rings import until
 from tests.wire.samples import the_frame
@@ -53,13 +53,13 @@ def by_offset(page: DeliveryPage) -> dict[int, Delivery]:
 # -- pages -------------------------------------------------------------------------------------
 
 
-def noted(trace: DeliveryTrace, offsets: range) -> DeliveryTrace:
+def noted(trace: DeliveryLog, offsets: range) -> DeliveryLog:
     for offset in offsets:
         trace.note(TOPIC, offset, 10**15 + offset, offset % 9, ORIGINS[offset % 3])
     return trace
 
 
-def expected(archive: Archive, offsets: Iterator[int] | range) -> dict[int, Delivery]:
+def expected(archive: Log, offsets: Iterator[int] | range) -> dict[int, Delivery]:
     stored = {offset: key for key, offset in archive.entries()}
     return {
         offset: (stored[offset], 10**15 + offset, offset % 9, ORIGINS[offset % 3])
@@ -68,13 +68,13 @@ def expected(archive: Archive, offsets: Iterator[int] | range) -> dict[int, Deli
 
 
 def paged(
-    trace: DeliveryTrace, archive: Archive, start: int = 0, end: int = END
+    trace: DeliveryLog, archive: Log, start: int = 0, end: int = END
 ) -> tuple[dict[int, Delivery], int]:
     """What all pages together say, and how many there were; each fits into its frame."""
     found: dict[int, Delivery] = {}
     pages, following = 0, start
     while True:
-        page = delivery_page(trace, TOPIC, archive, ReadDeliveries(7, following, end))
+        page = delivery_page(trace, TOPIC, archive, FetchDeliveries(7, following, end))
         assert decode(the_frame(encode("x" * 255, page))).message == page
         part = by_offset(page)
         assert not part.keys() & found.keys()
@@ -89,7 +89,7 @@ def paged(
 @contextmanager
 def on_disk(
     directory: Path, count: int, size: int = 10
-) -> Iterator[tuple[PublicationStore, StoredArchive]]:
+) -> Iterator[tuple[PublicationStore, TopicLog]]:
     with PublicationStore.open(directory) as store:
         archive = store.archive(TOPIC)
         for offset, publication in enumerate(publications(count, bytes(size))):
@@ -101,36 +101,36 @@ def on_disk(
 @pytest.mark.parametrize("count", [0, 1, 4096, 9000])
 def test_the_pages_together_are_complete(count: int, tmp_path: Path) -> None:
     with on_disk(tmp_path, count) as (store, archive):
-        for trace in (DeliveryTrace(), DeliveryTrace.open(tmp_path, store)):
+        for trace in (DeliveryLog(), DeliveryLog.open(tmp_path, store)):
             noted(trace, range(count))
             trace.write()
             found, pages = paged(trace, archive)
             assert found == expected(archive, range(count))
             assert pages == max(1, -(-count // 4096))
             trace.close()
-    memory = MemoryArchive(publications(count))
-    trace = noted(DeliveryTrace(), range(count))
+    memory = MemoryLog(publications(count))
+    trace = noted(DeliveryLog(), range(count))
     assert paged(trace, memory)[0] == expected(memory, range(count))
 
 
 def test_only_what_was_asked_for_is_told() -> None:
-    memory = MemoryArchive(publications(100))
-    trace = noted(DeliveryTrace(), range(100))
+    memory = MemoryLog(publications(100))
+    trace = noted(DeliveryLog(), range(100))
     assert paged(trace, memory, 20, 30)[0] == expected(memory, range(20, 30))
     assert paged(trace, memory, 90)[0] == expected(memory, range(90, 100))
     assert paged(trace, memory, 100)[0] == paged(trace, memory, 30, 20)[0] == {}
 
 
 def test_where_nothing_is_known_the_page_goes_on_behind() -> None:
-    memory = MemoryArchive(publications(9000))
-    trace = noted(noted(DeliveryTrace(), range(10)), range(8000, 8500))
+    memory = MemoryLog(publications(9000))
+    trace = noted(noted(DeliveryLog(), range(10)), range(8000, 8500))
     found, pages = paged(trace, memory)
     assert (list(found), pages) == ([*range(10), *range(8000, 8500)], 1)
 
 
 def test_nothing_is_told_of_what_was_put_aside(tmp_path: Path) -> None:
     with on_disk(tmp_path, 100) as (_, archive):
-        trace = noted(DeliveryTrace(), range(100))
+        trace = noted(DeliveryLog(), range(100))
         archive.discard(7)
         archive.discard(99)
         others = (offset for offset in range(99) if offset != 7)
@@ -141,7 +141,7 @@ def test_only_what_is_durable_is_told(tmp_path: Path) -> None:
     with on_disk(tmp_path, 100) as (store, archive):
         for offset, publication in enumerate(publications(120)[100:], 100):
             archive.write(offset, publication)
-        trace = noted(DeliveryTrace(), range(120))
+        trace = noted(DeliveryLog(), range(120))
         assert paged(trace, archive)[0] == expected(archive, range(100))
         store.commit()
         assert paged(trace, archive)[0] == expected(archive, range(120))
@@ -149,7 +149,7 @@ def test_only_what_is_durable_is_told(tmp_path: Path) -> None:
 
 def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
     with on_disk(tmp_path, 40, size=500_000) as (_, archive):
-        found, pages = paged(noted(DeliveryTrace(), range(40)), archive)
+        found, pages = paged(noted(DeliveryLog(), range(40)), archive)
         assert found == expected(archive, range(40))
         assert pages > 3
 
@@ -159,26 +159,26 @@ def test_chunks_that_cannot_be_read_are_passed_over(
 ) -> None:
     monkeypatch.setattr(offering, "DELIVERIES_MAX", 100)
     with on_disk(tmp_path, 5000) as (store, archive):
-        trace = noted(DeliveryTrace.open(tmp_path, store), range(5000))
+        trace = noted(DeliveryLog.open(tmp_path, store), range(5000))
         trace.write()
         trace.close()  # now only the last chunk can be read
         assert paged(trace, archive)[0] == expected(archive, range(4096, 5000))
 
 
 def test_one_that_is_not_in_the_topic_refuses() -> None:
-    answer = offer_deliveries(DeliveryTrace(), TOPIC, None, ReadDeliveries(5, 0, 1))
+    answer = offer_deliveries(DeliveryLog(), TOPIC, None, FetchDeliveries(5, 0, 1))
     assert answer == Refused(5, "not a member of the topic")
 
 
 # -- live --------------------------------------------------------------------------------------
 
 
-async def told(node: Node, topic: TopicId = TOPIC) -> dict[int, Delivery]:
+async def told(node: NodeHost, topic: TopicId = TOPIC) -> dict[int, Delivery]:
     """What a node says to one who asks over the wire."""
-    async with Outsider(["127.0.0.1:1"], rng=Random(1)) as outsider:
+    async with RpcClient(["127.0.0.1:1"], rng=Random(1)) as outsider:
         outsider.book.hear({node.name: node.address})
         page = await outsider.ask(
-            topic, node.name, lambda request: ReadDeliveries(request, 0, END), DeliveryPage
+            topic, node.name, lambda request: FetchDeliveries(request, 0, END), DeliveryPage
         )
     assert isinstance(page, DeliveryPage)
     assert page.next is None
@@ -238,7 +238,7 @@ async def two_ticks(cluster: Cluster) -> None:
 def is_all_durable(cluster: Cluster) -> bool:
     machines = filter(None, (cluster.node(name).machine(TOPIC) for name in cluster.nodes))
     archives = (machine.archive for machine in machines)
-    return all(a.durable_end == a.end for a in archives if isinstance(a, StoredArchive))
+    return all(a.durable_end == a.end for a in archives if isinstance(a, TopicLog))
 
 
 def test_one_that_was_away_gets_what_it_missed_by_repair(tmp_path: Path) -> None:
@@ -365,8 +365,8 @@ def test_a_program_with_a_data_directory_keeps_its_trace_too(tmp_path: Path) -> 
 def test_a_disk_that_takes_no_trace_is_told_once(tmp_path: Path) -> None:
     async def scene() -> None:
         with on_disk(tmp_path, 100) as (store, archive):
-            trace = DeliveryTrace.open(tmp_path, store)
-            tracing = Tracing(trace)
+            trace = DeliveryLog.open(tmp_path, store)
+            tracing = DeliveryLogFlusher(trace)
             (tmp_path / FILE).unlink()
             (tmp_path / FILE).mkdir()
             assert trace._file is not None

@@ -14,28 +14,28 @@ import pytest
 
 from skipring.core.labels import Label
 from skipring.core.messages import MESSAGE_TYPES, UNRECORDED, CheckLabel, Unsubscribe
-from skipring.core.peers import SUPERVISOR, Link, Peer
+from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.errors import WireError
 from skipring.lab.faults.frames import mutated
 from skipring.net import connection as link_module
-from skipring.net.transport import Links
+from skipring.net.transport import Transport
 from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import StoredArchive
+from skipring.storage.topic_log import TopicLog
 from skipring.testing import Cluster
 from skipring.wire.chaos import Crash
 from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
 from skipring.wire.handshake import Role
 from skipring.wire.rpc import (
+    ChangePage,
     DatabasePage,
-    JournalPage,
-    Members,
+    MemberList,
     NodeStatus,
-    Probe,
+    Ping,
     PublicationPage,
-    Published,
+    PublishAck,
     Refused,
-    ReportSilent,
+    ReportUnresponsive,
     WireMessage,
 )
 from skipring.world.legitimacy import explicit_state
@@ -76,7 +76,7 @@ def ports(ring: LiveRing) -> list[int]:
     return [int(address.rpartition(":")[2]) for address in addresses]
 
 
-def links(ring: LiveRing) -> list[Links]:
+def links(ring: LiveRing) -> list[Transport]:
     return [ring.nodes["n0"].links, ring.supervisor.links]
 
 
@@ -101,7 +101,7 @@ async def attacked_ring() -> AsyncIterator[LiveRing]:
         await asyncio.sleep(0)
 
 
-def open_links(ring: LiveRing) -> list[link_module.Link]:
+def open_links(ring: LiveRing) -> list[link_module.PeerConnection]:
     return [link for each in links(ring) for link in each.connections]
 
 
@@ -209,7 +209,7 @@ def test_lies_do_no_lasting_harm(name: str, loop: LoopFactory) -> None:
 def test_who_is_no_member_cannot_have_anybody_evicted(name: str, role: Role) -> None:
     async def scene() -> None:
         async with attacked_ring() as ring:
-            said = b"".join(encode(TOPIC, ReportSilent(node)) for node in NAMES)
+            said = b"".join(encode(TOPIC, ReportUnresponsive(node)) for node in NAMES)
             end = ring.supervisor.ticker.calls + 40  # twice what one accuser needs
             while ring.supervisor.ticker.calls < end:
                 await hurl(ports(ring)[1], greeting_of(name, role) + said)
@@ -237,7 +237,7 @@ def test_a_client_can_ask_and_no_more(sample: WireMessage) -> None:
     play(scene)
 
 
-ANSWERS = (Members, Published, Refused, NodeStatus, DatabasePage, PublicationPage, JournalPage)
+ANSWERS = (MemberList, PublishAck, Refused, NodeStatus, DatabasePage, PublicationPage, ChangePage)
 
 
 def test_answers_that_nobody_asked_for_change_nothing() -> None:
@@ -268,7 +268,7 @@ def test_no_message_changes_an_epoch_or_the_log_before_a_position(tmp_path: Path
             machine = node.machine(TOPIC)
             assert machine is not None
             archive = machine.archive
-            assert isinstance(archive, StoredArchive)
+            assert isinstance(archive, TopicLog)
             epoch, chain = archive.epoch, archive.chain_at(3)
             port = int(node.address.rpartition(":")[2])
             for role in (Role.NODE, Role.CLIENT):
@@ -289,7 +289,7 @@ def test_who_is_no_supervisor_gets_no_sign_of_life() -> None:
     async def scene() -> None:
         async with attacked_ring() as ring:
             replies = ring.supervisor.counts["ProbeReply"]
-            said = greeting_of("stranger") + encode(TOPIC, Probe(1))
+            said = greeting_of("stranger") + encode(TOPIC, Ping(1))
             await hurl(ports(ring)[0], said)
             await ring.publish("n0", b"meanwhile")
             await ring.settle()
@@ -334,7 +334,7 @@ def test_one_that_names_thousands_does_not_make_us_dial_them_all_at_once() -> No
     gone = nowhere()
     names = [f"ghost{number}" for number in range(2 * DIALLED_AT_ONCE_MAX)]
     said = [
-        encode(TOPIC, CheckLabel(Peer(Label.nth(number), name), None, Link.LINE), {name: gone})
+        encode(TOPIC, CheckLabel(Peer(Label.nth(number), name), None, EdgeKind.LINE), {name: gone})
         for number, name in enumerate(names)
     ]
     most = 0

@@ -12,7 +12,7 @@ from skipring.core import quotas
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
 from skipring.node import publish_proxy as errands
-from skipring.rpc.client import Outsider
+from skipring.rpc.client import RpcClient
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.testing import Cluster
 from tests.runtime.rings import until
@@ -31,7 +31,7 @@ def test_a_node_publishes_only_so_much_for_others_at_once(
         async with Cluster(n=1, data_dir=tmp_path) as cluster:
             await cluster.settle()
             address = cluster.supervisor().address
-            async with Outsider([address], rng=Random(1)) as outsider:
+            async with RpcClient([address], rng=Random(1)) as outsider:
                 await outsider.publish(cluster.topic, publications(4))
                 with pytest.raises(UnreachableError) as caught:
                     await outsider.publish(cluster.topic, publications(64)[4:])

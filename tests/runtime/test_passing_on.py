@@ -11,7 +11,7 @@ import pytest
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Send, Store
 from skipring.core.events import Event, Flush, PublishRequested
-from skipring.core.log import MemoryArchive
+from skipring.core.log import MemoryLog
 from skipring.core.messages import PublishMany, PublishNew
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
@@ -36,7 +36,7 @@ class Host:
         self.sent: list[tuple[NodeId, bytes]] = []
         self.counts: Counter[str] = Counter()
         self.answers: list[Effect] | None = None  # instead of the machine's
-        self._archive = MemoryArchive()
+        self._archive = MemoryLog()
         config = ProtocolConfig(repairs=False, settles_late=True)
         self._machine = Subscriber(
             ME, topic=TOPIC, rng=Scripted(1), config=config, archive=self._archive

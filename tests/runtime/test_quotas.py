@@ -11,9 +11,9 @@ import pytest
 
 from skipring.core import quotas
 from skipring.core.messages import GetConfiguration, Subscribe
-from skipring.node.host import Node
-from skipring.node.settings import Settings
-from skipring.node.supervisor_host import SupervisorServer
+from skipring.node.host import NodeHost
+from skipring.node.settings import NodeSettings
+from skipring.node.supervisor_host import SupervisorHost
 from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
 from skipring.wire.rpc import Refused
@@ -32,7 +32,7 @@ def test_one_member_cannot_use_up_the_topics_of_a_supervisor(
     async def scene() -> None:
         async with live_ring("n0") as ring:
             await ring.settle()
-            greedy = Node("greedy", ring.settings, rng=Random(1), deliver=lambda *_: None)
+            greedy = NodeHost("greedy", ring.settings, rng=Random(1), deliver=lambda *_: None)
             await greedy.start(LOOPBACK, 0)
             try:
                 for number in range(20):
@@ -92,8 +92,8 @@ def test_topics_stay_charged_to_a_certificate_after_its_connections_have_ended(
     papers = Papers(tmp_path)
 
     async def scene() -> None:
-        settings = Settings(tick_s=0.02, credentials=papers.of("supervisor"))
-        supervisor = await SupervisorServer(settings, rng=Random(1)).start(LOOPBACK, 0)
+        settings = NodeSettings(tick_s=0.02, credentials=papers.of("supervisor"))
+        supervisor = await SupervisorHost(settings, rng=Random(1)).start(LOOPBACK, 0)
         try:
             for number in range(3):
                 member = Host(f"a.{number}", credentials=papers.of("a"))

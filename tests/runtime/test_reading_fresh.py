@@ -16,20 +16,20 @@ from skipring.api.reader import (
     FRESH_BYTES_MAX,
     FRESH_MAX,
     READ_AT_ONCE,
-    Publication,
+    DeliveredPublication,
     Reader,
     Start,
 )
 from skipring.api.subscription import PUBLISHED_TOGETHER, READ_MANY
 from skipring.core.effects import Deliver, Origin
-from skipring.core.log import MemoryArchive
+from skipring.core.log import MemoryLog
 from skipring.core.messages import PublishMany, PublishNew
 from skipring.core.peers import TopicId
 from skipring.core.publications import Publication as StoredPublication
 from skipring.core.publications import settled
 from skipring.errors import InputError, SkipringError
-from skipring.node.host import Node
-from skipring.node.settings import Settings
+from skipring.node.host import NodeHost
+from skipring.node.settings import NodeSettings
 from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
 
@@ -40,7 +40,7 @@ NOW = 1_000 * SECOND
 TOPIC = "news"
 
 
-class Noting(MemoryArchive):
+class Noting(MemoryLog):
     """An archive that notes which offsets are read of it."""
 
     def __init__(self, publications: Iterable[StoredPublication] = ()) -> None:
@@ -330,8 +330,8 @@ def test_a_node_that_is_closed_has_stored_what_it_has_delivered(tmp_path: Path) 
 
     async def scene() -> None:
         with PublicationStore.open(tmp_path) as store:
-            patient = Settings(tick_s=1e3, flush_s=1e3)
-            node = Node("m", patient, rng=Random(0), deliver=deliver, store=store)
+            patient = NodeSettings(tick_s=1e3, flush_s=1e3)
+            node = NodeHost("m", patient, rng=Random(0), deliver=deliver, store=store)
             await node.start("127.0.0.1", 0)
             try:
                 node.subscribe(TOPIC)
@@ -387,7 +387,7 @@ def test_what_one_publishes_in_packs_others_read_once_and_completely() -> None:
             await writer.synced(DEADLINE_S)
             await reader.synced(DEADLINE_S)
             ids = await writer.publish_many(payloads)
-            found: list[Publication] = []
+            found: list[DeliveredPublication] = []
             async with asyncio.timeout(DEADLINE_S):
                 while len(found) < len(payloads):
                     found += await reader.read_many()

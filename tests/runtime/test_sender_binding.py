@@ -9,7 +9,7 @@ import pytest
 from skipring.api.connection import connect
 from skipring.core.messages import CheckAndPublish, GetConfiguration, IHave, TrieEqual, Want
 from skipring.core.prefix import ALL
-from skipring.core.summaries import Claim
+from skipring.core.summaries import RangeSummary
 from skipring.wire.claimed_sender import CLAIMS, names_another
 from skipring.wire.codec import encode
 from skipring.wire.rpc import WireMessage
@@ -20,7 +20,7 @@ from tests.wire.samples import SAMPLES
 
 REASON = "speaks for another"
 FORGED = [each for each in SAMPLES if names_another(each, "stranger")]
-EVERYTHING = (Claim.make(ALL),)
+EVERYTHING = (RangeSummary.make(ALL),)
 
 
 def port_of(address: str) -> int:

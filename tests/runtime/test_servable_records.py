@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from msgspec import DecodeError, msgpack
 
 from skipring.core.effects import Discard, Outbox
-from skipring.core.log import Archive, MemoryArchive
+from skipring.core.log import Log, MemoryLog
 from skipring.core.messages import PublishNew
 from skipring.core.publications import ID_BYTES, Encoded, Publication
-from skipring.core.replica import Holdings
-from skipring.core.scrub import Scrubbing
+from skipring.core.replica import Replica
+from skipring.core.scrub import Scrubber
 from skipring.errors import MessageError
 from skipring.node.backfill import part_of
 from skipring.node.log_server import PAGE_BYTES, stored_page
 from skipring.node.status_server import publication_page
 from skipring.storage.record import decoded_page, encoded, restored
 from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import StoredArchive
+from skipring.storage.topic_log import TopicLog
 from skipring.wire.codec import decode, encode
 from skipring.wire.limits import (
     HEADERS_BYTES_MAX,
@@ -34,7 +34,7 @@ from skipring.wire.limits import (
     RECORD_BYTES_MAX,
     STORED_BYTES_MAX,
 )
-from skipring.wire.rpc import ListPublications, ReadStored, StoredPage
+from skipring.wire.rpc import FetchLog, FetchPublications, LogPage
 from tests.wire.samples import the_frame
 
 TOPIC = "news"
@@ -82,17 +82,17 @@ ROWS: dict[str, Callable[[], tuple[Publication, bytes]]] = {
 of_every_bad_row = pytest.mark.parametrize("name", ROWS)
 
 
-def page_of(*rows: tuple[Publication, bytes]) -> StoredPage:
+def page_of(*rows: tuple[Publication, bytes]) -> LogPage:
     head = b"\xdd" + len(rows).to_bytes(4, "big")
     ids = b"".join(publication.id for publication, _ in rows)
-    return StoredPage(1, None, tuple(range(len(rows))), ids, head + b"".join(r for _, r in rows))
+    return LogPage(1, None, tuple(range(len(rows))), ids, head + b"".join(r for _, r in rows))
 
 
-def pages(archive: Archive, *, bits: int = 0, contents: bool = True) -> Iterator[StoredPage]:
+def pages(archive: Log, *, bits: int = 0, contents: bool = True) -> Iterator[LogPage]:
     for prefix in range(1 << bits):
         start: int | None = 0
         while start is not None:
-            question = ReadStored(1, "", 0, start, END, bits, prefix, contents=contents)
+            question = FetchLog(1, "", 0, start, END, bits, prefix, contents=contents)
             page = stored_page(archive, question)
             assert decode(the_frame(encode(TOPIC, page))).message == page
             assert page.next is None or page.next > start
@@ -100,11 +100,11 @@ def pages(archive: Archive, *, bits: int = 0, contents: bool = True) -> Iterator
             start = page.next
 
 
-def ids_in(page: StoredPage) -> list[bytes]:
+def ids_in(page: LogPage) -> list[bytes]:
     return [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
 
 
-def served(archive: Archive) -> set[bytes]:
+def served(archive: Log) -> set[bytes]:
     """The ids of the records that all requests serve."""
     found = []
     for bits in (0, 1):
@@ -120,11 +120,11 @@ def served(archive: Archive) -> set[bytes]:
     return found[0]
 
 
-def listed(archive: Archive, *, payloads: bool) -> set[bytes]:
+def listed(archive: Log, *, payloads: bool) -> set[bytes]:
     found: set[bytes] = set()
     start: int | None = 0
     while start is not None:
-        page = publication_page(archive, ListPublications(1, start, END, payloads))
+        page = publication_page(archive, FetchPublications(1, start, END, payloads))
         assert decode(the_frame(encode(TOPIC, page))).message == page
         assert page.next is None or page.next > start
         found.update(each.id for each in page.publications)
@@ -159,7 +159,7 @@ def test_every_accepted_record_is_served_by_every_request(
     stored = [each.publication.settled(TOPIC) for each in accepted if isinstance(each, PublishNew)]
     stored.append(LARGEST)
     ids = {each.id for each in stored}
-    assert served(MemoryArchive(stored)) == ids
+    assert served(MemoryLog(stored)) == ids
     with TemporaryDirectory() as directory, PublicationStore.open(Path(directory)) as store:
         archive = store.archive(TOPIC)
         archive.write(0, *stored)
@@ -191,7 +191,7 @@ def test_bad_row_in_a_store_cannot_be_read(name: str) -> None:
     assert restored(encoded(publication), publication.id, TOPIC) == publication
 
 
-def with_bad_row(archive: StoredArchive, name: str) -> None:
+def with_bad_row(archive: TopicLog, name: str) -> None:
     """Store a row that an earlier version would have accepted, between two good ones."""
     publication, row = ROWS[name]()
     archive.write(0, small(1))
@@ -226,9 +226,9 @@ def test_scrubber_quarantines_a_row_that_cannot_be_served(name: str, tmp_path: P
         archive = store.archive(TOPIC)
         with_bad_row(archive, name)
         store.commit()
-        holdings = Holdings(TOPIC, archive)
+        holdings = Replica(TOPIC, archive)
         holdings.recover({})
-        scrub = Scrubbing(holdings)
+        scrub = Scrubber(holdings)
         for _ in range(4):
             out = Outbox()
             scrub.go_on(16, out)
@@ -242,4 +242,4 @@ def test_scrubber_quarantines_a_row_that_cannot_be_served(name: str, tmp_path: P
 def test_page_that_is_no_array_of_rows_cannot_be_read() -> None:
     with pytest.raises((DecodeError, MessageError)):
         decoded_page(b"\xc1")
-    assert part_of(StoredPage(1, None, (), b"", b"\xc1")) is None
+    assert part_of(LogPage(1, None, (), b"", b"\xc1")) is None

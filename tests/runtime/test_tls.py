@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from skipring.core.peers import SUPERVISOR
 from skipring.core.publications import Publication
 from skipring.net.addresses import supervisor_at
-from skipring.node.host import Node
-from skipring.node.settings import Settings
-from skipring.node.supervisor_host import SupervisorServer
-from skipring.rpc.client import Outsider
+from skipring.node.host import NodeHost
+from skipring.node.settings import NodeSettings
+from skipring.node.supervisor_host import SupervisorHost
+from skipring.rpc.client import RpcClient
 from skipring.security.credentials import PeerCertificate
 from skipring.storage.store import PublicationStore
 from skipring.wire.handshake import Role
-from skipring.wire.rpc import Locate, Members
+from skipring.wire.rpc import FindMembers, MemberList
 from tests.runtime.exchanges import (
     DEADLINE_S,
     HELLO,
@@ -327,12 +327,12 @@ class SecuredRing(LiveRing):
         self._papers = papers
         super().__init__(tick_s=0.05)
 
-    def _new_supervisor(self) -> SupervisorServer:
+    def _new_supervisor(self) -> SupervisorHost:
         credentials = self._papers.of(SUPERVISOR)
-        settings = Settings(tick_s=self._tick_s, credentials=credentials)
-        return SupervisorServer(settings, rng=Random(0))
+        settings = NodeSettings(tick_s=self._tick_s, credentials=credentials)
+        return SupervisorHost(settings, rng=Random(0))
 
-    async def join(self, name: str, store: PublicationStore | None = None) -> Node:
+    async def join(self, name: str, store: PublicationStore | None = None) -> NodeHost:
         self.settings = replace(self.settings, credentials=self._papers.of(name))
         return await super().join(name, store)
 
@@ -385,11 +385,13 @@ def test_publishing_through_a_member_needs_a_certificate(papers: Papers, loop: L
     async def scene() -> None:
         async with secured_ring(papers) as ring:
             where = [ring.supervisor.address]
-            async with Outsider(where, rng=Random(1)) as bare:
-                asked = bare.ask(TOPIC, SUPERVISOR, lambda n: Locate(n, 1), Members, timeout_s=0.2)
+            async with RpcClient(where, rng=Random(1)) as bare:
+                asked = bare.ask(
+                    TOPIC, SUPERVISOR, lambda n: FindMembers(n, 1), MemberList, timeout_s=0.2
+                )
                 assert await asked is None
             assert ring.supervisor.links.counts["handshake failed"] == 1
-            async with Outsider(
+            async with RpcClient(
                 where, rng=Random(1), credentials=papers.of("writer"), is_volatile=True
             ) as writer:
                 await writer.publish(TOPIC, [made])

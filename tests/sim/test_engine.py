@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Origin
-from skipring.core.events import ConfirmRequested
+from skipring.core.events import SyncRequested
 from skipring.core.messages import (
     UNRECORDED,
     GetConfiguration,
@@ -20,7 +20,7 @@ from skipring.core.messages import (
     Unsubscribe,
     Want,
 )
-from skipring.core.peers import SUPERVISOR, Link
+from skipring.core.peers import SUPERVISOR, EdgeKind
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
@@ -128,7 +128,7 @@ def test_a_delivery_is_one_event_and_its_answers_are_sent_in_this_round() -> Non
 def test_the_receiver_learns_who_sent_a_message() -> None:
     world = world_of(NEWCOMER)
     world.suspect("a")
-    stray = Introduce(at("b@1"), Link.LINE, first_hand=False)
+    stray = Introduce(at("b@1"), EdgeKind.LINE, first_hand=False)
     world.deliver(Parcel(SUPERVISOR, stray, sender=None))
     assert world.supervisor.suspects("a")
     world.deliver(Parcel(SUPERVISOR, stray, sender="a"))
@@ -257,7 +257,7 @@ def test_who_confirms_that_its_trie_is_equal_is_noted() -> None:
 def test_two_who_hold_nothing_can_confirm_that_to_each_other(hashes: dict[Prefix, bytes]) -> None:
     start = replace(RING.subscribers["a"], hashes=hashes)
     world = run(world_of(replace(RING, subscribers=RING.subscribers | {"a": start})), 20)
-    world._give("a", ConfirmRequested())
+    world._give("a", SyncRequested())
     run(world, 3)
     assert ("a", "c") in world.confirmed
 

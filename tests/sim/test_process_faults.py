@@ -13,9 +13,9 @@ from skipring.sim.engine import World
 from skipring.sim.process_faults import (
     Churn,
     CrashWave,
-    Detector,
     Incident,
-    Publishing,
+    OracleDetector,
+    PublishLoad,
     SupervisorRestart,
     WrongSuspicion,
 )
@@ -58,10 +58,10 @@ def strike(incident: Incident, world: World, rounds: int) -> None:
         (SupervisorRestart(()), -1),
         (WrongSuspicion(0.1, 30), 29),
         (WrongSuspicion(0.1, 0), -1),
-        (Publishing(5, 2), 4),
-        (Publishing(0, 2), -1),
-        (Detector(), -1),
-        (Detector(50), -1),
+        (PublishLoad(5, 2), 4),
+        (PublishLoad(0, 2), -1),
+        (OracleDetector(), -1),
+        (OracleDetector(50), -1),
     ],
 )
 def test_an_incident_knows_when_it_is_over(incident: Incident, last_round: int) -> None:
@@ -75,7 +75,7 @@ def test_an_incident_knows_when_it_is_over(incident: Incident, last_round: int) 
         Churn(1, rounds=4),
         SupervisorRestart((3,)),
         WrongSuspicion(1, 4),
-        Publishing(4, 1),
+        PublishLoad(4, 1),
     ],
 )
 def test_an_incident_strikes_in_its_last_round_and_not_after_it(incident: Incident) -> None:
@@ -214,9 +214,9 @@ def test_wrong_suspicion_strikes_in_each_of_its_rounds() -> None:
 @pytest.mark.parametrize("delay", [0, 1, 10])
 def test_the_detector_notices_a_crash_after_its_delay(delay: int) -> None:
     world = ring_of(8)
-    strike(Detector(delay), world, 5)
+    strike(OracleDetector(delay), world, 5)
     world.crash("n0003")
-    strike(Detector(delay), world, delay + 5)
+    strike(OracleDetector(delay), world, delay + 5)
     assert world.suspected == [(5 + delay, "n0003")]
     assert "n0003" not in world.roster
     assert len(world.roster) == 7
@@ -224,13 +224,13 @@ def test_the_detector_notices_a_crash_after_its_delay(delay: int) -> None:
 
 def test_the_detector_notices_those_who_were_dead_from_the_start() -> None:
     world = Watched(replace(standing_ring(4), crashed=("x", "y")))
-    strike(Detector(2), world, 5)
+    strike(OracleDetector(2), world, 5)
     assert world.suspected == [(2, "x"), (2, "y")]
 
 
 def test_the_detector_never_accuses_the_living() -> None:
     world = ring_of(8)
-    strike(Detector(), world, 50)
+    strike(OracleDetector(), world, 50)
     assert world.suspected == []
 
 
@@ -238,25 +238,25 @@ def test_the_detector_speaks_again_when_its_word_is_forgotten() -> None:
     """Suspicions end after a while, and with the supervisor's memory; the dead stay dead."""
     world = ring_of(4)
     world.crash("n0001")
-    strike(Detector(), world, 3)
+    strike(OracleDetector(), world, 3)
     world.restart_supervisor()
-    strike(Detector(), world, 3)
+    strike(OracleDetector(), world, 3)
     assert world.suspected == [(0, "n0001"), (3, "n0001")]
     for _ in range(200):
         world.tick(SUPERVISOR)
-    strike(Detector(), world, 3)
+    strike(OracleDetector(), world, 3)
     assert len(world.suspected) == 3
 
 
 def test_the_detector_speaks_again_when_a_dead_one_is_recorded() -> None:
     world = ring_of(4)
     world.crash("n0001")
-    strike(Detector(), world, 1)
+    strike(OracleDetector(), world, 1)
     for _ in range(200):
         world.tick(SUPERVISOR)  # the suspicion is forgotten
     world.deliver(Parcel(SUPERVISOR, Subscribe("n0001")))
     assert "n0001" in world.roster
-    strike(Detector(), world, 1)
+    strike(OracleDetector(), world, 1)
     assert "n0001" not in world.roster
 
 
@@ -275,7 +275,7 @@ def published(world: World) -> list[tuple[NodeId, bytes | None]]:
 
 def test_so_many_are_published_in_each_of_the_first_rounds() -> None:
     world = ring_of(8)
-    strike(Publishing(3, 5), world, 6)
+    strike(PublishLoad(3, 5), world, 6)
     payloads = [payload for _, payload in published(world)]
     assert sorted(payloads) == [
         f"round {number} {place}".encode() for number in range(3) for place in range(5)
@@ -287,11 +287,11 @@ def test_so_many_are_published_in_each_of_the_first_rounds() -> None:
 def test_only_members_publish() -> None:
     leaver, member = SubscriberState(member=False), SubscriberState()
     world = Watched(Snapshot(subscribers={"a": leaver, "b": member, "c": leaver}))
-    strike(Publishing(9, 1), world, 9)
+    strike(PublishLoad(9, 1), world, 9)
     assert {node for node, _ in published(world)} == {"b"}
 
 
 def test_where_there_is_no_member_nothing_is_published() -> None:
     world = Watched(Snapshot(subscribers={"a": SubscriberState(member=False)}))
-    strike(Publishing(3, 1), world, 3)
+    strike(PublishLoad(3, 1), world, 3)
     assert published(world) == []

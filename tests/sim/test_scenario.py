@@ -13,8 +13,8 @@ from skipring.sim.network_faults import Delay, Duplication, Loss, Partition
 from skipring.sim.process_faults import (
     Churn,
     CrashWave,
-    Detector,
-    Publishing,
+    OracleDetector,
+    PublishLoad,
     SupervisorRestart,
     WrongSuspicion,
 )
@@ -251,13 +251,13 @@ def test_faults_and_incidents_are_those_of_the_fields() -> None:
     assert (partition.from_round, partition.to_round) == (8, 9)
     assert others == [Duplication(0.2), Loss(0.1), Delay(0.6, 7)]
     *incidents, detector = scenario.incidents()
-    assert detector == Detector(4)  # last: it sees the round's crashes
+    assert detector == OracleDetector(4)  # last: it sees the round's crashes
     assert set(incidents) == {
         Churn(0.3),
         CrashWave((10,), 0.11),
         CrashWave((2, 4, 6, 8), 1 / 16),  # the adversary's own
         WrongSuspicion(0.13, 12),
-        Publishing(14, 15),
+        PublishLoad(14, 15),
         SupervisorRestart((5,)),
     }
     assert scenario.warm_up_rounds == 100
@@ -266,7 +266,7 @@ def test_faults_and_incidents_are_those_of_the_fields() -> None:
 def test_by_default_nothing_happens_but_that_the_dead_are_noticed() -> None:
     scenario = make_scenario({})
     assert scenario.faults(["a", "b"]) == ()
-    assert scenario.incidents() == (Detector(0),)
+    assert scenario.incidents() == (OracleDetector(0),)
     assert scenario.warm_up_rounds == 0
 
 

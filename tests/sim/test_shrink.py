@@ -24,11 +24,11 @@ from skipring.core.messages import (
     TrieEqual,
     Want,
 )
-from skipring.core.peers import SUPERVISOR, Link, Peer
+from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.core.prefix import ALL
 from skipring.core.publications import Publication
-from skipring.core.state import SilenceState, SubscriberState, SupervisorState
-from skipring.core.summaries import Claim
+from skipring.core.state import LivenessState, SubscriberState, SupervisorState
+from skipring.core.summaries import RangeSummary
 from skipring.sim.scenario import Scenario, make_scenario
 from skipring.sim.shrink import fails_to_converge, shrink
 from skipring.world.adversaries import ADVERSARIES, legitimate_world
@@ -47,7 +47,7 @@ def arbitrary_world(n: int = 12) -> Snapshot:
     node = min(world.subscribers)
     crowded = replace(
         world.subscribers[node],
-        silence={node: SilenceState(1, 8, True)},
+        silence={node: LivenessState(1, 8, True)},
         digests={node: 7},
     )
     return replace(
@@ -63,7 +63,9 @@ def arbitrary_world(n: int = 12) -> Snapshot:
 
 def test_a_message_that_matters_is_left_with_the_nodes_it_names() -> None:
     node, other, *_ = sorted(arbitrary_world().subscribers)
-    poison = Parcel(node, Introduce(Peer(Label.parse("011"), other), Link.LINE, first_hand=False))
+    poison = Parcel(
+        node, Introduce(Peer(Label.parse("011"), other), EdgeKind.LINE, first_hand=False)
+    )
     start = arbitrary_world()
     start = replace(start, channels=(*start.channels[:9], poison, *start.channels[9:]))
 
@@ -151,7 +153,7 @@ def test_a_publication_and_a_hash_that_matter_are_left_alone() -> None:
 
 
 def test_who_is_gone_asks_and_offers_nothing() -> None:
-    claims = (Claim.make(ALL),)
+    claims = (RangeSummary.make(ALL),)
     messages = [
         *(CheckTrie("b", claims), CheckAndPublish("b", claims), TrieEqual("b", b"0" * 16)),
         *(IHave("b", b"", b""), Want("b", b"", b"")),

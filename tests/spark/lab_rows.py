@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from msgspec import convert
 from pyspark.sql import DataFrame, SparkSession
 
-from skipring.lab.experiments.matrix import Run
+from skipring.lab.experiments.matrix import Trial
 from skipring.lab.experiments.overlays import overlay_measures
 from skipring.lab.experiments.schemas import ROUNDS, RUNS, spark_schema
 
@@ -40,9 +40,9 @@ _NOTHING: Row = {
 
 def run(kind: str, n: int, **values: object) -> Row:
     """A row of ``runs``; what is not given is as in a run of which nothing is known."""
-    names = [name for name in values if name in Run.__struct_fields__]
-    given = convert({"kind": kind, "n": n, **{name: values.pop(name) for name in names}}, Run)
-    row = {name: getattr(given, name) for name in Run.__struct_fields__ if name != "rounds"}
+    names = [name for name in values if name in Trial.__struct_fields__]
+    given = convert({"kind": kind, "n": n, **{name: values.pop(name) for name in names}}, Trial)
+    row = {name: getattr(given, name) for name in Trial.__struct_fields__ if name != "rounds"}
     row |= {"run_id": given.run_id, "converged": False, **_NOTHING}
     measures = convert(values.pop("measures", {}), dict[str, float])
     return row | {"measures": list(measures.items())} | values

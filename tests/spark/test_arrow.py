@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from skipring.core.publications import Publication
 from skipring.errors import MessageError
-from skipring.spark.arrow import Rows
-from skipring.wire.rpc import StoredPage
+from skipring.spark.arrow import ArrowRows
+from skipring.wire.rpc import LogPage
 from tests.spark.rings import TOPIC, made
 
 MADE = made(50)
 WITH_ALL = replace(MADE[7], key=b"k", headers={"a": "b"}, time=0).settled(TOPIC)
 
 
-def page(publications: Sequence[Publication], ids: Sequence[bytes]) -> StoredPage:
+def page(publications: Sequence[Publication], ids: Sequence[bytes]) -> LogPage:
     bare = [replace(publication, id=b"") for publication in publications]
-    return StoredPage(
+    return LogPage(
         request=1,
         next=None,
         offsets=tuple(range(len(publications))),
@@ -31,7 +31,7 @@ def page(publications: Sequence[Publication], ids: Sequence[bytes]) -> StoredPag
 
 def test_all_that_have_the_ids_of_their_fields_are_taken() -> None:
     given = [*MADE, WITH_ALL]
-    rows = Rows.of(TOPIC, page(given, [each.id for each in given]))
+    rows = ArrowRows.of(TOPIC, page(given, [each.id for each in given]))
     assert list(rows.ids) == [each.id_in(TOPIC) for each in given]
     assert [each.payload for each in rows.publications] == [each.payload for each in given]
 
@@ -40,18 +40,18 @@ def test_all_that_have_the_ids_of_their_fields_are_taken() -> None:
 def test_one_that_is_not_what_its_id_says_is_left_out(field: str) -> None:
     other = {"headers": {"x": "y"}, "publisher": "other", "key": b"x", "payload": b"x"}
     spoilt = replace(MADE[3], **{field: other.get(field, 99_999)})
-    rows = Rows.of(TOPIC, page([*MADE[:3], spoilt, *MADE[4:]], [each.id for each in MADE]))
+    rows = ArrowRows.of(TOPIC, page([*MADE[:3], spoilt, *MADE[4:]], [each.id for each in MADE]))
     assert list(rows.ids) == [each.id for each in MADE if each is not MADE[3]]
     assert 3 not in rows.offsets
 
 
 def test_one_without_contents_has_no_id_that_could_be_believed() -> None:
     opaque = replace(MADE[0], payload=None)
-    rows = Rows.of(TOPIC, page([opaque, MADE[1]], [MADE[0].id, MADE[1].id]))
+    rows = ArrowRows.of(TOPIC, page([opaque, MADE[1]], [MADE[0].id, MADE[1].id]))
     assert list(rows.ids) == [MADE[1].id]
 
 
 def test_a_page_with_fewer_ids_than_publications_is_refused() -> None:
     opaque = replace(MADE[0], payload=None)
     with pytest.raises(MessageError, match="other offsets or ids than publications"):
-        Rows.of(TOPIC, page([opaque, MADE[1]], [MADE[1].id]))
+        ArrowRows.of(TOPIC, page([opaque, MADE[1]], [MADE[1].id]))

@@ -25,7 +25,7 @@ from skipring.errors import DataLossError, InputError, UnreachableError
 from skipring.node.log_server import offer
 from skipring.spark import register
 from skipring.spark.batch import BatchReader
-from skipring.wire.rpc import ReadStored, Refused, StoredPage, Surveyed
+from skipring.wire.rpc import FetchLog, LogInfo, LogPage, Refused
 from tests.spark.reading import batch_reader, ids_of, rows_of, stop_readers, stream_reader
 from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
 
@@ -47,8 +47,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many pages were read from each store."""
     counts: Counter[str] = Counter()
 
-    def counted(store: str, *given: Any) -> Surveyed | StoredPage | Refused:  # noqa: ANN401
-        counts[store] += isinstance(given[1], ReadStored)
+    def counted(store: str, *given: Any) -> LogInfo | LogPage | Refused:  # noqa: ANN401
+        counts[store] += isinstance(given[1], FetchLog)
         return offer(store, *given)
 
     monkeypatch.setattr(skipring.node.host, "offer", counted)
@@ -239,22 +239,22 @@ def lying(
 
     def offered(store: str, *given: Any) -> Any:  # noqa: ANN401
         said = offer(store, *given)
-        return lie(said) if store in stores and isinstance(said, StoredPage) else said
+        return lie(said) if store in stores and isinstance(said, LogPage) else said
 
     monkeypatch.setattr(skipring.node.host, "offer", offered)
 
 
-def without_the_first(page: StoredPage) -> StoredPage:
+def without_the_first(page: LogPage) -> LogPage:
     empty = b"\xdd\x00\x00\x00\x00"
     return replace(page, offsets=(), ids=b"", publications=empty)
 
 
-def spoilt(page: StoredPage) -> StoredPage:
+def spoilt(page: LogPage) -> LogPage:
     """Payloads that do not fit their ids any more."""
     return replace(page, publications=page.publications.replace(b"00000", b"00001"))
 
 
-def invented(page: StoredPage) -> StoredPage:
+def invented(page: LogPage) -> LogPage:
     """Publications that nobody has published, under ids that fit."""
     changed = page.publications.replace(b"00000", b"00001")
     ids = (each.id_in(TOPIC) for each in Decoder(list[Publication]).decode(changed))
@@ -274,7 +274,7 @@ def test_what_one_member_has_lost_is_read_from_another(
     assert sorted(ids_of(rows)) == sorted(publication.id for publication in MADE)
 
 
-def repeated(page: StoredPage) -> StoredPage:
+def repeated(page: LogPage) -> LogPage:
     """The first publication once more at the end, under an offset of its own."""
     rows = Decoder(list[Raw]).decode(page.publications)
     again = msgspec.msgpack.encode([*rows, *rows[:1]])

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from skipring.lab.experiments.bounds import (
-    Sample,
+    BoundSample,
     beta_share,
     mean_bounds,
     share_bounds,
@@ -81,10 +81,10 @@ def test_a_slope_is_found_and_bounded() -> None:
 
 def test_a_median_lies_between_order_statistics() -> None:
     # Six values: both ends leave out 2 * 1/64 = 3.1 %; with five it would be 6.2 %.
-    six = Sample.of([6, 5, 4, 3, 2, 1], 6).median
+    six = BoundSample.of([6, 5, 4, 3, 2, 1], 6).median
     assert (six.value, six.low, six.high) == (3, 1, 6)
-    assert isnan(Sample.of([1, 2, 3, 4, 5], 5).median.low)
-    hundred = Sample.of(list(range(1, 101)), 100).median
+    assert isnan(BoundSample.of([1, 2, 3, 4, 5], 5).median.low)
+    hundred = BoundSample.of(list(range(1, 101)), 100).median
     assert (hundred.value, hundred.low, hundred.high) == (50, 40, 61)
 
 
@@ -92,13 +92,13 @@ def test_the_bounds_of_a_median_cover_it_as_often_as_they_say() -> None:
     rng = Random(2)
     covered = 0
     for _ in range(400):
-        median = Sample.of([rng.random() for _ in range(40)], 40).median
+        median = BoundSample.of([rng.random() for _ in range(40)], 40).median
         covered += median.low <= 0.5 <= median.high
     assert covered >= 0.93 * 400
 
 
 def test_what_never_came_counts_as_the_largest() -> None:
-    sample = Sample.of([4.0, 2.0], runs=5)
+    sample = BoundSample.of([4.0, 2.0], runs=5)
     assert sample.values == (2.0, 4.0, inf, inf, inf)
     assert sample.median.value == inf
     assert sample.mean.value == inf

@@ -19,8 +19,8 @@ from skipring.errors import InputError, MessageError, UnreachableError
 from skipring.spark.delivery_source import (
     STORES_MAX,
     DeliveriesDataSource,
-    Mark,
     TraceBatchReader,
+    TracePosition,
     TraceStreamReader,
     advanced,
     from_json,
@@ -175,32 +175,36 @@ def test_the_names_of_options_are_checked_before_anything_runs() -> None:
 
 
 def test_a_new_store_is_read_from_its_start_and_a_silent_one_stays_where_it_was() -> None:
-    before = {TOPIC: {"a": Mark(0, 5), "silent": Mark(0, 9)}}
-    ends = {TOPIC: {"a": Mark(0, 8), "new": Mark(2, 3)}}
+    before = {TOPIC: {"a": TracePosition(0, 5), "silent": TracePosition(0, 9)}}
+    ends = {TOPIC: {"a": TracePosition(0, 8), "new": TracePosition(2, 3)}}
     assert advanced(before, ends, None) == {
-        TOPIC: {"a": Mark(0, 8), "new": Mark(2, 3), "silent": Mark(0, 9)}
+        TOPIC: {"a": TracePosition(0, 8), "new": TracePosition(2, 3), "silent": TracePosition(0, 9)}
     }
 
 
 def test_a_store_in_another_epoch_is_read_anew() -> None:
-    before, ends = {TOPIC: {"a": Mark(0, 5)}}, {TOPIC: {"a": Mark(1, 4)}}
-    assert advanced(before, ends, 2) == {TOPIC: {"a": Mark(1, 2)}}
+    before, ends = {TOPIC: {"a": TracePosition(0, 5)}}, {TOPIC: {"a": TracePosition(1, 4)}}
+    assert advanced(before, ends, 2) == {TOPIC: {"a": TracePosition(1, 2)}}
 
 
 def test_a_limit_is_shared_and_everybody_goes_on() -> None:
-    ends = {TOPIC: {"a": Mark(0, 900), "b": Mark(0, 99), "c": Mark(0, 1)}}
-    assert advanced({}, ends, 100) == {TOPIC: {"a": Mark(0, 90), "b": Mark(0, 9), "c": Mark(0, 1)}}
+    ends = {
+        TOPIC: {"a": TracePosition(0, 900), "b": TracePosition(0, 99), "c": TracePosition(0, 1)}
+    }
+    assert advanced({}, ends, 100) == {
+        TOPIC: {"a": TracePosition(0, 90), "b": TracePosition(0, 9), "c": TracePosition(0, 1)}
+    }
 
 
 def test_not_more_stores_are_remembered_than_the_limit_and_present_ones_first() -> None:
-    gone = {f"a{number:04}": Mark(0, 1) for number in range(STORES_MAX)}
-    after = advanced({TOPIC: gone}, {TOPIC: {"z": Mark(0, 1)}}, None)
+    gone = {f"a{number:04}": TracePosition(0, 1) for number in range(STORES_MAX)}
+    after = advanced({TOPIC: gone}, {TOPIC: {"z": TracePosition(0, 1)}}, None)
     assert len(after[TOPIC]) == STORES_MAX
     assert "z" in after[TOPIC]
 
 
 def test_marks_are_kept_as_json_and_nothing_else_is_taken_for_them() -> None:
-    marks = {TOPIC: {"a": Mark(1, 5)}}
+    marks = {TOPIC: {"a": TracePosition(1, 5)}}
     assert to_json(marks) == {TOPIC: {"a": {"epoch": 1, "offset": 5}}}
     assert from_json(to_json(marks)) == marks
     with pytest.raises(InputError, match="cannot be read"):

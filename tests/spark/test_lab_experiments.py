@@ -13,29 +13,29 @@ import pytest
 from skipring.core.config import Mode
 from skipring.core.topology import levels
 from skipring.lab.experiments import overlays
-from skipring.lab.experiments.experiments import Outcome, perform
-from skipring.lab.experiments.matrix import KINDS, Run
+from skipring.lab.experiments.experiments import TrialResult, perform
+from skipring.lab.experiments.matrix import KINDS, Trial
 from skipring.lab.experiments.schemas import RESULTS, ROUNDS
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
 
 LIMITS = {"max_rounds": 300, "closure": 3}
 OF_EACH_KIND = [
-    Run(kind="converge", n=8, adversary="A15", **LIMITS),
-    Run(kind="converge", n=8, adversary="A47", publications=5, loss=0.1, **LIMITS),
-    Run(kind="converge", n=8, adversary="A00", churn=0.02, **LIMITS),
-    Run(kind="steady", n=8, rounds=20),
-    Run(kind="subscribe", n=8, **LIMITS),
-    Run(kind="unsubscribe", n=8, **LIMITS),
-    Run(kind="crash", n=8, **LIMITS),
-    Run(kind="spread", n=8, publications=2, **LIMITS),
-    Run(kind="topology", n=8),
+    Trial(kind="converge", n=8, adversary="A15", **LIMITS),
+    Trial(kind="converge", n=8, adversary="A47", publications=5, loss=0.1, **LIMITS),
+    Trial(kind="converge", n=8, adversary="A00", churn=0.02, **LIMITS),
+    Trial(kind="steady", n=8, rounds=20),
+    Trial(kind="subscribe", n=8, **LIMITS),
+    Trial(kind="unsubscribe", n=8, **LIMITS),
+    Trial(kind="crash", n=8, **LIMITS),
+    Trial(kind="spread", n=8, publications=2, **LIMITS),
+    Trial(kind="topology", n=8),
 ]
 of_every_kind = pytest.mark.parametrize("run", OF_EACH_KIND, ids=lambda run: run.kind)
 
 
-def done(kind: str, n: int, **values: Any) -> Outcome:  # noqa: ANN401
-    outcome = perform(Run(kind=kind, n=n, **{"max_rounds": 300, **values}))
+def done(kind: str, n: int, **values: Any) -> TrialResult:  # noqa: ANN401
+    outcome = perform(Trial(kind=kind, n=n, **{"max_rounds": 300, **values}))
     assert outcome.row["error"] is None
     return outcome
 
@@ -45,7 +45,7 @@ def test_there_is_a_run_of_every_kind_here() -> None:
 
 
 @of_every_kind
-def test_the_rows_are_those_of_the_tables(run: Run) -> None:
+def test_the_rows_are_those_of_the_tables(run: Trial) -> None:
     outcome = perform(run)
     table = pa.Table.from_pylist([outcome.row | {"samples": outcome.samples}], schema=RESULTS)
     table.validate(full=True)
@@ -84,7 +84,7 @@ def test_a_run_gives_the_same_rows_in_every_process() -> None:
 def test_healing_is_what_simulate_reports(code: str, churn: float) -> None:
     values = {"n": 8, "adversary": code, "loss": 0.1, "churn": churn, "seed": 3, "closure": 5}
     report = Simulation(make_scenario(values | {"without": ["R9", "S11"]})).run()
-    run = Run(kind="converge", **values, without="R9,S11", max_rounds=2000)
+    run = Trial(kind="converge", **values, without="R9,S11", max_rounds=2000)
     row = perform(run).row
     for name in (
         *("rounds_explicit", "rounds_strict", "rounds_publications", "converged", "closure_ok"),
@@ -212,7 +212,7 @@ def test_a_run_that_raises_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch
         raise ValueError("two\nlines")
 
     monkeypatch.setattr(overlays, "overlay_measures", refuse)
-    outcome = perform(Run(kind="topology", n=4))
+    outcome = perform(Trial(kind="topology", n=4))
     assert outcome.row["error"] == "ValueError: two lines"
     assert not outcome.row["converged"]
     pa.Table.from_pylist([outcome.row | {"samples": []}], schema=RESULTS).validate(full=True)

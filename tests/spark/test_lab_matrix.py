@@ -10,7 +10,7 @@ import pytest
 from skipring.core.config import MODE_RULES, Mode, Rule
 from skipring.errors import InputError
 from skipring.lab.experiments import matrix as matrix_module
-from skipring.lab.experiments.matrix import KINDS, Matrix, Run, read_matrix
+from skipring.lab.experiments.matrix import KINDS, Matrix, Trial, read_matrix
 from skipring.world.adversaries import ADVERSARIES
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -39,7 +39,7 @@ def test_the_product_of_all_lists_is_run(tmp_path: Path) -> None:
 
 def test_a_value_alone_is_a_list_of_one(tmp_path: Path) -> None:
     (run,) = asked(tmp_path, 'kind = "steady"\nn = 8\nrounds = 30\nmode = "fixed"').runs
-    assert run == Run(kind="steady", n=8, rounds=30, mode="fixed")
+    assert run == Trial(kind="steady", n=8, rounds=30, mode="fixed")
 
 
 def test_what_is_not_said_is_as_in_simulate(tmp_path: Path) -> None:
@@ -77,11 +77,11 @@ def test_equal_runs_of_two_blocks_are_one(tmp_path: Path) -> None:
 
 def test_the_name_of_a_run_says_all_that_decides_it(tmp_path: Path) -> None:
     """Two runs have the same name only if they are the same."""
-    one = Run(kind="converge", n=4, adversary="A00")
+    one = Trial(kind="converge", n=4, adversary="A00")
     others = [
-        Run(kind="steady", n=4, adversary="A00"),
+        Trial(kind="steady", n=4, adversary="A00"),
         *(
-            Run(**{"kind": "converge", "n": 4, "adversary": "A00", field: value})
+            Trial(**{"kind": "converge", "n": 4, "adversary": "A00", field: value})
             for field, value in {
                 **dict.fromkeys(("adversary", "scheduler", "mode", "without", "spread"), "x"),
                 **dict.fromkeys(("n", "publications", "seed", "max_rounds", "closure"), 7),
@@ -90,7 +90,7 @@ def test_the_name_of_a_run_says_all_that_decides_it(tmp_path: Path) -> None:
             }.items()
         ),
     ]
-    assert len(others) == len(Run.__struct_fields__)
+    assert len(others) == len(Trial.__struct_fields__)
     assert len({run.run_id for run in [one, *others]}) == 1 + len(others)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from skipring.lab.experiments import planning
-from skipring.lab.experiments.matrix import Run
+from skipring.lab.experiments.matrix import Trial
 from skipring.lab.experiments.planning import chunks, estimated_s, partitions
 
 SMALL = [
-    Run(kind="converge", n=16, adversary="A15", max_rounds=2000, seed=seed) for seed in range(3000)
+    Trial(kind="converge", n=16, adversary="A15", max_rounds=2000, seed=seed)
+    for seed in range(3000)
 ]
-HEAVY = [Run(kind="steady", n=1024, rounds=200 + seed, seed=seed) for seed in range(5)]
+HEAVY = [Trial(kind="steady", n=1024, rounds=200 + seed, seed=seed) for seed in range(5)]
 
 
 @pytest.mark.parametrize("cores", [1, 2, 64])
@@ -73,6 +74,6 @@ def test_little_work_is_one_partition() -> None:
 
 @pytest.mark.parametrize("kind", ["steady", "subscribe", "crash", "spread", "topology", "converge"])
 def test_larger_rings_are_expected_to_take_longer(kind: str) -> None:
-    seconds = [estimated_s(Run(kind=kind, n=n, max_rounds=100, rounds=10)) for n in (1, 4, 64)]
+    seconds = [estimated_s(Trial(kind=kind, n=n, max_rounds=100, rounds=10)) for n in (1, 4, 64)]
     assert seconds == sorted(set(seconds))
     assert seconds[0] > 0

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from skipring.errors import InputError, StorageError
 from skipring.lab.experiments import report
 from skipring.lab.experiments.report import make_page, write_report
-from skipring.report.page import Page, render
+from skipring.report.page import HtmlReport, render
 from skipring.report.pictures import BROWSERS, find_browser, write_pictures
 from tests.spark.lab_rows import healed, run, seen, whole_lab, write_lab
 
@@ -37,19 +37,19 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(spark: SparkSession, lab: Path) -> Page:
+def page(spark: SparkSession, lab: Path) -> HtmlReport:
     return make_page(spark, lab)
 
 
 @pytest.mark.heavy
-def test_a_lab_of_everything_has_every_figure(page: Page) -> None:
+def test_a_lab_of_everything_has_every_figure(page: HtmlReport) -> None:
     drawn = [it.key for _, sections in page.parts for it in sections if it.figure is not None]
     assert drawn == FIGURES
     assert not any(it.key == "left-out" for _, sections in page.parts for it in sections)
 
 
 @pytest.mark.heavy
-def test_the_headline_is_computed(page: Page) -> None:
+def test_the_headline_is_computed(page: HtmlReport) -> None:
     assert page.lead.startswith(
         "With all its rules (mode fast) skipring became legitimate in all 48 runs (true share ≥ "
         "92.6 % with 95 %), half of them within 9 rounds, the slowest in 17."
@@ -58,7 +58,7 @@ def test_the_headline_is_computed(page: Page) -> None:
 
 
 @pytest.mark.heavy
-def test_every_section_reads_its_figure_and_every_axis_has_a_title(page: Page) -> None:
+def test_every_section_reads_its_figure_and_every_axis_has_a_title(page: HtmlReport) -> None:
     for _, sections in page.parts:
         for section in sections:
             assert section.reading.endswith(".")
@@ -69,14 +69,14 @@ def test_every_section_reads_its_figure_and_every_axis_has_a_title(page: Page) -
 
 
 @pytest.mark.heavy
-def test_what_failed_is_told_as_text(page: Page) -> None:
+def test_what_failed_is_told_as_text(page: HtmlReport) -> None:
     html = render(page)
     assert "1 run raised an error" in html
     assert "&lt;b&gt;broken&lt;/b&gt;" in html
 
 
 @pytest.mark.heavy
-def test_a_rules_cost_is_held_against_the_same_runs(page: Page) -> None:
+def test_a_rules_cost_is_held_against_the_same_runs(page: HtmlReport) -> None:
     (rules,) = [it for _, sections in page.parts for it in sections if it.key == "rules-rounds"]
     assert rules.table is not None
     assert {row[0] for row in rules.table.rows} == {"fast without R9", "fast without S11"}
@@ -139,7 +139,7 @@ def _has_browser() -> bool:
 
 @pytest.mark.heavy
 @pytest.mark.skipif(not _has_browser(), reason="no Chromium or Chrome on this machine")
-def test_pictures_are_small_and_name_no_place(page: Page, tmp_path: Path) -> None:
+def test_pictures_are_small_and_name_no_place(page: HtmlReport, tmp_path: Path) -> None:
     figures = [(it.key, it.figure) for _, sections in page.parts for it in sections if it.figure]
     written = write_pictures(figures[:2], tmp_path)
     assert [path.name for path in written] == ["rounds-by-n.svg", "rounds-by-adversary.svg"]

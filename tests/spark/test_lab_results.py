@@ -13,7 +13,7 @@ import pytest
 from skipring.errors import InputError, StoreBusyError, StoreFullError
 from skipring.lab.experiments import results as results_module
 from skipring.lab.experiments.experiments import perform
-from skipring.lab.experiments.matrix import Matrix, Run
+from skipring.lab.experiments.matrix import Matrix, Trial
 from skipring.lab.experiments.results import Results, opened, require_format
 from skipring.lab.experiments.schemas import ROUNDS, RUNS
 
@@ -21,7 +21,9 @@ MATRIX = Matrix("a title", 'title = "a title"\n', ())
 
 
 def tables(*seeds: int) -> tuple[pa.Table, pa.Table]:
-    runs = [Run(kind="converge", n=4, adversary="A00", max_rounds=50, seed=seed) for seed in seeds]
+    runs = [
+        Trial(kind="converge", n=4, adversary="A00", max_rounds=50, seed=seed) for seed in seeds
+    ]
     outcomes = [perform(run) for run in runs]
     samples = [
         {"run_id": outcome.row["run_id"], **sample}

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from skipring.errors import SkipringError
 from skipring.lab.experiments import running
 from skipring.lab.experiments.experiments import perform
-from skipring.lab.experiments.matrix import Matrix, Run, read_matrix
-from skipring.lab.experiments.running import Progress, run_matrix
+from skipring.lab.experiments.matrix import Matrix, Trial, read_matrix
+from skipring.lab.experiments.running import TrialProgress, run_matrix
 
 DEADLINE_S = 240.0
 LOOK_S = 0.02
@@ -81,7 +81,7 @@ def test_the_same_matrix_gives_the_same_rows_on_any_number_of_partitions(
 
 @pytest.mark.heavy
 def test_only_what_is_new_in_a_matrix_is_run(spark: SparkSession, tmp_path: Path) -> None:
-    out, told = tmp_path / "out", list[Progress]()
+    out, told = tmp_path / "out", list[TrialProgress]()
     first = read_matrix(matrix_file(tmp_path, *BLOCKS[:2]))
     run_matrix(spark, first, out)
     before = files(out)
@@ -110,10 +110,10 @@ def test_an_interrupt_cancels_what_is_running_and_keeps_nothing_half(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """What would go on for a minute is over at once."""
-    long = Matrix("t", "", (Run(kind="steady", n=256, rounds=4000),))
+    long = Matrix("t", "", (Trial(kind="steady", n=256, rounds=4000),))
     tracker, jobs = spark.sparkContext.statusTracker(), list[int]()
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: TrialProgress) -> None:
         jobs.extend(tracker.getActiveJobsIds())
         if tracker.getActiveStageIds():
             raise KeyboardInterrupt

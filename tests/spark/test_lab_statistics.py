@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from skipring.lab.experiments.bounds import Sample
+from skipring.lab.experiments.bounds import BoundSample
 from skipring.lab.experiments.schemas import ROUNDS, RUNS
 from skipring.lab.experiments.statistics import (
     beside_all_rules,
@@ -82,9 +82,9 @@ def test_what_was_legitimate_and_then_was_not_is_lost(runs: DataFrame) -> None:
 def test_values_are_grouped_and_what_never_came_is_counted(runs: DataFrame) -> None:
     found = groups(runs.filter("kind = 'converge' AND without = ''"), ["mode", "n"], "rounds")
     assert [(group.at["mode"], group.at["n"], group.sample) for group in found] == [
-        ("fast", 8, Sample((3.0, 5.0))),
-        ("fast", 16, Sample((7.0,))),
-        ("paper", 8, Sample((float("inf"),))),
+        ("fast", 8, BoundSample((3.0, 5.0))),
+        ("fast", 16, BoundSample((7.0,))),
+        ("paper", 8, BoundSample((float("inf"),))),
     ]
 
 

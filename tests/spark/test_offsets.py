@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from skipring.core.peers import TopicId
 from skipring.errors import InputError
-from skipring.rpc.log_reader import Holder
+from skipring.rpc.log_reader import MemberLog
 from skipring.spark.failover import partitions_between
 from skipring.spark.offsets import (
     EXCEPTIONS_MAX,
-    Place,
+    LogPlace,
     Position,
     Standby,
     from_json,
@@ -28,7 +28,7 @@ from skipring.spark.offsets import (
 from skipring.spark.partitions import RangePartition, cut
 from skipring.spark.snapshot import fits
 from skipring.spark.stream import shared_out
-from skipring.wire.rpc import Surveyed
+from skipring.wire.rpc import LogInfo
 
 TOPIC: TopicId = "orders"
 BAD_STANDBY = '{"store": "b0", "epoch": 0, "offset": -1}'
@@ -84,8 +84,8 @@ def test_without_a_standby_a_position_has_four_fields() -> None:
 def test_place_is_in_a_log_if_all_before_it_is_the_same(
     given: dict[str, Any], is_same: bool
 ) -> None:
-    survey = Surveyed(1, "a0", 1, 100, 120, 120, (), b"chain...")
-    place = Place(store="a0", epoch=1, offset=42, chain=b"chain...")
+    survey = LogInfo(1, "a0", 1, 100, 120, 120, (), b"chain...")
+    place = LogPlace(store="a0", epoch=1, offset=42, chain=b"chain...")
     assert fits(survey, replace(place, **given)) is is_same
 
 
@@ -144,13 +144,13 @@ class Scene:
         ]
 
 
-def holder_of(end: int) -> Holder:
-    survey = Surveyed(1, "b0", 0, end, end, end, (), bytes(8))
-    return Holder(node="b", address="127.0.0.1:1", survey=survey)
+def holder_of(end: int) -> MemberLog:
+    survey = LogInfo(1, "b0", 0, end, end, end, (), bytes(8))
+    return MemberLog(node="b", address="127.0.0.1:1", survey=survey)
 
 
-def place(offset: int) -> Place:
-    return Place(store="b0", epoch=0, offset=offset, chain=offset.to_bytes(8, "big"))
+def place(offset: int) -> LogPlace:
+    return LogPlace(store="b0", epoch=0, offset=offset, chain=offset.to_bytes(8, "big"))
 
 
 START = Standby(store="b0", epoch=0, offset=0)

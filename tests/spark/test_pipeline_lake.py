@@ -15,13 +15,26 @@ from rich.console import Console
 from skipring.errors import DataLossError, InputError, SkipringError, UnreachableError
 from skipring.spark.errors import spark_failures_told, told
 from skipring.spark.pipeline.lake import Name
-from skipring.spark.pipeline.manifest import About, Wish, agreed, read_about, write_about
+from skipring.spark.pipeline.manifest import (
+    Manifest,
+    RequestedConfig,
+    agreed,
+    read_about,
+    write_about,
+)
 from skipring.spark.pipeline.microbatch import Figures
-from skipring.spark.pipeline.runner import Progress, as_json, as_line, as_table, behind, shown
-from skipring.spark.pipeline.silver import Format
+from skipring.spark.pipeline.runner import (
+    PipelineProgress,
+    as_json,
+    as_line,
+    as_table,
+    behind,
+    shown,
+)
+from skipring.spark.pipeline.silver import PayloadFormat
 
-WISH = Wish(supervisors=("127.0.0.1:7400",), topics=("orders", "invoices"))
-ABOUT = About(supervisors=WISH.supervisors, topics=("invoices", "orders"))
+WISH = RequestedConfig(supervisors=("127.0.0.1:7400",), topics=("orders", "invoices"))
+ABOUT = Manifest(supervisors=WISH.supervisors, topics=("invoices", "orders"))
 
 # -- what a lake is about ----------------------------------------------------------------------
 
@@ -38,7 +51,7 @@ def test_a_lake_remembers_what_it_is_about(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"topics": ("orders",)}, "has topics invoices, orders, not orders"),
-        ({"values": Format.JSON}, "has values auto, not json"),
+        ({"values": PayloadFormat.JSON}, "has values auto, not json"),
         ({"window_s": 5}, "has windows 60 s, not 5 s"),
         ({"supervisors": ("127.0.0.1:1",)}, "belongs to the ring of 127.0.0.1:7400"),
     ],
@@ -87,7 +100,7 @@ def test_a_lake_that_has_lost_its_checkpoint_is_not_gone_on_with(tmp_path: Path)
 
 # -- progress ----------------------------------------------------------------------------------
 
-PROGRESS = Progress(
+PROGRESS = PipelineProgress(
     figures=Figures(
         batch=7,
         bronze=100,

@@ -9,15 +9,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from skipring.spark.pipeline.aggregates import POINTS_MAX, bucket_s
-from skipring.spark.pipeline.manifest import About, write_about
+from skipring.spark.pipeline.manifest import Manifest, write_about
 from skipring.spark.pipeline.microbatch import Steps
 from skipring.spark.pipeline.report import look, write_report
 from skipring.spark.pipeline.runner import prepare
-from skipring.spark.pipeline.silver import Format
+from skipring.spark.pipeline.silver import PayloadFormat
 from tests.spark.lakes import delivery, publication, rows
 from tests.spark.rings import TOPIC
 
-ABOUT = About(supervisors=("127.0.0.1:7400",), topics=(TOPIC,), values=Format.TEXT)
+ABOUT = Manifest(supervisors=("127.0.0.1:7400",), topics=(TOPIC,), values=PayloadFormat.TEXT)
 
 
 def text_of(page: str) -> str:
@@ -45,7 +45,7 @@ def test_an_empty_lake_has_a_report_that_says_so(spark: SparkSession, tmp_path: 
 def test_a_lake_with_one_row_has_a_report(spark: SparkSession, tmp_path: Path) -> None:
     prepare(spark)
     write_about(tmp_path, ABOUT)
-    Steps(tmp_path, Format.TEXT, 60).take(rows(spark, [publication(1, b"one")]), 0)
+    Steps(tmp_path, PayloadFormat.TEXT, 60).take(rows(spark, [publication(1, b"one")]), 0)
     page = page_on(spark, tmp_path)
     text = text_of(page)
     assert "1 publication" in text
@@ -66,7 +66,7 @@ def test_a_report_shows_deliveries_and_what_is_rejected_is_never_markup(
     ]
     sent = [publication(1, b"one"), publication(2, bad, publisher="<b>"), publication(1, b"one")]
     sent.append(publication(3, bad, at_s=9e12))  # in some hundred thousand years
-    figures = Steps(tmp_path, Format.TEXT, 60).take(rows(spark, sent, came), 0)
+    figures = Steps(tmp_path, PayloadFormat.TEXT, 60).take(rows(spark, sent, came), 0)
     assert (figures.bronze, figures.windows) == (4, 2)
     page = page_on(spark, tmp_path)
     text = text_of(page)
@@ -90,7 +90,7 @@ def test_headline_and_tables_give_the_latency_of_the_same_deliveries(
     came = [delivery(number, "n2", at_s=0.003 + 0.001 * number) for number in range(3)]
     came += [delivery(number, "n2", at_s=5.781, hops=0, origin="repair") for number in range(3, 8)]
     came += [delivery(8, "n2", at_s=1)]
-    Steps(tmp_path, Format.TEXT, 60).take(rows(spark, sent, came), 0)
+    Steps(tmp_path, PayloadFormat.TEXT, 60).take(rows(spark, sent, came), 0)
 
     found = look(spark, tmp_path, ABOUT)
     text = text_of(page_on(spark, tmp_path))
@@ -111,7 +111,7 @@ def test_node_that_got_everything_by_repair_has_no_latency_of_spreading(
     prepare(spark)
     write_about(tmp_path, ABOUT)
     came = [delivery(1, "n2", at_s=5.781, hops=0, origin="repair")]
-    Steps(tmp_path, Format.TEXT, 60).take(rows(spark, [publication(1, b"x")], came), 0)
+    Steps(tmp_path, PayloadFormat.TEXT, 60).take(rows(spark, [publication(1, b"x")], came), 0)
     text = text_of(page_on(spark, tmp_path))
     assert "Half of what was spread" not in text
     assert re.search(r"n2\s+1\s+–\s+–\s+–\s+100 %", text)  # noqa: RUF001

@@ -16,7 +16,14 @@ from skipring.spark.pipeline import runner as running
 from skipring.spark.pipeline.lake import Name, Writer
 from skipring.spark.pipeline.microbatch import Figures, Steps, publications
 from skipring.spark.pipeline.runner import prepare
-from skipring.spark.pipeline.silver import NOT_JSON, NOT_UTF8, Format, accepted, decoded, rejected
+from skipring.spark.pipeline.silver import (
+    NOT_JSON,
+    NOT_UTF8,
+    PayloadFormat,
+    accepted,
+    decoded,
+    rejected,
+)
 from tests.spark.lakes import NOON, delivery, gold, id_of, ids, publication, read, rows
 
 pytestmark = pytest.mark.heavy
@@ -53,7 +60,9 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lake after one micro-batch, which no test changes."""
     prepare(spark)
     lake = tmp_path_factory.mktemp("lake")
-    figures = Steps(lake, Format.AUTO, WINDOW_S).take(rows(spark, PUBLICATIONS, DELIVERIES), 0)
+    figures = Steps(lake, PayloadFormat.AUTO, WINDOW_S).take(
+        rows(spark, PUBLICATIONS, DELIVERIES), 0
+    )
     assert figures_of(figures) == {
         "bronze": 5,
         "deliveries": 7,
@@ -144,7 +153,7 @@ def test_duplicates_and_late_news_change_only_what_they_should(
 ) -> None:
     copytree(lake, tmp_path, dirs_exist_ok=True)
     before = gold(tmp_path)
-    steps = Steps(tmp_path, Format.AUTO, WINDOW_S)
+    steps = Steps(tmp_path, PayloadFormat.AUTO, WINDOW_S)
     new = publication(9, b"late", at_s=4)
     again = [PUBLICATIONS[0], PUBLICATIONS[3], PUBLICATIONS[4], new, new]
     figures = steps.take(rows(spark, again), 1)
@@ -192,11 +201,11 @@ def test_a_batch_killed_after_any_of_its_writes_is_done_again_with_the_same_outc
 
         monkeypatch.setattr(Writer, "_place", killed)
         with pytest.raises(Killed):
-            Steps(tmp_path, Format.AUTO, WINDOW_S).take(batch, 0)
+            Steps(tmp_path, PayloadFormat.AUTO, WINDOW_S).take(batch, 0)
         survived.append(contents(tmp_path))
         monkeypatch.setattr(Writer, "_place", place)
         Writer(tmp_path).recover()
-    Steps(tmp_path, Format.AUTO, WINDOW_S).take(batch, 0)
+    Steps(tmp_path, PayloadFormat.AUTO, WINDOW_S).take(batch, 0)
     assert contents(tmp_path) == contents(lake)
     assert not any(survived[0].values())  # killed before anything was in its place
 
@@ -205,7 +214,7 @@ def test_a_batch_that_has_nothing_when_it_is_done_again_leaves_nothing(
     spark: SparkSession, lake: Path, tmp_path: Path
 ) -> None:
     copytree(lake, tmp_path, dirs_exist_ok=True)
-    figures = Steps(tmp_path, Format.AUTO, WINDOW_S).take(rows(spark, []), 0)
+    figures = Steps(tmp_path, PayloadFormat.AUTO, WINDOW_S).take(rows(spark, []), 0)
     assert (figures.bronze, figures.silver, figures.rejected) == (0, 0, 0)
     for name in (Name.BRONZE, Name.SILVER, Name.REJECTED):
         assert read(tmp_path, name) == []
@@ -257,7 +266,7 @@ def values(spark: SparkSession) -> DataFrame:
     return publications(rows(spark, made)).cache()
 
 
-def kinds(values: DataFrame, chosen: Format) -> tuple[dict[Any, str], dict[Any, str]]:
+def kinds(values: DataFrame, chosen: PayloadFormat) -> tuple[dict[Any, str], dict[Any, str]]:
     found = decoded(values, chosen)
     good = {VALUES[row.sequence]: row.kind for row in accepted(found).collect()}
     bad = {VALUES[row.sequence]: row.reason for row in rejected(found).collect()}
@@ -267,14 +276,14 @@ def kinds(values: DataFrame, chosen: Format) -> tuple[dict[Any, str], dict[Any, 
 
 
 def test_auto_takes_every_text_and_knows_json_documents(values: DataFrame) -> None:
-    good, bad = kinds(values, Format.AUTO)
+    good, bad = kinds(values, PayloadFormat.AUTO)
     assert bad == {BAD: NOT_UTF8}
     assert {value for value, kind in good.items() if kind == "json"} == JSON - {b"42"}
     assert good[None] == "none"
 
 
 def test_json_takes_one_whole_json_value_and_nothing_else(values: DataFrame) -> None:
-    good, bad = kinds(values, Format.JSON)
+    good, bad = kinds(values, PayloadFormat.JSON)
     assert good == {**dict.fromkeys(JSON, "json"), None: "none"}
     assert bad == {
         value: NOT_UTF8 if value == BAD else NOT_JSON for value in set(VALUES) - {*JSON, None}
@@ -282,14 +291,14 @@ def test_json_takes_one_whole_json_value_and_nothing_else(values: DataFrame) -> 
 
 
 def test_text_does_not_look_for_json(values: DataFrame) -> None:
-    good, bad = kinds(values, Format.TEXT)
+    good, bad = kinds(values, PayloadFormat.TEXT)
     assert bad == {BAD: NOT_UTF8}
     assert set(good.values()) == {"text", "none"}
 
 
 def test_binary_takes_everything_as_it_is(values: DataFrame) -> None:
-    good, bad = kinds(values, Format.BINARY)
+    good, bad = kinds(values, PayloadFormat.BINARY)
     assert bad == {}
     assert set(good.values()) == {"binary", "none"}
-    kept = accepted(decoded(values, Format.BINARY)).where("kind = 'binary'").collect()
+    kept = accepted(decoded(values, PayloadFormat.BINARY)).where("kind = 'binary'").collect()
     assert {bytes(row.value) for row in kept} == {value for value in VALUES if value is not None}

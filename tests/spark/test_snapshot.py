@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from skipring.rpc.log_reader import Holder
+from skipring.rpc.log_reader import MemberLog
 from skipring.spark.snapshot import agreed_parts, is_shared
-from skipring.wire.rpc import Surveyed
+from skipring.wire.rpc import LogInfo
 
 
-def holder(node: str, digests: str, count: int = 10, end: int = 10) -> Holder:
+def holder(node: str, digests: str, count: int = 10, end: int = 10) -> MemberLog:
     """A member with one letter for each digest; a dot for a prefix without ids."""
     texts = tuple(b"" if letter == "." else letter.encode() * 16 for letter in digests)
-    survey = Surveyed(1, "5eed", 0, end, end, count, texts, b"")
-    return Holder(node=node, address=f"{node}:1", survey=survey)
+    survey = LogInfo(1, "5eed", 0, end, end, count, texts, b"")
+    return MemberLog(node=node, address=f"{node}:1", survey=survey)
 
 
-def sources(holders: list[Holder]) -> list[list[str]]:
+def sources(holders: list[MemberLog]) -> list[list[str]]:
     return [[source.node for source in part.sources] for part in agreed_parts(holders)]
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from skipring.core.config import Mode
-from skipring.lab.experiments.bounds import Sample
+from skipring.lab.experiments.bounds import BoundSample
 from skipring.lab.experiments.schemas import ROUNDS, RUNS
 from skipring.lab.experiments.statements import STATEMENTS, Statement, Unmeasured
 from skipring.lab.experiments.statistics import prepared
@@ -99,7 +99,7 @@ def test_one_counterexample_refutes() -> None:
 def test_no_runs_say_nothing() -> None:
     assert share_verdict(0, 0) == NOT_MEASURED
     assert below_verdict({}, 1.0) == NOT_MEASURED
-    assert constant_verdict({8: Sample((1.0,))}) == NOT_MEASURED
+    assert constant_verdict({8: BoundSample((1.0,))}) == NOT_MEASURED
 
 
 def test_runs_that_fail_in_more_than_the_statement_do_not_refute_it() -> None:
@@ -114,7 +114,7 @@ def test_runs_that_fail_in_more_than_the_statement_do_not_refute_it() -> None:
 def test_a_mean_is_below_a_limit_above_it_or_not_known(
     values: tuple[float, ...], tone: Tone
 ) -> None:
-    assert below_verdict({8: Sample((0.1, 0.2)), 16: Sample(values)}, 1.0).tone is tone
+    assert below_verdict({8: BoundSample((0.1, 0.2)), 16: BoundSample(values)}, 1.0).tone is tone
 
 
 @pytest.mark.parametrize(
@@ -123,12 +123,12 @@ def test_a_mean_is_below_a_limit_above_it_or_not_known(
 )
 def test_a_cost_is_constant_or_grows(grown: object, tone: Tone) -> None:
     assert callable(grown)
-    values = {n: Sample((grown(n), grown(n) + 0.01)) for n in (8, 16, 32, 64, 128)}
+    values = {n: BoundSample((grown(n), grown(n) + 0.01)) for n in (8, 16, 32, 64, 128)}
     assert constant_verdict(values).tone is tone
 
 
 def test_a_cost_that_scatters_too_much_is_neither() -> None:
-    values = {n: Sample((1.0, 9.0)) for n in (8, 16, 32, 64)}
+    values = {n: BoundSample((1.0, 9.0)) for n in (8, 16, 32, 64)}
     assert constant_verdict(values).tone is Tone.OPEN
 
 

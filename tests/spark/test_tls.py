@@ -13,9 +13,9 @@ import pytest
 
 from skipring.core.events import PublishRequested
 from skipring.errors import InputError, UnreachableError
-from skipring.node.host import Node
-from skipring.node.settings import Settings
-from skipring.node.supervisor_host import SupervisorServer
+from skipring.node.host import NodeHost
+from skipring.node.settings import NodeSettings
+from skipring.node.supervisor_host import SupervisorHost
 from skipring.security.ca import issue, make_authority
 from skipring.security.credentials import Credentials
 from skipring.spark.batch import BatchReader
@@ -41,8 +41,8 @@ class Secured:
         for name in ("supervisor", "a", "spark"):
             issue(self._papers, name, self._papers, days=5, hosts=[])
         self._store = PublicationStore.open(directory / "a")
-        self.supervisor = SupervisorServer(
-            Settings(tick_s=TICK_S, credentials=self._credentials("supervisor")), rng=Random(0)
+        self.supervisor = SupervisorHost(
+            NodeSettings(tick_s=TICK_S, credentials=self._credentials("supervisor")), rng=Random(0)
         )
 
     def _credentials(self, name: str) -> Credentials:
@@ -58,13 +58,15 @@ class Secured:
 
     async def start(self) -> None:
         await self.supervisor.start("127.0.0.1", 0)
-        settings = Settings(
+        settings = NodeSettings(
             supervisors=(self.supervisor.address,),
             tick_s=TICK_S,
             flush_s=TICK_S,
             credentials=self._credentials("a"),
         )
-        self.node = Node("a", settings, rng=Random(1), deliver=lambda *_: None, store=self._store)
+        self.node = NodeHost(
+            "a", settings, rng=Random(1), deliver=lambda *_: None, store=self._store
+        )
         await self.node.start("127.0.0.1", 0)
         self.node.subscribe(TOPIC)
         await until(lambda: bool(self.supervisor.members().get(TOPIC)))

@@ -14,7 +14,7 @@ import pytest
 
 from skipring.core.effects import Origin
 from skipring.storage import delivery_log as trace_module
-from skipring.storage.delivery_log import DeliveryTrace
+from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.durable_mark import losses_of
 from skipring.storage.store import PublicationStore
 from tests.storage.stored import CHAT, NEWS, flip, write
@@ -38,14 +38,14 @@ def delivery(offset: int, life: int = 0) -> Delivery:
     return 10**15 + 1000 * life + 7 * offset, offset % 256, ORIGINS[offset % 3].value
 
 
-def note(trace: DeliveryTrace, offsets: range, topic: str = NEWS, life: int = 0) -> None:
+def note(trace: DeliveryLog, offsets: range, topic: str = NEWS, life: int = 0) -> None:
     for offset in offsets:
         time_us, hops, origin = delivery(offset, life)
         trace.note(topic, offset, time_us, hops, Origin(origin))
 
 
 def read(
-    trace: DeliveryTrace, topic: str = NEWS, start: int = 0, end: int = ALL, count: int = ALL
+    trace: DeliveryLog, topic: str = NEWS, start: int = 0, end: int = ALL, count: int = ALL
 ) -> dict[int, Delivery]:
     """What is known, by offset; nothing comes twice, and all in order."""
     found: dict[int, Delivery] = {}
@@ -66,12 +66,12 @@ def deliveries(offsets: range, life: int = 0) -> dict[int, Delivery]:
 @contextmanager
 def opened(
     directory: Path, publications: int = 0
-) -> Iterator[tuple[PublicationStore, DeliveryTrace]]:
+) -> Iterator[tuple[PublicationStore, DeliveryLog]]:
     """A store with so many publications more, and its trace; what is durable is written at last."""
     with PublicationStore.open(directory) as store:
         if publications:
             write(store, publications)
-        trace = DeliveryTrace.open(directory, store)
+        trace = DeliveryLog.open(directory, store)
         try:
             yield store, trace
             trace.write()
@@ -99,7 +99,7 @@ def rows(directory: Path) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("count", [0, 1, CHUNK, SEVERAL])
 def test_what_is_noted_can_be_read(count: int) -> None:
-    trace = DeliveryTrace()
+    trace = DeliveryLog()
     note(trace, range(count))
     assert read(trace) == deliveries(range(count))
     assert read(trace, CHAT) == {}
@@ -110,7 +110,7 @@ def test_what_is_noted_can_be_read(count: int) -> None:
     ("start", "end"), [(0, 1), (5, 5), (9, 3), (CHUNK - 1, CHUNK + 1), (100, ALL)]
 )
 def test_only_what_was_asked_for_is_read(start: int, end: int) -> None:
-    trace = DeliveryTrace()
+    trace = DeliveryLog()
     note(trace, range(SEVERAL))
     wanted = deliveries(range(start, min(end, SEVERAL)))
     assert read(trace, start=start, end=end) == wanted
@@ -119,7 +119,7 @@ def test_only_what_was_asked_for_is_read(start: int, end: int) -> None:
 
 
 def test_topics_do_not_mix() -> None:
-    trace = DeliveryTrace()
+    trace = DeliveryLog()
     for offset in range(SEVERAL):
         note(trace, range(offset, offset + 1))
         note(trace, range(offset, offset + 1), CHAT, life=1)
@@ -134,7 +134,7 @@ def test_without_a_disk_the_oldest_deliveries_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(trace_module, "IN_MEMORY_MAX", 300)
-    trace = DeliveryTrace()
+    trace = DeliveryLog()
     note(trace, range(1000))
     found = read(trace)
     assert 300 <= len(found) <= 300 + CHUNK
@@ -142,7 +142,7 @@ def test_without_a_disk_the_oldest_deliveries_are_forgotten(
 
 
 def test_offsets_may_be_left_out() -> None:
-    trace = DeliveryTrace()
+    trace = DeliveryLog()
     note(trace, range(10))
     note(trace, range(5000, 5010))
     assert read(trace) == deliveries(range(10)) | deliveries(range(5000, 5010))
@@ -151,7 +151,7 @@ def test_offsets_may_be_left_out() -> None:
 
 @pytest.mark.parametrize("offset", [0, 1, CHUNK, 100, SEVERAL - 1])
 def test_an_offset_that_is_given_anew_makes_later_ones_obsolete(offset: int) -> None:
-    trace = DeliveryTrace()
+    trace = DeliveryLog()
     note(trace, range(SEVERAL))
     note(trace, range(offset, offset + 5), life=1)
     again = deliveries(range(offset, offset + 5), life=1)
@@ -501,14 +501,14 @@ def same(offsets: range, hops: int = 3, time_us: int = 10**15) -> dict[int, Deli
     return dict.fromkeys(offsets, (time_us, hops, Origin.SPREAD.value))
 
 
-def note_pack(trace: DeliveryTrace, offsets: range, hops: int = 3) -> None:
+def note_pack(trace: DeliveryLog, offsets: range, hops: int = 3) -> None:
     trace.note(NEWS, offsets.start, 10**15, hops, Origin.SPREAD, len(offsets))
 
 
 @pytest.mark.parametrize("start", [0, 7])
 @pytest.mark.parametrize("count", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5])
 def test_a_pack_of_any_size_is_noted_as_if_it_came_one_by_one(start: int, count: int) -> None:
-    trace, one_by_one = DeliveryTrace(), DeliveryTrace()
+    trace, one_by_one = DeliveryLog(), DeliveryLog()
     note_pack(trace, range(start, start + count))
     for offset in range(start, start + count):
         note_pack(one_by_one, range(offset, offset + 1))
@@ -520,7 +520,7 @@ def test_a_pack_of_any_size_is_noted_as_if_it_came_one_by_one(start: int, count:
 
 
 def test_packs_fill_up_the_chunk_that_was_begun() -> None:
-    trace = DeliveryTrace()
+    trace = DeliveryLog()
     for start in range(0, 240, 40):
         note_pack(trace, range(start, start + 40), hops=start // 40)
     chunks = [len(known.times) for known in trace.read(NEWS, 0, ALL, ALL)]
@@ -529,14 +529,14 @@ def test_packs_fill_up_the_chunk_that_was_begun() -> None:
 
 
 def test_a_pack_of_none_is_nothing() -> None:
-    trace = DeliveryTrace()
+    trace = DeliveryLog()
     trace.note(NEWS, 0, 10**15, 3, Origin.SPREAD, 0)
     assert read(trace) == {}
     assert trace.end(NEWS) == 0
 
 
 def test_a_pack_makes_obsolete_what_was_known_from_its_first_offset_on() -> None:
-    trace = DeliveryTrace()
+    trace = DeliveryLog()
     note_pack(trace, range(SEVERAL))
     note_pack(trace, range(CHUNK + 5, CHUNK + 9), hops=9)
     assert read(trace) == same(range(CHUNK + 5)) | same(range(CHUNK + 5, CHUNK + 9), hops=9)

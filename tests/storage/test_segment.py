@@ -4,7 +4,7 @@ import pytest
 
 from skipring.core.publications import Publication
 from skipring.storage.record import encoded
-from skipring.storage.segment import PACK_BYTES, Draft, Head, Pack
+from skipring.storage.segment import PACK_BYTES, Head, Segment, SegmentBuilder
 from tests.storage.stored import NEWS, publication
 
 # Written by version 1, from publications 5 and 6 of ``golden``.
@@ -17,7 +17,7 @@ VERSION_1 = bytes.fromhex(
 )
 
 
-def golden() -> Draft:
+def golden() -> SegmentBuilder:
     return draft(
         Publication(publisher="ann", seq=7, payload=b"hi", time=9, key=b"k", headers={"a": "b"}),
         Publication(publisher="bob", seq=0, payload=None, id=b"o" * 32),
@@ -25,15 +25,15 @@ def golden() -> Draft:
     )
 
 
-def draft(*rows: Publication, start: int = 0) -> Draft:
-    made = Draft(NEWS, start)
+def draft(*rows: Publication, start: int = 0) -> SegmentBuilder:
+    made = SegmentBuilder(NEWS, start)
     for row in rows:
         made.append(row.settled(NEWS).id, encoded(row))
     return made
 
 
-def parsed(body: bytes) -> Pack:
-    pack = Pack.parse(body)
+def parsed(body: bytes) -> Segment:
+    pack = Segment.parse(body)
     assert pack is not None
     return pack
 
@@ -68,7 +68,7 @@ def test_wherever_a_pack_ends_nothing_wrong_is_served() -> None:
     rows = [publication(seq) for seq in range(3)]
     body = draft(*rows).packed(0)
     for end in range(len(body)):
-        pack = Pack.parse(body[:end])
+        pack = Segment.parse(body[:end])
         if pack is not None:
             left = [pack.publication(offset) for offset in range(3)]
             assert all(row in (None, rows[offset]) for offset, row in enumerate(left))
@@ -84,14 +84,14 @@ def test_an_opaque_publication_is_believed_only_in_a_whole_pack() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"SRP1", b"SRP1\xff\xff\xff\xff", b"nonsense" * 100])
 def test_what_is_no_pack_is_none(body: bytes) -> None:
-    assert Pack.parse(body) is None
+    assert Segment.parse(body) is None
 
 
 def test_a_draft_takes_as_many_as_belong_into_one_pack_and_at_least_one() -> None:
     size = PACK_BYTES // 4
     rows = [bytes([place]) * size for place in range(6)]
     ids = [bytes([place]) * 32 for place in range(6)]
-    made = Draft(NEWS, 0)
+    made = SegmentBuilder(NEWS, 0)
     assert made.fill(b"".join(ids[:3]), b"".join(rows[:3]), [size] * 3) == 3
     assert not made.is_full
     assert made.fill(b"".join(ids[3:]), b"".join(rows[3:]), [size] * 3) == 1
@@ -99,19 +99,19 @@ def test_a_draft_takes_as_many_as_belong_into_one_pack_and_at_least_one() -> Non
     assert [key for key, _ in made.entries()] == ids[:4]
     assert [made.data(offset) for offset in range(4)] == rows[:4]
     large = 2 * PACK_BYTES
-    assert Draft(NEWS, 0).fill(b"".join(ids), bytes(6 * large), [large] * 6) == 1
+    assert SegmentBuilder(NEWS, 0).fill(b"".join(ids), bytes(6 * large), [large] * 6) == 1
 
 
 def test_the_row_with_which_a_pack_is_full_is_its_last() -> None:
     sizes = [1000 + 37 * place for place in range(200)]
     rows = [bytes([place]) * size for place, size in enumerate(sizes)]
     ids = [place.to_bytes(32, "big") for place in range(200)]
-    made = Draft(NEWS, 0)
+    made = SegmentBuilder(NEWS, 0)
     count = made.fill(b"".join(ids), b"".join(rows), sizes)
     assert 1 < count < len(rows)
     assert made.is_full
     assert made.size_bytes - sizes[count - 1] < PACK_BYTES
-    single = Draft(NEWS, 0)
+    single = SegmentBuilder(NEWS, 0)
     while not single.is_full:  # as many as if they had come one by one
         single.append(ids[single.end], rows[single.end])
     assert single.end == made.end == count
@@ -120,9 +120,9 @@ def test_the_row_with_which_a_pack_is_full_is_its_last() -> None:
 
 def test_an_id_that_is_none_is_not_taken() -> None:
     with pytest.raises(AssertionError, match="an id that is none"):
-        Draft(NEWS, 0).append(b"short", b"row")
+        SegmentBuilder(NEWS, 0).append(b"short", b"row")
     with pytest.raises(AssertionError, match="an id that is none"):
-        Draft(NEWS, 0).fill(b"i" * 32, b"tworows", [3, 4])
+        SegmentBuilder(NEWS, 0).fill(b"i" * 32, b"tworows", [3, 4])
 
 
 def test_a_pack_gives_what_lies_between_two_offsets_under_some_first_bytes() -> None:

@@ -9,7 +9,7 @@ from threading import Event, Thread
 import pytest
 from msgspec.structs import replace
 
-from skipring.core.log import Archive, MemoryArchive
+from skipring.core.log import Log, MemoryLog
 from skipring.core.publications import SEQ_BELIEVED_MAX, Encoded, Publication
 from skipring.errors import StorageError, StoreBusyError, StoreFullError
 from skipring.storage import sqlite as database
@@ -42,7 +42,7 @@ def directory(tmp_path: Path) -> Path:
 
 def test_a_new_store_holds_nothing(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
-        archive: Archive = store.archive(NEWS)
+        archive: Log = store.archive(NEWS)
         assert (archive.end, archive.read(0), archive.read(-1)) == (0, None, None)
         assert list(archive.entries()) == list(archive.publications()) == []
         assert archive.newest() == {}
@@ -157,7 +157,7 @@ def test_what_is_not_committed_is_gone_after_closing(directory: Path) -> None:
 
 def test_an_archive_on_disk_is_like_one_in_memory(directory: Path) -> None:
     rows = [publication(offset) for offset in range(30)]
-    memory = MemoryArchive(rows)
+    memory = MemoryLog(rows)
     memory.discard(7)
     made(directory, 10, 1, 12)
     with PublicationStore.open(directory) as store:

@@ -25,7 +25,7 @@ from skipring.core.messages import (
 from skipring.core.peers import NodeId, Peer
 from skipring.core.prefix import Prefix
 from skipring.core.publications import Publication
-from skipring.core.summaries import Claim
+from skipring.core.summaries import RangeSummary
 from skipring.core.topology import legitimate_states
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
@@ -111,11 +111,11 @@ def publication_text(publication: Publication) -> str:
     return f"{publication.publisher}#{publication.seq}"
 
 
-def _claims_text(claims: Sequence[Claim]) -> str:
+def _claims_text(claims: Sequence[RangeSummary]) -> str:
     return ", ".join(_claim_text(claim) for claim in claims) or "-"
 
 
-def _claim_text(claim: Claim) -> str:
+def _claim_text(claim: RangeSummary) -> str:
     """The cover, and what is said to lie there: ``01 -> 010:1f2e3d4c 011:77aa0b1c``."""
     nodes = [f"{_label_text(node.prefix)}:{_short(node.digest)}" for node in claim.summaries()]
     return " ".join([f"{_label_text(claim.prefix)} ->", *nodes, *map(_short, claim.short_ids())])

@@ -18,7 +18,7 @@ from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
 from skipring.core.effects import Discard, Effect, Outbox, Send, Store
 from skipring.core.events import Event, Received, Tick
 from skipring.core.labels import Label
-from skipring.core.log import MemoryArchive
+from skipring.core.log import MemoryLog
 from skipring.core.messages import (
     CheckLabel,
     GetConfiguration,
@@ -76,7 +76,7 @@ def peer(bits: str, node: NodeId) -> Peer:
 def kept(machine: Subscriber, effects: list[Effect]) -> list[Effect]:
     """The effects, once the archive has carried out those that are meant for it."""
     archive = machine.archive
-    assert isinstance(archive, MemoryArchive)
+    assert isinstance(archive, MemoryLog)
     for effect in effects:
         match effect:
             case Store(offset=offset, publications=publications):
@@ -204,7 +204,7 @@ def subscriber(
         topic=TOPIC,
         rng=chance,
         config=ProtocolConfig(rules=rules),
-        archive=MemoryArchive(state.publications),
+        archive=MemoryLog(state.publications),
     )
     machine.load(state)
     return machine

@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 from skipring.core.antientropy import AntiEntropy
 from skipring.core.config import ProtocolConfig, Rules
-from skipring.core.effects import Confirmed, Deliver, Discard, Origin, Outbox, Send, Store
-from skipring.core.log import MemoryArchive
+from skipring.core.effects import Deliver, Discard, Origin, Outbox, PeerInSync, Send, Store
+from skipring.core.log import MemoryLog
 from skipring.core.messages import (
     CheckAndPublish,
     CheckTrie,
@@ -26,8 +26,8 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BITS, ID_BYTES, Publication
-from skipring.core.replica import Holdings
-from skipring.core.summaries import Claim
+from skipring.core.replica import Replica
+from skipring.core.summaries import RangeSummary
 from tests.support.machines import FAST, TOPIC, Sent
 
 Check: TypeAlias = CheckTrie | CheckAndPublish
@@ -85,8 +85,8 @@ class Party:
     ) -> None:
         self.node = node
         self.config = config if config is not None else ProtocolConfig()
-        self.archive = MemoryArchive(publications)
-        self.holdings = Holdings(TOPIC, self.archive)
+        self.archive = MemoryLog(publications)
+        self.holdings = Replica(TOPIC, self.archive)
         self.holdings.recover({})
         self.repair = AntiEntropy(node, self.holdings, self.config)
         self.delivered: list[Publication] = []
@@ -96,8 +96,8 @@ class Party:
         """Another party that holds the same; the trie is not built once more."""
         twin = Party.__new__(Party)
         twin.node, twin.config = self.node, self.config
-        twin.archive = MemoryArchive(self.archive.publications())
-        twin.holdings = Holdings(TOPIC, twin.archive)
+        twin.archive = MemoryLog(self.archive.publications())
+        twin.holdings = Replica(TOPIC, twin.archive)
         twin.holdings.adopt(self.holdings.trie.snapshot())
         twin.holdings._end = self.holdings._end
         twin.repair = AntiEntropy(twin.node, twin.holdings, twin.config)
@@ -155,7 +155,7 @@ class Party:
                     self.archive.discard(offset)
                 case Deliver(publications=publications):
                     self.delivered += publications
-                case Confirmed(node=node):
+                case PeerInSync(node=node):
                     self.confirmed.append(node)
         return sent
 
@@ -287,7 +287,7 @@ class Glossary:
                 raise AssertionError(f"not in the paper: {message}")
         return " ".join([type(message).__name__, *words])
 
-    def _tuples(self, claims: Collection[Claim]) -> list[str]:
+    def _tuples(self, claims: Collection[RangeSummary]) -> list[str]:
         return [
             f"({self._label(summary.prefix.bits)}, {self.digests[summary.digest]})"
             for claim in claims

@@ -41,11 +41,11 @@ from skipring.core.messages import (
     Unsubscribe,
     Want,
 )
-from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
+from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.core.prefix import ALL, Prefix, apart
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.state import SilenceState, SubscriberState, SupervisorState
-from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, Claim, Summary
+from skipring.core.state import LivenessState, SubscriberState, SupervisorState
+from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary, Summary
 from skipring.world.adversaries.memory_states import with_memories
 from skipring.world.snapshot import Parcel, Snapshot
 
@@ -58,7 +58,7 @@ digests = st.integers(0, CIRCLE - 1)
 trie_digests = st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
 short_ids = st.binary(min_size=SHORT_BYTES, max_size=SHORT_BYTES)
 sessions = st.just(0) | st.integers(0, CIRCLE - 1)
-links = st.sampled_from(Link)
+links = st.sampled_from(EdgeKind)
 
 
 def labels(near: int = 16) -> SearchStrategy[Label]:
@@ -121,13 +121,13 @@ def whole_ids() -> SearchStrategy[bytes]:
 
 
 @st.composite
-def claims(draw: st.DrawFn) -> Claim:
+def claims(draw: st.DrawFn) -> RangeSummary:
     """Claims about a trie, with whole digests or parts of them."""
     cover = draw(prefixes())
     digest = draw(st.sampled_from([trie_digests, short_ids]))
     labels = apart(draw(several(prefixes(cover, bits_max=20))))
     nodes = [Summary(label, draw(digest)) for label in labels]
-    return Claim.make(cover, nodes, draw(several(short_ids)))
+    return RangeSummary.make(cover, nodes, draw(several(short_ids)))
 
 
 def _messages_by_type(nodes: Sequence[NodeId]) -> Mapping[type[Message], SearchStrategy[Message]]:
@@ -199,7 +199,7 @@ def subscriber_states(
     """
     node, reference = st.sampled_from(nodes), st.none() | peers(nodes)
     counter = st.integers(-100, 100)  # the threshold of R9 is clamped to 8..64 when it is read
-    silence = st.builds(SilenceState, counter, counter, st.booleans())
+    silence = st.builds(LivenessState, counter, counter, st.booleans())
     return st.builds(
         SubscriberState,
         member=st.booleans(),

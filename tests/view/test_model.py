@@ -10,7 +10,7 @@ from skipring.core.peers import Peer
 from skipring.core.state import SubscriberState
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.core.topology import legitimate_states, levels, ring_edges, shortcut_edges
-from skipring.view.model import Card, Scene, broken_conditions, make_scene
+from skipring.view.model import SupervisorCard, TopicView, broken_conditions, make_scene
 from skipring.view.overview import REQUESTS_BOUND
 from skipring.wire.rpc import NodeStatus
 from skipring.world.adversaries import ADVERSARIES
@@ -18,7 +18,7 @@ from skipring.world.legitimacy import violations
 from skipring.world.snapshot import Snapshot
 from tests.support.statuses import status_of
 
-CARD = Card(
+CARD = SupervisorCard(
     answers=True,
     address="127.0.0.1:1",
     ticks=1,
@@ -31,7 +31,7 @@ CARD = Card(
 NODES = tuple(f"n{number}" for number in range(6))
 
 
-def drawn(snapshot: Snapshot, **statuses: NodeStatus) -> Scene:
+def drawn(snapshot: Snapshot, **statuses: NodeStatus) -> TopicView:
     """A scene of nodes that say they hold nothing, but for those whose words are given."""
     empty = {
         node: status_of(state, count=0, root=bytes(DIGEST_BYTES))
@@ -50,7 +50,7 @@ def legitimate(**changed: SubscriberState) -> Snapshot:
     )
 
 
-def mark(scene: Scene, node: str) -> str:
+def mark(scene: TopicView, node: str) -> str:
     return next(each.mark for each in scene.nodes if each.node == node)
 
 

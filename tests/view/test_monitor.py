@@ -7,7 +7,7 @@ import pytest
 
 from skipring.testing import Cluster
 from skipring.view import monitor as watcher
-from skipring.view.monitor import SHOWN_BYTES_MAX, TopicWatcher
+from skipring.view.monitor import SHOWN_BYTES_MAX, TopicMonitor
 from skipring.view.overview import Observer
 
 PATIENCE_S = 30.0
@@ -17,7 +17,7 @@ def supervisors_of(cluster: Cluster) -> list[str]:
     return cluster.url.removeprefix("skipring://").split(",")
 
 
-async def look_again(watching: TopicWatcher) -> None:
+async def look_again(watching: TopicMonitor) -> None:
     """Look until something is new."""
     async with asyncio.timeout(PATIENCE_S):
         while await watching.look() is None:
@@ -29,7 +29,7 @@ def test_a_scene_that_is_as_before_is_not_told_again() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.settle(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer:
-                watching = TopicWatcher(observer, "news")
+                watching = TopicMonitor(observer, "news")
                 first = await watching.look()
                 assert first is not None
                 assert first.legitimate
@@ -54,7 +54,7 @@ def test_old_scenes_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
         async with Cluster(n=2) as cluster:
             await cluster.settle(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer:
-                watching = TopicWatcher(observer, "news")
+                watching = TopicMonitor(observer, "news")
                 await watching.look()
                 assert watching.timeline() == []
                 assert watching.scene is not None
@@ -65,7 +65,7 @@ def test_old_scenes_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_topic_of_which_nobody_knows_has_an_empty_scene() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster, Observer(supervisors_of(cluster)) as observer:
-            seen = await TopicWatcher(observer, "nothing").look()
+            seen = await TopicMonitor(observer, "nothing").look()
             assert seen is not None
             assert (seen.members, seen.legitimate, seen.nodes) == (0, False, ())
 
@@ -78,7 +78,7 @@ def test_messages_are_read_once_and_from_another_member_if_one_goes() -> None:
             await cluster.publish("n00", b"one")
             await cluster.settle(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer:
-                watching = TopicWatcher(observer, "news")
+                watching = TopicMonitor(observer, "news")
                 await watching.look()
                 assert [each.text for each in await watching.read()] == ["one"]
                 assert await watching.read() == []
@@ -102,7 +102,7 @@ def test_messages_are_read_on_after_a_member_has_lost_what_it_had() -> None:
             await cluster.publish("n00", b"one")
             await cluster.settle(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer:
-                watching = TopicWatcher(observer, "news")
+                watching = TopicMonitor(observer, "news")
                 await watching.look()
                 assert [each.text for each in await watching.read()] == ["one"]
                 assert watching._read is not None
@@ -131,7 +131,7 @@ def test_a_payload_is_shown_as_text_where_it_is_one(payload: bytes, text: str | 
         async with Cluster(n=1) as cluster:
             await cluster.publish("n00", payload)
             async with Observer(supervisors_of(cluster)) as observer:
-                watching = TopicWatcher(observer, "news")
+                watching = TopicMonitor(observer, "news")
                 async with asyncio.timeout(PATIENCE_S):
                     while not watching.messages:
                         await watching.look()

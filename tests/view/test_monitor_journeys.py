@@ -4,7 +4,7 @@ import pytest
 
 from skipring.core.effects import Origin
 from skipring.view import monitor as module
-from skipring.view.monitor import KEPT, Journeys, pulse_of
+from skipring.view.monitor import KEPT, DeliveryPaths, pulse_of
 from skipring.wire.monitor_rpc import Arrival
 
 SPREAD = list(Origin).index(Origin.SPREAD)
@@ -19,7 +19,7 @@ def arrival(
 
 
 def test_a_journey_has_a_step_for_each_node_the_first_first() -> None:
-    journeys = Journeys()
+    journeys = DeliveryPaths()
     journeys.add([pulse_of("c", arrival(3_000, "b", hops=2)), pulse_of("b", arrival(2_000, "a"))])
     journeys.add([pulse_of("a", arrival(1_500, None, hops=0))])
     journey = journeys.find("a", 7, members=4)
@@ -32,7 +32,7 @@ def test_a_journey_has_a_step_for_each_node_the_first_first() -> None:
 
 
 def test_what_comes_again_is_a_duplicate_and_a_message() -> None:
-    journeys = Journeys()
+    journeys = DeliveryPaths()
     journeys.add([pulse_of("b", arrival(2_000, "a"))])
     journeys.add([pulse_of("b", arrival(2_500, "c", fresh=0))])
     journey = journeys.find("a", 7, members=2)
@@ -42,7 +42,7 @@ def test_what_comes_again_is_a_duplicate_and_a_message() -> None:
 
 
 def test_a_pack_brings_each_of_its_publications() -> None:
-    journeys = Journeys()
+    journeys = DeliveryPaths()
     journeys.add([pulse_of("b", arrival(2_000, "a", seq=10, count=3, fresh=3))])
     assert all(journeys.find("a", seq, 2) is not None for seq in (10, 11, 12))
     assert journeys.find("a", 13, 2) is None
@@ -58,7 +58,7 @@ def test_an_unknown_way_is_shown_as_repair() -> None:
 
 
 def test_only_the_last_journeys_are_kept() -> None:
-    journeys = Journeys()
+    journeys = DeliveryPaths()
     journeys.add(pulse_of("b", arrival(2_000, "a", seq=seq)) for seq in range(KEPT + 1))
     assert journeys.find("a", 0, 2) is None
     assert journeys.find("a", KEPT, 2) is not None
@@ -68,7 +68,7 @@ def test_only_so_many_steps_are_remembered_however_large_the_ring_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "STEPS_MAX", 10)
-    journeys = Journeys()
+    journeys = DeliveryPaths()
     for seq in range(4):
         journeys.add(pulse_of(f"n{number}", arrival(2_000, "a", seq)) for number in range(4))
     assert journeys.find("a", 0, members=4) is None

@@ -10,8 +10,8 @@ from skipring.admin.inspector import Inspector
 from skipring.core.state import SupervisorState
 from skipring.errors import SkipringError, UnreachableError
 from skipring.node import supervisor_host as supervisor
-from skipring.node.settings import Settings
-from skipring.node.supervisor_host import SupervisorServer
+from skipring.node.settings import NodeSettings
+from skipring.node.supervisor_host import SupervisorHost
 from skipring.testing import Cluster
 from skipring.view import overview
 from skipring.view.overview import (
@@ -264,8 +264,8 @@ def test_only_so_many_topics_are_looked_into(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_topic_that_is_not_served_does_not_make_its_supervisor_silent() -> None:
     async def scene() -> None:
-        settings = Settings(allowed_topics=("news",), tick_s=0.05)
-        server = await SupervisorServer(settings, rng=Random(1)).start("127.0.0.1", 0)
+        settings = NodeSettings(allowed_topics=("news",), tick_s=0.05)
+        server = await SupervisorHost(settings, rng=Random(1)).start("127.0.0.1", 0)
         try:
             async with Observer([server.address]) as observer:
                 await observer.overview()

@@ -12,7 +12,7 @@ from skipring.core.topology import ring_edges, shortcut_edges
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import Scenario
 from skipring.view import svg
-from skipring.view.text import Mark
+from skipring.view.text import GlyphState
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "healing.svg"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -20,11 +20,11 @@ BYTES_MAX = 200_000
 
 
 @pytest.fixture(scope="module")
-def frames() -> list[svg.Frame]:
+def frames() -> list[svg.SvgFrame]:
     return svg.film(svg.SCENARIO)
 
 
-def wrong_looks(frame: svg.Frame) -> list[str]:
+def wrong_looks(frame: svg.SvgFrame) -> list[str]:
     return [stroke.look for stroke in frame.strokes if stroke.look == "bad"]
 
 
@@ -43,7 +43,7 @@ def test_the_picture_runs_no_script_loads_nothing_and_is_small() -> None:
 
 
 def test_the_film_has_a_frame_for_each_round_and_ends_when_the_simulator_says_so(
-    frames: list[svg.Frame],
+    frames: list[svg.SvgFrame],
 ) -> None:
     report = Simulation(svg.SCENARIO).run()
     assert report.rounds_strict is not None
@@ -55,12 +55,12 @@ def test_the_film_has_a_frame_for_each_round_and_ends_when_the_simulator_says_so
 
 
 def test_it_is_right_before_wrong_in_every_layer_then_and_right_in_the_end(
-    frames: list[svg.Frame],
+    frames: list[svg.SvgFrame],
 ) -> None:
     before, damaged, *_, healed = frames
     for frame in (before, healed):
         assert not any(frame.wrong.values())
-        assert {dot.mark for dot in frame.dots} == {Mark.RIGHT}
+        assert {dot.mark for dot in frame.dots} == {GlyphState.RIGHT}
         assert wrong_looks(frame) == []
         edges = ring_edges(svg.SCENARIO.n) | shortcut_edges(svg.SCENARIO.n)
         assert len(frame.strokes) == len(edges)
@@ -68,7 +68,7 @@ def test_it_is_right_before_wrong_in_every_layer_then_and_right_in_the_end(
     assert wrong_looks(damaged)
 
 
-def test_nodes_stand_at_the_angle_of_their_label(frames: list[svg.Frame]) -> None:
+def test_nodes_stand_at_the_angle_of_their_label(frames: list[svg.SvgFrame]) -> None:
     for dot in frames[-1].dots:
         assert dot.label is not None
         turn = 2 * pi * int(dot.label.bits, 2) / 2 ** len(dot.label.bits)
@@ -78,7 +78,7 @@ def test_nodes_stand_at_the_angle_of_their_label(frames: list[svg.Frame]) -> Non
 
 
 def test_no_two_nodes_hide_each_other_and_all_are_in_the_picture(
-    frames: list[svg.Frame],
+    frames: list[svg.SvgFrame],
 ) -> None:
     for frame in frames:
         places = list(frame.places.values())
@@ -87,7 +87,7 @@ def test_no_two_nodes_hide_each_other_and_all_are_in_the_picture(
         assert all(10 < x < svg.PANEL_X and 10 < y < svg.HEIGHT - 10 for x, y in places)
 
 
-def test_ring_edges_and_shortcuts_are_told_apart_by_their_level(frames: list[svg.Frame]) -> None:
+def test_ring_edges_and_shortcuts_are_told_apart_by_their_level(frames: list[svg.SvgFrame]) -> None:
     looks = {}
     label = {dot.node: dot.label for dot in frames[-1].dots}
     for stroke in frames[-1].strokes:

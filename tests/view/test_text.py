@@ -14,7 +14,7 @@ from skipring.core.topology import legitimate_states, ring_edges, shortcut_edges
 from skipring.view.text import (
     ASCII,
     UNICODE,
-    Mark,
+    GlyphState,
     Size,
     draw_bars,
     draw_levels,
@@ -28,7 +28,7 @@ from skipring.world.snapshot import Snapshot
 from tests.support.strategies import snapshots
 
 SIZE = Size(47, 17)
-RIGHT, EDGES, WRONG = (UNICODE.marks[mark] for mark in Mark)
+RIGHT, EDGES, WRONG = (UNICODE.marks[mark] for mark in GlyphState)
 
 
 def legitimate(n: int) -> Snapshot:
@@ -156,7 +156,7 @@ def test_the_dead_are_marked_while_they_are_recorded_and_so_is_who_leads_to_them
 
 def test_nodes_that_an_emptied_database_does_not_know_are_wrong() -> None:
     portrait = portray(replace(legitimate(16), supervisor=SupervisorState()))
-    assert portrait.count(Mark.LABEL) == 16
+    assert portrait.count(GlyphState.LABEL) == 16
     assert (portrait.recorded, portrait.sound) == (0, frozenset())
 
 
@@ -165,8 +165,8 @@ def test_marks_agree_with_the_census(seed: int) -> None:
     for code in ("A06", "A11", "A12", "A14", "A15"):
         world = ADVERSARIES[code].build(16, Random(seed))
         portrait, wrong = portray(world), census(world)
-        assert portrait.count(Mark.LABEL) == wrong[Layer.LABELS]
-        edges = Counter(dot.mark for dot in portrait.dots)[Mark.RIGHT] < portrait.members
+        assert portrait.count(GlyphState.LABEL) == wrong[Layer.LABELS]
+        edges = Counter(dot.mark for dot in portrait.dots)[GlyphState.RIGHT] < portrait.members
         assert edges == any(wrong[layer] for layer in (Layer.LABELS, Layer.RING, Layer.SHORTCUTS))
 
 
@@ -181,7 +181,7 @@ def test_any_state_can_be_drawn(world: Snapshot) -> None:
 def test_marks_differ_by_more_than_colour_and_ascii_is_enough() -> None:
     for glyphs in (UNICODE, ASCII):
         signs = {*glyphs.marks.values(), glyphs.dead, glyphs.vacant, glyphs.outline}
-        assert len(signs) == len(Mark) + 3
+        assert len(signs) == len(GlyphState) + 3
     portrait = portray(ADVERSARIES["A15"].build(16, Random(1)))
     lines = [*draw_ring(portrait, SIZE, ASCII), *draw_levels(portrait, 80, ASCII)]
     assert "".join(plain(lines)).isascii()

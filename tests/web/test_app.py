@@ -10,8 +10,8 @@ import pytest
 
 from skipring.core.topology import levels, ring_edges, shortcut_edges
 from skipring.errors import SkipringError
-from skipring.node.settings import Settings
-from skipring.node.supervisor_host import SupervisorServer
+from skipring.node.settings import NodeSettings
+from skipring.node.supervisor_host import SupervisorHost
 from skipring.testing import Cluster
 from skipring.view import monitor as watcher
 from skipring.view.model import SHOWN_LAYERS
@@ -397,7 +397,7 @@ def test_a_mistake_of_ours_is_an_answer_in_json_too() -> None:
             raise ArithmeticError("broken")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(feed.Feed, "watcher", fail)
+            patch.setattr(feed.EventStream, "watcher", fail)
             answer = await visitor.get("/api/timeline?topic=news")
         assert answer.status == 500
         assert "broken" in answer.value["error"]
@@ -408,8 +408,8 @@ def test_a_mistake_of_ours_is_an_answer_in_json_too() -> None:
 
 def test_a_topic_that_is_not_served_is_said_to_be_and_the_supervisor_still_answers() -> None:
     async def scene() -> None:
-        settings = Settings(allowed_topics=("news",), tick_s=0.05)
-        supervisor = await SupervisorServer(settings, rng=Random(1)).start("127.0.0.1", 0)
+        settings = NodeSettings(allowed_topics=("news",), tick_s=0.05)
+        supervisor = await SupervisorHost(settings, rng=Random(1)).start("127.0.0.1", 0)
         try:
             async with Dashboard([supervisor.address], topic="secret") as dashboard:
                 visitor = Visitor(dashboard)

@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 
 from skipring.errors import InputError
 from skipring.testing import Cluster
-from skipring.web.auth import FOREIGN, NO_COOKIE, NOT_OUR_HOST, USED, Gate
+from skipring.web.auth import FOREIGN, NO_COOKIE, NOT_OUR_HOST, USED, TokenAuth
 from skipring.web.server import Dashboard
 from tests.web.asking import Answer, Visitor
 
@@ -172,14 +172,14 @@ def test_nothing_outside_of_the_static_files_is_served() -> None:
 
 
 def test_a_gate_compares_bytes_not_texts() -> None:
-    gate = Gate()
+    gate = TokenAuth()
     gate.open_at("127.0.0.1:7", 7)
     assert gate.enter("ü") is None  # comparing texts in constant time takes ASCII only
     assert not gate.knows(Headers({"cookie": "skipring-7=\xfc"}))
 
 
 def test_a_browser_leaves_out_the_usual_port() -> None:
-    gate = Gate()
+    gate = TokenAuth()
     gate.open_at("127.0.0.1:80", 80)
     assert gate.refusal("GET", Headers({"host": "127.0.0.1"})) is None
     origin = {"host": "localhost", "origin": "http://localhost"}

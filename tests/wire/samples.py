@@ -16,18 +16,18 @@ from skipring.core.messages import (
 from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import SUPERVISOR
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.state import SilenceState
+from skipring.core.state import LivenessState
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.lab.faults.samples import ADDRESS, PUBLICATION, SAMPLES
 from skipring.wire.chaos import (
-    AskConsent,
+    ChaosAck,
+    ChaosPing,
+    CorruptTrie,
     Crash,
-    Done,
     Forge,
     Isolate,
     Overwrite,
     OverwriteDatabase,
-    Spoil,
 )
 from skipring.wire.framing import Frame, FrameReader
 from skipring.wire.limits import (
@@ -42,38 +42,38 @@ from skipring.wire.limits import (
 from skipring.wire.monitor_rpc import (
     Arrival,
     ArrivalPage,
-    InspectSupervisor,
-    ReadArrivals,
+    FetchArrivals,
+    GetSupervisorStatus,
     SupervisorStatus,
     TopicStatus,
 )
 from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
 from skipring.wire.rpc import (
+    ChangeEntry,
+    ChangePage,
     ConfigurationAck,
     DatabasePage,
     DeliveryPage,
-    InspectDatabase,
-    InspectNode,
-    JournalEntry,
-    JournalPage,
-    ListPublications,
-    Locate,
-    Members,
+    FetchChanges,
+    FetchDatabase,
+    FetchDeliveries,
+    FetchLog,
+    FetchPublications,
+    FindMembers,
+    GetLogInfo,
+    GetNodeStatus,
+    LogInfo,
+    LogPage,
+    MemberList,
     NodeStatus,
-    Probe,
-    ProbeReply,
+    Ping,
+    Pong,
     PublicationPage,
     Publish,
-    Published,
-    ReadDeliveries,
-    ReadJournal,
-    ReadStored,
+    PublishAck,
     Refused,
-    ReportSilent,
+    ReportUnresponsive,
     RuntimeMessage,
-    StoredPage,
-    Survey,
-    Surveyed,
     WireMessage,
 )
 from tests.support.strategies import (
@@ -153,14 +153,14 @@ def runtime_messages() -> SearchStrategy[RuntimeMessage]:
     members = st.dictionaries(node_names(), addresses(), max_size=4)
     key = st.binary(min_size=ID_BYTES, max_size=ID_BYTES)
     return st.one_of(
-        st.builds(Locate, number, st.integers(1, LOCATED_MAX)),
-        st.builds(Members, number, members),
-        st.builds(ReportSilent, node_names()),
-        st.builds(Probe, number),
-        st.builds(ProbeReply, number),
+        st.builds(FindMembers, number, st.integers(1, LOCATED_MAX)),
+        st.builds(MemberList, number, members),
+        st.builds(ReportUnresponsive, node_names()),
+        st.builds(Ping, number),
+        st.builds(Pong, number),
         st.just(ConfigurationAck()),
         st.builds(Publish, number, publications().map(travelling)),
-        st.builds(Published, number, key, st.integers(0, OFFSET_MAX)),
+        st.builds(PublishAck, number, key, st.integers(0, OFFSET_MAX)),
         st.builds(Refused, number, reason),
     )
 
@@ -174,12 +174,12 @@ def inspection_messages() -> SearchStrategy[RuntimeMessage]:
     digest, flag = st.integers(0, 2**64 - 1), st.booleans()
     peer_or_none = st.none() | peers(NODES)
     counter = st.integers(-NUMBER_MAX, NUMBER_MAX)
-    watch = st.builds(SilenceState, counter, counter, flag)
+    watch = st.builds(LivenessState, counter, counter, flag)
     word = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=20)
-    change = st.builds(JournalEntry, number, number, word, any_node, *(word,) * 4)
+    change = st.builds(ChangeEntry, number, number, word, any_node, *(word,) * 4)
     processes = st.builds(ProcessId, st.integers(0, 2**40 - 1), st.just(ADDRESS))
     return st.one_of(
-        st.builds(InspectDatabase, number, number),
+        st.builds(FetchDatabase, number, number),
         st.builds(
             DatabasePage,
             number,
@@ -191,7 +191,7 @@ def inspection_messages() -> SearchStrategy[RuntimeMessage]:
             nodes,
             several(st.builds(Conflict, node_names(), processes, processes)),
         ),
-        st.builds(InspectNode, number),
+        st.builds(GetNodeStatus, number),
         st.builds(
             NodeStatus,
             number,
@@ -207,10 +207,10 @@ def inspection_messages() -> SearchStrategy[RuntimeMessage]:
             offset,
             st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES),
         ),
-        st.builds(ListPublications, number, offset, offset, flag),
+        st.builds(FetchPublications, number, offset, offset, flag),
         st.builds(PublicationPage, number, st.none() | offset, several(publications().map(listed))),
-        st.builds(ReadJournal, number),
-        st.builds(JournalPage, number, number, several(change)),
+        st.builds(FetchChanges, number),
+        st.builds(ChangePage, number, number, several(change)),
     )
 
 
@@ -223,10 +223,10 @@ def reading_messages() -> SearchStrategy[RuntimeMessage]:
     chain = st.just(b"") | st.binary(min_size=CHAIN_BYTES, max_size=CHAIN_BYTES)
     after = st.none() | offset
     return st.one_of(
-        st.builds(Survey, number, st.none() | bits, after),
-        st.builds(Surveyed, number, store, number, offset, offset, number, several(digest), chain),
+        st.builds(GetLogInfo, number, st.none() | bits, after),
+        st.builds(LogInfo, number, store, number, offset, offset, number, several(digest), chain),
         st.builds(
-            ReadStored,
+            FetchLog,
             number,
             store,
             number,
@@ -236,8 +236,8 @@ def reading_messages() -> SearchStrategy[RuntimeMessage]:
             st.integers(0, 255),
             st.booleans(),
         ),
-        st.builds(StoredPage, number, after, several(offset), data, data),
-        st.builds(ReadDeliveries, number, offset, offset),
+        st.builds(LogPage, number, after, several(offset), data, data),
+        st.builds(FetchDeliveries, number, offset, offset),
         st.builds(DeliveryPage, number, after, several(offset), several(number), data, data, data),
     )
 
@@ -256,9 +256,9 @@ def watching_messages() -> SearchStrategy[RuntimeMessage]:
         *(number,) * 2,
     )
     return st.one_of(
-        st.builds(InspectSupervisor, number, number),
+        st.builds(GetSupervisorStatus, number, number),
         st.builds(SupervisorStatus, *(number,) * 5, st.none() | number, several(topic)),
-        st.builds(ReadArrivals, number, number),
+        st.builds(FetchArrivals, number, number),
         st.builds(ArrivalPage, number, number, several(arrival)),
     )
 
@@ -281,9 +281,9 @@ def damages() -> SearchStrategy[RuntimeMessage]:
     nodes = st.lists(node_names(), max_size=4).map(tuple)
     peer_or_none = st.none() | peers(NODES)
     counter = st.integers(-NUMBER_MAX, NUMBER_MAX)
-    watch = st.builds(SilenceState, counter, counter, st.booleans())
+    watch = st.builds(LivenessState, counter, counter, st.booleans())
     return st.one_of(
-        st.builds(AskConsent, number),
+        st.builds(ChaosPing, number),
         st.builds(
             Overwrite,
             number,
@@ -298,11 +298,11 @@ def damages() -> SearchStrategy[RuntimeMessage]:
         st.builds(
             OverwriteDatabase, number, several(st.tuples(label_texts(), any_node)), number, nodes
         ),
-        st.builds(Spoil, number, number, number, number),
+        st.builds(CorruptTrie, number, number, number, number),
         st.builds(Forge, number, st.binary(max_size=20)),
         st.builds(Isolate, number, nodes, number),
         st.builds(Crash, number),
-        st.builds(Done, number),
+        st.builds(ChaosAck, number),
     )
 
 

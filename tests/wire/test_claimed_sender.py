@@ -25,11 +25,11 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import NodeId, Peer
 from skipring.wire.claimed_sender import CLAIMS, names_another
-from skipring.wire.rpc import WIRE_TYPES, ReportSilent, WireMessage
+from skipring.wire.rpc import WIRE_TYPES, ReportUnresponsive, WireMessage
 from tests.wire.samples import SAMPLES
 
 # They name one node that is not the sender: each is a decision, written down in 0045.
-SUBJECTS = {IntroduceShortcut, ReportSilent}
+SUBJECTS = {IntroduceShortcut, ReportUnresponsive}
 
 
 def of_one_node(kind: type[WireMessage]) -> list[str]:

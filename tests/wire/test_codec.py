@@ -23,7 +23,7 @@ from skipring.core.messages import (
     Subscribe,
 )
 from skipring.core.publications import Publication
-from skipring.core.state import SilenceState
+from skipring.core.state import LivenessState
 from skipring.errors import MessageError, WireError
 from skipring.wire.codec import (
     Envelope,
@@ -36,22 +36,22 @@ from skipring.wire.formats import FORMATS
 from skipring.wire.framing import CONTROL, DATA, Frame, FrameKind
 from skipring.wire.monitor_rpc import Arrival, ArrivalPage, SupervisorStatus, TopicStatus
 from skipring.wire.rpc import (
+    ChangeEntry,
+    ChangePage,
     DatabasePage,
     DeliveryPage,
-    JournalEntry,
-    JournalPage,
-    ListPublications,
-    Locate,
-    Members,
+    FetchLog,
+    FetchPublications,
+    FindMembers,
+    GetLogInfo,
+    LogInfo,
+    LogPage,
+    MemberList,
     NodeStatus,
     PublicationPage,
     Publish,
-    Published,
-    ReadStored,
+    PublishAck,
     Refused,
-    StoredPage,
-    Survey,
-    Surveyed,
     WireMessage,
 )
 from tests.support.machines import label, peer, unhurried
@@ -222,12 +222,12 @@ def page(*entries: tuple[str, str | None], queue: tuple[str, ...] = ()) -> Datab
     return DatabasePage(0, 0, 0, 0, None, entries, queue)
 
 
-def journal(entry: JournalEntry, count: int = 1) -> JournalPage:
-    return JournalPage(0, 0, (entry,) * count)
+def journal(entry: ChangeEntry, count: int = 1) -> ChangePage:
+    return ChangePage(0, 0, (entry,) * count)
 
 
 NAMED = replace(PUBLICATION, id=bytes(32))
-CHANGE = JournalEntry(0, 0, "Tick", None, "left", "none", "none", "why")
+CHANGE = ChangeEntry(0, 0, "Tick", None, "left", "none", "none", "why")
 TOPIC_SEEN = TopicStatus("news", 1, 1)
 ARRIVAL = Arrival(0, None, 0, 0, 1, 1, "a", 0, 0)
 LONG = Publication(publisher="a", seq=0, payload=bytes(512 * 1024))
@@ -248,13 +248,13 @@ OUTSIDE: dict[str, WireMessage] = {
     "more publications than a chunk has": Publications((PUBLICATION,) * 8193),
     "more than a data frame": Publications((LONG, LONG)),
     "more short ids than a control frame": IHave("a", bytes(8 * 2000), bytes(2000)),
-    "a question for nobody": Locate(0, 0),
-    "a question for too many": Locate(0, 33),
-    "a request below 0": Locate(-1, 1),
-    "too many members": Members(0, {str(number): ADDRESS for number in range(33)}),
-    "a member nowhere": Members(0, {"a": ""}),
-    "half an id": Published(0, bytes(16), 0),
-    "an offset of 2^40": Published(0, bytes(32), 2**40),
+    "a question for nobody": FindMembers(0, 0),
+    "a question for too many": FindMembers(0, 33),
+    "a request below 0": FindMembers(-1, 1),
+    "too many members": MemberList(0, {str(number): ADDRESS for number in range(33)}),
+    "a member nowhere": MemberList(0, {"a": ""}),
+    "half an id": PublishAck(0, bytes(16), 0),
+    "an offset of 2^40": PublishAck(0, bytes(32), 2**40),
     "a long reason": Refused(0, "x" * 501),
     "half a character": Refused(0, "\ud800"),
     "more entries than a page has": page(*(("0", "a"),) * 257),
@@ -267,30 +267,30 @@ OUTSIDE: dict[str, WireMessage] = {
     "more shortcuts than levels": status(shortcuts=((label("1"), None),) * 129),
     "a shortcut to a bad name": status(shortcuts=((label("1"), "\n"),)),
     "more watches than levels": status(
-        silence={str(number): SilenceState(0, 0, False) for number in range(129)}
+        silence={str(number): LivenessState(0, 0, False) for number in range(129)}
     ),
-    "a watch over a bad name": status(silence={"": SilenceState(0, 0, False)}),
-    "a watch since ever": status(silence={"a": SilenceState(2**63, 0, False)}),
+    "a watch over a bad name": status(silence={"": LivenessState(0, 0, False)}),
+    "a watch since ever": status(silence={"a": LivenessState(2**63, 0, False)}),
     "more sums than levels": status(digests={str(number): 0 for number in range(129)}),
     "a sum of a bad name": status(digests={"": 0}),
     "a sum below 0": status(digests={"a": -1}),
     "a root of 15 bytes": status(root=bytes(15)),
     "an end of 2^40": status(end=2**40),
     "a count below 0": status(count=-1),
-    "a start of 2^40": ListPublications(0, 2**40, 0, payloads=False),
+    "a start of 2^40": FetchPublications(0, 2**40, 0, payloads=False),
     "more publications than a page has": PublicationPage(0, None, (NAMED,) * 1025),
-    "digests for nine bits": Survey(0, 9, None),
-    "a survey beyond 2^40": Survey(0, None, 2**40),
-    "a digest of three bytes": Surveyed(0, "", 0, 0, 0, 0, (b"abc",), b""),
-    "more digests than there are prefixes": Surveyed(0, "", 0, 0, 0, 0, (b"",) * 257, b""),
-    "a store that is no number": Surveyed(0, "store", 0, 0, 0, 0, (), b""),
-    "a chain value of seven bytes": Surveyed(0, "", 0, 0, 0, 0, (), bytes(7)),
-    "a prefix of nine bits": ReadStored(0, "", 0, 0, 0, 8, 256, contents=True),
-    "an offset of 2^40 in a page": StoredPage(0, None, (2**40,), b"", b""),
-    "an offset below 0 in a page": StoredPage(0, None, (3, -1), b"", b""),
-    "more offsets than a page has": StoredPage(0, None, (0,) * 16_385, b"", b""),
-    "more ids than a page has": StoredPage(0, None, (), bytes(32 * 16_384 + 1), b""),
-    "more contents than a page has": StoredPage(0, None, (), b"", bytes(960 * 1024 + 1)),
+    "digests for nine bits": GetLogInfo(0, 9, None),
+    "a survey beyond 2^40": GetLogInfo(0, None, 2**40),
+    "a digest of three bytes": LogInfo(0, "", 0, 0, 0, 0, (b"abc",), b""),
+    "more digests than there are prefixes": LogInfo(0, "", 0, 0, 0, 0, (b"",) * 257, b""),
+    "a store that is no number": LogInfo(0, "store", 0, 0, 0, 0, (), b""),
+    "a chain value of seven bytes": LogInfo(0, "", 0, 0, 0, 0, (), bytes(7)),
+    "a prefix of nine bits": FetchLog(0, "", 0, 0, 0, 8, 256, contents=True),
+    "an offset of 2^40 in a page": LogPage(0, None, (2**40,), b"", b""),
+    "an offset below 0 in a page": LogPage(0, None, (3, -1), b"", b""),
+    "more offsets than a page has": LogPage(0, None, (0,) * 16_385, b"", b""),
+    "more ids than a page has": LogPage(0, None, (), bytes(32 * 16_384 + 1), b""),
+    "more contents than a page has": LogPage(0, None, (), b"", bytes(960 * 1024 + 1)),
     "a delivery before the epoch": DeliveryPage(0, None, (1,), (-1,), b"", b"", b""),
     "more hops than a page has": DeliveryPage(0, None, (), (), bytes(16_385), b"", b""),
     "more topics than a page has": SupervisorStatus(0, 0, 0, 0, 0, None, (TOPIC_SEEN,) * 257),

@@ -15,7 +15,7 @@ from skipring.core.messages import (
     PublishNew,
 )
 from skipring.core.peers import Peer
-from skipring.core.state import SilenceState
+from skipring.core.state import LivenessState
 from skipring.wire.chaos import Forge, Isolate, Overwrite, OverwriteDatabase
 from skipring.wire.codec import encode, named_nodes
 from skipring.wire.formats import CLAIMS_BYTES_MAX, FORMATS, tag_of
@@ -31,16 +31,16 @@ from skipring.wire.monitor_rpc import ArrivalPage, SupervisorStatus
 from skipring.wire.rpc import (
     RUNTIME_TYPES,
     WIRE_TYPES,
+    ChangePage,
     DatabasePage,
     DeliveryPage,
-    JournalPage,
-    Members,
+    LogPage,
+    MemberList,
     NodeHealth,
     NodeStatus,
     PublicationPage,
     Publish,
     RuntimeMessage,
-    StoredPage,
     WireMessage,
 )
 from tests.wire.samples import SAMPLES
@@ -59,7 +59,7 @@ def test_a_format_names_the_fields_of_its_message_in_order(kind: type[WireMessag
 
 def test_data_frames_carry_publications_claims_what_is_seen_and_damage_and_nothing_else() -> None:
     in_data = {kind for kind, form in FORMATS.items() if form.frame_kind is DATA}
-    seen = {DatabasePage, NodeStatus, PublicationPage, JournalPage, StoredPage, DeliveryPage}
+    seen = {DatabasePage, NodeStatus, PublicationPage, ChangePage, LogPage, DeliveryPage}
     seen |= {SupervisorStatus, ArrivalPage}
     damages = {Overwrite, OverwriteDatabase, Forge, Isolate}
     carried = {PublishNew, PublishMany, Publications, CheckTrie, CheckAndPublish, Publish}
@@ -159,7 +159,7 @@ def test_every_tag_is_one_byte_and_of_one_message() -> None:
 
 def test_as_many_members_as_may_be_asked_for_fit_into_a_frame() -> None:
     longest = {f"{number:064}": f"{'x' * 253}:65535" for number in range(LOCATED_MAX)}
-    assert len(encode("x" * 255, Members(2**63 - 1, longest))) < CONTROL_BYTES_MAX
+    assert len(encode("x" * 255, MemberList(2**63 - 1, longest))) < CONTROL_BYTES_MAX
 
 
 def test_the_longest_status_and_the_longest_page_fit_into_a_frame() -> None:
@@ -175,7 +175,7 @@ def test_the_longest_status_and_the_longest_page_fit_into_a_frame() -> None:
         ring=Peer(label, names[-3]),
         shortcuts=tuple((label, name) for name in names[:SHORTCUTS_MAX]),
         silence=dict.fromkeys(
-            names[SHORTCUTS_MAX : 2 * SHORTCUTS_MAX], SilenceState(2**63 - 1, 2**63 - 1, True)
+            names[SHORTCUTS_MAX : 2 * SHORTCUTS_MAX], LivenessState(2**63 - 1, 2**63 - 1, True)
         ),
         digests=dict.fromkeys(names[2 * SHORTCUTS_MAX : 3 * SHORTCUTS_MAX], 2**64 - 1),
         count=2**63 - 1,

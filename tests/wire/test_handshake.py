@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skipring.errors import GreetingError
+from skipring.errors import HandshakeError
 from skipring.wire.framing import CONTROL, DATA, Frame, frame
 from skipring.wire.handshake import (
     VERSION,
-    Greeting,
+    Hello,
     Role,
     check_greeting,
     encode_greeting,
@@ -20,7 +20,7 @@ from tests.support.machines import unhurried
 from tests.support.strategies import node_names
 from tests.wire.samples import ADDRESS, addresses, the_frame
 
-GREETING = Greeting(node="a", address=ADDRESS, role=Role.NODE, incarnation=7, nonce=9)
+GREETING = Hello(node="a", address=ADDRESS, role=Role.NODE, incarnation=7, nonce=9)
 # Bytes that are sent by this version. They stay readable: never change them, only add to them.
 VERSION_2 = {
     "a node": (
@@ -29,11 +29,11 @@ VERSION_2 = {
     ),
     "a supervisor": (
         "0000002c0097a8736b697072696e6702aa73757065727669736f72a75b3a3a315d3a31aa73757065727669736f720000",
-        Greeting(node="supervisor", address="[::1]:1", role=Role.SUPERVISOR),
+        Hello(node="supervisor", address="[::1]:1", role=Role.SUPERVISOR),
     ),
     "a client": (
         "000000180097a8736b697072696e6702a163a0a6636c69656e740000",
-        Greeting(node="c", address="", role=Role.CLIENT),
+        Hello(node="c", address="", role=Role.CLIENT),
     ),
 }
 
@@ -44,7 +44,7 @@ def body(*fields: object) -> Frame:
 
 @pytest.mark.parametrize(("written", "greeting"), VERSION_2.values(), ids=VERSION_2)
 def test_stored_greetings_are_read_and_new_ones_are_written_alike(
-    written: str, greeting: Greeting
+    written: str, greeting: Hello
 ) -> None:
     assert check_greeting(the_frame(bytes.fromhex(written))) == greeting
     assert encode_greeting(greeting).hex() == written
@@ -53,7 +53,7 @@ def test_stored_greetings_are_read_and_new_ones_are_written_alike(
 @unhurried
 @given(node_names(), addresses(), st.sampled_from(Role))
 def test_a_greeting_comes_back_as_it_was(node: str, address: str, role: Role) -> None:
-    greeting = Greeting(node=node, address=address, role=role)
+    greeting = Hello(node=node, address=address, role=role)
     assert check_greeting(the_frame(encode_greeting(greeting))) == greeting
 
 
@@ -64,7 +64,7 @@ def test_what_a_later_revision_adds_is_ignored() -> None:
 
 @pytest.mark.parametrize(("written", "greeting"), VERSION_2.values(), ids=VERSION_2)
 def test_greeting_that_opens_a_connection_ends_with_a_blank_line(
-    written: str, greeting: Greeting
+    written: str, greeting: Hello
 ) -> None:
     opening = encode_greeting(greeting, is_opening=True)
     assert opening.endswith(b"\r\n\r\n")
@@ -90,15 +90,15 @@ def test_version_is_read_from_a_greeting_of_any_version(data: bytes, version: in
 
 
 def test_a_client_need_not_listen() -> None:
-    client = Greeting(node="a", address="", role=Role.CLIENT)
+    client = Hello(node="a", address="", role=Role.CLIENT)
     assert check_greeting(the_frame(encode_greeting(client))) == client
 
 
 @pytest.mark.parametrize("role", [Role.NODE, Role.SUPERVISOR])
 def test_everybody_else_does(role: Role) -> None:
-    with pytest.raises(GreetingError, match="host:port"):
-        encode_greeting(Greeting(node="a", address="", role=role))
-    with pytest.raises(GreetingError, match="host:port"):
+    with pytest.raises(HandshakeError, match="host:port"):
+        encode_greeting(Hello(node="a", address="", role=role))
+    with pytest.raises(HandshakeError, match="host:port"):
         check_greeting(body("skipring", VERSION, "a", "", role))
 
 
@@ -109,7 +109,7 @@ def test_everybody_else_does(role: Role) -> None:
 def test_another_version_is_refused_whatever_it_looks_like_and_both_are_named(
     version: int, fields: tuple[object, ...]
 ) -> None:
-    with pytest.raises(GreetingError, match=rf"version {version} .* version {VERSION}$"):
+    with pytest.raises(HandshakeError, match=rf"version {version} .* version {VERSION}$"):
         check_greeting(body("skipring", version, *fields))
 
 
@@ -137,7 +137,7 @@ def test_another_version_is_refused_whatever_it_looks_like_and_both_are_named(
     ],
 )
 def test_what_is_no_greeting_is_refused_in_one_sentence(given_frame: Frame) -> None:
-    with pytest.raises(GreetingError) as refused:
+    with pytest.raises(HandshakeError) as refused:
         check_greeting(given_frame)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 150
@@ -146,7 +146,7 @@ def test_what_is_no_greeting_is_refused_in_one_sentence(given_frame: Frame) -> N
 @unhurried
 @given(st.binary(max_size=60), st.sampled_from([CONTROL, DATA]))
 def test_arbitrary_bytes_are_no_greeting(data: bytes, kind: Frame) -> None:
-    with pytest.raises(GreetingError):
+    with pytest.raises(HandshakeError):
         check_greeting(Frame(kind, data))
 
 
@@ -157,6 +157,6 @@ def test_a_greeting_with_a_wrong_byte_is_one_or_is_refused(data: st.DataObject) 
     damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     try:
         greeting = check_greeting(Frame(CONTROL, bytes(damaged)))
-    except GreetingError:
+    except HandshakeError:
         return
     assert replace(greeting, node="a", address=ADDRESS, incarnation=7, nonce=9) == GREETING

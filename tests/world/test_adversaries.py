@@ -31,7 +31,7 @@ from skipring.core.peers import SUPERVISOR, NodeId, Peer
 from skipring.core.prefix import ALL
 from skipring.core.roster import Roster
 from skipring.core.state import (
-    SilenceState,
+    LivenessState,
     SubscriberMemory,
     SubscriberState,
     SupervisorMemory,
@@ -637,7 +637,7 @@ def test_a18b_will_wait_far_too_long(n: int) -> None:
         world("A18", n).subscribers.values(), world("A18b", n).subscribers.values(), strict=True
     ):
         assert plain.silence == {}
-        assert corrupted.silence == {corrupted.left.node: SilenceState(0, 1024, pending=False)}
+        assert corrupted.silence == {corrupted.left.node: LivenessState(0, 1024, pending=False)}
 
 
 @two_or_more

@@ -29,19 +29,19 @@ from skipring.core.messages import (
     TrieEqual,
     Want,
 )
-from skipring.core.peers import SUPERVISOR, Link, Peer
+from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import (
-    HistoriesState,
+    LivenessState,
     NumberState,
-    SilenceState,
     SubscriberMemory,
     SubscriberState,
     SupervisorMemory,
     SupervisorState,
+    TransferState,
 )
-from skipring.core.summaries import Claim, Summary
+from skipring.core.summaries import RangeSummary, Summary
 from skipring.errors import WorldFormatError
 from skipring.sim.engine import World
 from skipring.sim.runner import Simulation
@@ -155,7 +155,7 @@ def test_the_example_of_the_design_is_read() -> None:
         },
         crashed=("x",),
         channels=(
-            Parcel("b", Introduce(Peer(L0, "a"), Link.LINE, first_hand=False)),
+            Parcel("b", Introduce(Peer(L0, "a"), EdgeKind.LINE, first_hand=False)),
             Parcel(SUPERVISOR, GetConfiguration("a")),
         ),
     )
@@ -181,7 +181,7 @@ def test_counters_digests_and_queue_are_read() -> None:
     tree = world_of(silence={"b": [-3, 64, True]}, digests={"x": 2**64 - 1})
     tree["supervisor"]["queue"] = ["b", "a"]
     snapshot = parse(tree)
-    assert snapshot.subscribers["a"].silence == {"b": SilenceState(-3, 64, pending=True)}
+    assert snapshot.subscribers["a"].silence == {"b": LivenessState(-3, 64, pending=True)}
     assert snapshot.subscribers["a"].digests == {"x": 2**64 - 1}
     assert snapshot.supervisor.queue == ("b", "a")
 
@@ -225,7 +225,7 @@ def test_hashes_are_read_by_prefix() -> None:
 def test_what_is_said_about_tries_is_read() -> None:
     node, leaf, digest = "011", "0123456789abcdef", "5a" * 16
     claim = {"cover": "01", "nodes": [["01" * 128, digest], [node, digest]], "leaves": [leaf]}
-    made = Claim.make(
+    made = RangeSummary.make(
         Prefix.parse("01"),
         [
             Summary(Prefix.parse("01" * 128), b"Z" * 16),
@@ -233,7 +233,7 @@ def test_what_is_said_about_tries_is_read() -> None:
         ],
         [bytes.fromhex(leaf)],
     )
-    short = Claim.make(ALL, [Summary(ALL, b"Z" * 8)])
+    short = RangeSummary.make(ALL, [Summary(ALL, b"Z" * 8)])
     assert messages_of(
         {"type": "CheckTrie", "sender": "b", "claims": []},
         {"type": "CheckTrie", "sender": "x", "claims": [claim], "session": 7, "confirm": True},
@@ -245,7 +245,7 @@ def test_what_is_said_about_tries_is_read() -> None:
     ) == [
         CheckTrie("b", ()),
         CheckTrie("x", (made,), 7, confirm=True),
-        CheckAndPublish("b", (), wanted=(Claim.make(ALL), made)),
+        CheckAndPublish("b", (), wanted=(RangeSummary.make(ALL), made)),
         CheckTrie("b", (short,)),
         TrieEqual("b", b"Z" * 16),
         IHave("b", bytes.fromhex(leaf + leaf), b"\x00\xff"),
@@ -322,7 +322,7 @@ def test_memory_may_name_nodes_that_are_not_in_the_world() -> None:
     assert parse(tree).supervisor.memory == SupervisorMemory(suspects={"long-gone": -3})
     memory = {"histories": {"source": "long-gone", "source_ticks": 8}}
     assert state_of_a(memory=memory).memory == SubscriberMemory(
-        histories=HistoriesState(source="long-gone", source_ticks=8)
+        histories=TransferState(source="long-gone", source_ticks=8)
     )
 
 
@@ -370,7 +370,7 @@ def test_a_message_about_such_a_reference_is_dropped(bits: str | None) -> None:
         {"type": "SetConfiguration", "pred": [bits, "b"], "label": bits, "succ": ["1", "b"]},
         {"type": "Subscribe", "node": None},
     ) == [
-        CheckLabel(Peer(L1, "b"), None, Link.WRAP),
+        CheckLabel(Peer(L1, "b"), None, EdgeKind.WRAP),
         SetConfiguration(None, None, Peer(L1, "b")),
         Subscribe(None),
     ]
@@ -737,7 +737,7 @@ def test_keys_are_sorted_and_each_subscriber_and_message_has_a_line() -> None:
         Snapshot(
             subscribers={"b": SubscriberState(left=Peer(L0, "a")), "a": SubscriberState(label=L0)},
             channels=(
-                Parcel("b", CheckLabel(Peer(L0, "a"), L1, Link.WRAP), "a", 7),
+                Parcel("b", CheckLabel(Peer(L0, "a"), L1, EdgeKind.WRAP), "a", 7),
                 Parcel("a", GetConfiguration(None)),
             ),
         )
@@ -784,7 +784,7 @@ def test_hashes_are_written_by_their_bits_and_no_hashes_are_not() -> None:
 
 
 def test_a_field_of_a_message_that_has_its_default_is_left_out() -> None:
-    claim = Claim.make(Prefix.parse("01"))
+    claim = RangeSummary.make(Prefix.parse("01"))
     messages = (
         CheckTrie("a", (claim,)),
         CheckAndPublish("a", (), session=3, wanted=(claim,)),

@@ -23,14 +23,14 @@ from skipring.core.messages import (
     Subscribe,
     Unsubscribe,
 )
-from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
+from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.core.prefix import ALL
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import (
     ArrivalState,
-    HoldingsState,
-    SilenceState,
-    SpreadingState,
+    BroadcastState,
+    LivenessState,
+    ReplicaState,
     SubscriberMemory,
     SubscriberState,
 )
@@ -321,22 +321,26 @@ DISTURBING = [
     (SUPERVISOR, Subscribe("x"), "Subscribe of x, which is no member"),
     (
         "a",
-        CheckLabel(TRUE, label("01"), Link.LINE),
+        CheckLabel(TRUE, label("01"), EdgeKind.LINE),
         "CheckLabel that takes the receiver for 01",
     ),
-    ("a", CheckLabel(TRUE, None, Link.WRAP), "CheckLabel that takes the receiver for none"),
-    ("z", CheckLabel(TRUE, label("0"), Link.LINE), "CheckLabel that takes the receiver for 0"),
-    ("a", CheckLabel(FALSE, label("0"), Link.LINE), "CheckLabel with the wrong pair (11, c)"),
-    ("a", Introduce(FALSE, Link.LINE, first_hand=True), "Introduce with the wrong pair (11, c)"),
-    ("a", Introduce(at("z@01"), Link.WRAP, first_hand=False), "Introduce with the wrong pair"),
-    ("a", Introduce(at("x@01"), Link.LINE, first_hand=False), "Introduce with the wrong pair"),
+    ("a", CheckLabel(TRUE, None, EdgeKind.WRAP), "CheckLabel that takes the receiver for none"),
+    ("z", CheckLabel(TRUE, label("0"), EdgeKind.LINE), "CheckLabel that takes the receiver for 0"),
+    ("a", CheckLabel(FALSE, label("0"), EdgeKind.LINE), "CheckLabel with the wrong pair (11, c)"),
+    (
+        "a",
+        Introduce(FALSE, EdgeKind.LINE, first_hand=True),
+        "Introduce with the wrong pair (11, c)",
+    ),
+    ("a", Introduce(at("z@01"), EdgeKind.WRAP, first_hand=False), "Introduce with the wrong pair"),
+    ("a", Introduce(at("x@01"), EdgeKind.LINE, first_hand=False), "Introduce with the wrong pair"),
     ("a", IntroduceShortcut(FALSE), "IntroduceShortcut with the wrong pair (11, c)"),
 ]
 HARMLESS = [
     ("a", place("d@11", "0", "c@01")),
     ("z", UNRECORDED),
-    ("a", CheckLabel(TRUE, label("0"), Link.LINE)),
-    ("a", Introduce(TRUE, Link.WRAP, first_hand=False)),
+    ("a", CheckLabel(TRUE, label("0"), EdgeKind.LINE)),
+    ("a", Introduce(TRUE, EdgeKind.WRAP, first_hand=False)),
     ("a", IntroduceShortcut(TRUE)),
     ("a", Digest("x", 7)),
     (SUPERVISOR, GetConfiguration("a")),
@@ -505,7 +509,7 @@ def test_a_wrong_hash_is_found_although_nothing_is_missing() -> None:
 
 def test_publications_that_members_have_still_to_keep_must_reach_all() -> None:
     arrival = ArrivalState((NEWS[1],), 0, ())
-    memory = SubscriberMemory(spreading=SpreadingState(arrivals=(arrival,)))
+    memory = SubscriberMemory(spreading=BroadcastState(arrivals=(arrival,)))
     world = holding(NEWS[0])
     state = replace(world.subscribers["c"], memory=memory)
     world = replace(world, subscribers={**world.subscribers, "c": state})
@@ -515,8 +519,8 @@ def test_publications_that_members_have_still_to_keep_must_reach_all() -> None:
 
 def test_ids_that_only_the_trie_or_only_the_rows_have_are_found() -> None:
     start = holding(*NEWS)
-    lost = HoldingsState(index={b"x" * ID_BYTES: 3})
-    hidden = HoldingsState(index={NEWS[0].id: None})
+    lost = ReplicaState(index={b"x" * ID_BYTES: 3})
+    hidden = ReplicaState(index={NEWS[0].id: None})
     for holdings, text in (
         (lost, "has lost 1 publications and not noticed"),
         (hidden, "has 1 publications that its trie lacks"),
@@ -528,7 +532,7 @@ def test_ids_that_only_the_trie_or_only_the_rows_have_are_found() -> None:
 
 
 def test_ids_that_the_trie_looks_up_at_wrong_offsets_are_found() -> None:
-    memory = SubscriberMemory(holdings=HoldingsState(index={NEWS[0].id: 1}))
+    memory = SubscriberMemory(holdings=ReplicaState(index={NEWS[0].id: 1}))
     start = with_states(holding(*NEWS), lambda _, state: replace(state, memory=memory))
     for world in (start, World(start, seed=0, config=ProtocolConfig())):
         texts = [f"PUB: {node} looks 1 publications up at wrong offsets" for node in "abcd"]
@@ -614,7 +618,7 @@ def test_whether_one_wants_to_be_a_member_is_part_of_it() -> None:
 def test_what_comes_and_goes_in_a_legitimate_state_is_no_part_of_it() -> None:
     same = [
         saying("a", UNRECORDED),
-        changed("a", silence={"c": SilenceState(3, 8, pending=True)}),
+        changed("a", silence={"c": LivenessState(3, 8, pending=True)}),
         changed("a", digests={"b": 7}),
         replace(RING, supervisor=replace(RING.supervisor, next=3, queue=("a",))),
         replace(RING, crashed=()),

@@ -30,7 +30,7 @@ from skipring.core.messages import (
     Unsubscribe,
     Want,
 )
-from skipring.core.peers import SUPERVISOR, Link
+from skipring.core.peers import SUPERVISOR, EdgeKind
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.topology import ring_edges, shortcut_edges
@@ -44,8 +44,8 @@ PAIRS: list[tuple[Message, list[str]]] = [
     (SetConfiguration(None, ONE, at("c@01")), ["c@01"]),
     (SetConfiguration(at("d@11"), ONE, None), ["d@11"]),
     (UNRECORDED, []),
-    (CheckLabel(at("a@0"), ONE, Link.LINE), ["a@0"]),
-    (Introduce(at("a@0"), Link.WRAP, first_hand=True), ["a@0"]),
+    (CheckLabel(at("a@0"), ONE, EdgeKind.LINE), ["a@0"]),
+    (Introduce(at("a@0"), EdgeKind.WRAP, first_hand=True), ["a@0"]),
     (IntroduceShortcut(at("a@0")), ["a@0"]),
     (Subscribe("a"), []),
     (Unsubscribe("a"), []),
@@ -96,7 +96,7 @@ def test_implicit_edges_lead_to_every_pair_in_a_channel() -> None:
     channels = (
         Parcel("a", place("d@11", "0", "c@01")),
         Parcel("a", RemoveConnections("b")),
-        Parcel(SUPERVISOR, Introduce(at("b@1"), Link.LINE, first_hand=False)),
+        Parcel(SUPERVISOR, Introduce(at("b@1"), EdgeKind.LINE, first_hand=False)),
     )
     world = Snapshot(subscribers={}, channels=channels)
     assert list(world.implicit_edges()) == [("a", "d"), ("a", "c"), (SUPERVISOR, "b")]

@@ -10,13 +10,13 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from skipring.admin.chaos_plans import Damages, numbered
-from skipring.admin.inspector import Contents, Inspector
+from skipring.admin.inspector import Inspector, TopicContents
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
 from skipring.net.addresses import parse_supervisors
 from skipring.node.chaos_server import NO_CHAOS
-from skipring.rpc.client import ANSWER_S, Outsider, nobody_in
-from skipring.wire.chaos import AskConsent, Crash, Damage, Done
+from skipring.rpc.client import ANSWER_S, RpcClient, nobody_in
+from skipring.wire.chaos import ChaosAck, ChaosPing, Crash, Damage
 from skipring.wire.limits import check_topic
 from skipring.wire.rpc import Address, NodeStatus, Refused
 
@@ -31,15 +31,15 @@ NAMED_MAX: Final = 8  # Our guess: more names in a sentence are not read.
 @asynccontextmanager
 async def saboteur_of(
     supervisors: Sequence[Address], topic: TopicId, credentials: Credentials | None = None
-) -> AsyncIterator[Saboteur]:
+) -> AsyncIterator[ChaosClient]:
     """Somebody who damages a topic; InputError if an address or the topic cannot be."""
     supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
     try:
         check_topic(topic)
     except MessageError as error:
         raise InputError(str(error)) from None
-    async with Outsider(supervisors, rng=Random(), credentials=credentials) as outsider:
-        yield Saboteur(outsider, topic)
+    async with RpcClient(supervisors, rng=Random(), credentials=credentials) as outsider:
+        yield ChaosClient(outsider, topic)
 
 
 async def sabotage(
@@ -57,17 +57,17 @@ async def sabotage(
         return await inflict(damages)
 
 
-class Saboteur:
+class ChaosClient:
     """Damages one topic from outside."""
 
-    def __init__(self, outsider: Outsider, topic: TopicId) -> None:
+    def __init__(self, outsider: RpcClient, topic: TopicId) -> None:
         self._outsider = outsider
         self._topic = topic
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def members(self) -> dict[NodeId, NodeStatus]:
         """Who is in the topic and lives; UnreachableError if there is nobody, or no supervisor."""
-        inspection = await Inspector(self._outsider, self._topic).inspect(Contents.NOTHING)
+        inspection = await Inspector(self._outsider, self._topic).inspect(TopicContents.NOTHING)
         members = {node: each for node, each in inspection.statuses.items() if each.member}
         if not members:
             raise UnreachableError(nobody_in(self._topic))
@@ -94,13 +94,13 @@ class Saboteur:
     async def inflict_gently(self, damages: Damages) -> Damages:
         """Carry out a plan with those who let themselves be damaged; return what was done."""
         answers = await self._consents(damages)
-        done = {n: each for n, each in damages.items() if isinstance(answers[n], Done)}
+        done = {n: each for n, each in damages.items() if isinstance(answers[n], ChaosAck)}
         await self._hit_all(done)
         return done
 
-    async def _consents(self, nodes: Iterable[NodeId]) -> dict[NodeId, Done | Refused | None]:
+    async def _consents(self, nodes: Iterable[NodeId]) -> dict[NodeId, ChaosAck | Refused | None]:
         asked = sorted(nodes)
-        answers = await asyncio.gather(*(self._ask(node, AskConsent(0)) for node in asked))
+        answers = await asyncio.gather(*(self._ask(node, ChaosPing(0)) for node in asked))
         return dict(zip(asked, answers, strict=True))
 
     async def _hit_all(self, damages: Damages) -> None:
@@ -116,21 +116,21 @@ class Saboteur:
         for damage in damages:
             answer = await self._ask(node, damage)
             if isinstance(damage, Crash):
-                answer = await self._ask(node, AskConsent(0), CRASH_S)
+                answer = await self._ask(node, ChaosPing(0), CRASH_S)
                 return None if answer is None else f"{node} lives on"
-            if not isinstance(answer, Done):
+            if not isinstance(answer, ChaosAck):
                 reason = answer.reason if isinstance(answer, Refused) else "no answer"
                 return f"{node}: {reason}"
         return None
 
     async def _ask(
         self, node: NodeId, damage: Damage, timeout_s: float | None = None
-    ) -> Done | Refused | None:
+    ) -> ChaosAck | Refused | None:
         if timeout_s is None:
             timeout_s = CRASH_S if isinstance(damage, Crash) else ANSWER_S
         async with self._slots:
             return await self._outsider.ask(
-                self._topic, node, partial(numbered, damage), Done, timeout_s
+                self._topic, node, partial(numbered, damage), ChaosAck, timeout_s
             )
 
 

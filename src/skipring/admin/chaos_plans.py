@@ -18,7 +18,15 @@ from skipring.core.messages import Message
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.errors import InputError, MessageError
-from skipring.wire.chaos import Crash, Damage, Forge, Isolate, Overwrite, OverwriteDatabase, Spoil
+from skipring.wire.chaos import (
+    CorruptTrie,
+    Crash,
+    Damage,
+    Forge,
+    Isolate,
+    Overwrite,
+    OverwriteDatabase,
+)
 from skipring.wire.codec import encode
 from skipring.wire.limits import FORGED_BYTES_MAX
 from skipring.wire.rpc import NodeStatus
@@ -113,7 +121,7 @@ def spoilt_tries(members: Statuses, share: float, seed: int, *, is_hashed: bool 
     keeper = min(members)
     return {
         node: [
-            Spoil(
+            CorruptTrie(
                 request=0,
                 hashes=1 + int(share * status.count / IDS_PER_DIGEST) if is_hashed else 0,
                 publications=int(share * status.count)
@@ -173,7 +181,7 @@ def words(damage: Damage) -> str:
             return f"variables overwritten, label {label.bits if label is not None else 'none'}"
         case OverwriteDatabase(database=database):
             return f"database overwritten with {len(database)} entries"
-        case Spoil(hashes=hashes, publications=lost):
+        case CorruptTrie(hashes=hashes, publications=lost):
             return f"up to {hashes} digests wrong, {lost} publications lost"
         case Forge(frames=frames):
             return f"{len(frames)} bytes of forged messages"

@@ -22,8 +22,8 @@ from msgspec import Struct
 
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import InputError, SkipringError
-from skipring.node.process import Announce, Place, Stop, run, serve_node, serve_supervisor
-from skipring.node.settings import ANSWER_S, Settings
+from skipring.node.process import Announce, ProcessPaths, Stop, run, serve_node, serve_supervisor
+from skipring.node.settings import ANSWER_S, NodeSettings
 from skipring.observability.logs import configure_logs
 from skipring.wire.rpc import Address
 
@@ -128,7 +128,7 @@ class DevCluster:
         if pid == 0:
             os.close(lines)
             os.close(self._parent_end)
-            self._run_child(name, Place(listen=listen, data=data), supervisors, child_end)
+            self._run_child(name, ProcessPaths(listen=listen, data=data), supervisors, child_end)
         os.close(child_end)
         self.children[pid] = Child(name=name, pid=pid, address="", data=data)
         try:
@@ -144,7 +144,7 @@ class DevCluster:
         return child
 
     def _run_child(
-        self, name: NodeId, place: Place, supervisors: Sequence[Address], child_end: int
+        self, name: NodeId, place: ProcessPaths, supervisors: Sequence[Address], child_end: int
     ) -> None:
         """Run a supervisor or a node; never return."""
         status = 1
@@ -167,9 +167,9 @@ class DevCluster:
             os._exit(status)
 
     def _process(
-        self, name: NodeId, place: Place, supervisors: Sequence[Address], announce: Announce
+        self, name: NodeId, place: ProcessPaths, supervisors: Sequence[Address], announce: Announce
     ) -> Process:
-        settings = Settings(
+        settings = NodeSettings(
             supervisors=tuple(supervisors),
             tick_s=self.settings.tick_s,
             answer_s=ANSWER_S,

@@ -12,11 +12,11 @@ from typing import Final
 from msgspec import Struct
 
 from skipring.admin.health import live_violations, warnings
-from skipring.admin.inspector import Contents, Inspection, Inspector
+from skipring.admin.inspector import Inspection, Inspector, TopicContents
 from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.errors import InputError, UnreachableError
-from skipring.wire.rpc import JournalEntry, JournalPage
+from skipring.wire.rpc import ChangeEntry, ChangePage
 from skipring.world.legitimacy import LIVE_LAYERS, Layer, Violation, publication_violations
 
 POLL_S: Final = 0.2  # Guess: an inspection of a small ring takes some milliseconds.
@@ -129,7 +129,7 @@ async def wait_healthy(inspector: Inspector, timeout_s: float, members_min: int 
     deadline = clock() + timeout_s
     while True:
         try:
-            diagnosis = diagnose(await inspector.inspect(Contents.DIFFERENCES))
+            diagnosis = diagnose(await inspector.inspect(TopicContents.DIFFERENCES))
         except UnreachableError:
             if clock() >= deadline:
                 raise
@@ -147,7 +147,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     standing: str
     violations: tuple[Violation, ...]
     tick: int | None  # the present one; None if the node has not answered
-    journal: tuple[JournalEntry, ...]
+    journal: tuple[ChangeEntry, ...]
 
     @property
     def is_well(self) -> bool:
@@ -155,7 +155,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
         return self.standing != SILENT and not self.violations
 
 
-def explain(inspection: Inspection, node: NodeId, journal: JournalPage | None) -> Explanation:
+def explain(inspection: Inspection, node: NodeId, journal: ChangePage | None) -> Explanation:
     """Judge one node; InputError if nobody knows it."""
     snapshot = inspection.snapshot
     known = snapshot.subscribers.keys() | set(snapshot.crashed)

@@ -13,15 +13,15 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState
 from skipring.net.addresses import AddressBook
-from skipring.rpc.client import Outsider
-from skipring.wire.rpc import Address, InspectNode, NodeStatus
+from skipring.rpc.client import RpcClient
+from skipring.wire.rpc import Address, GetNodeStatus, NodeStatus
 from skipring.world.legitimacy import Layer, Violation
 from skipring.world.snapshot import Parcel, SubscriberView
 
 ANSWER_S: Final = 1.0  # Guess: a process on this machine that runs at all answers within.
 
 
-class TopicView(Struct, frozen=True):
+class ForeignView(Struct, frozen=True):
     """Topic to be judged: own machines as they are, so that a large ring is not copied."""
 
     topic: TopicId
@@ -44,12 +44,12 @@ def known_addresses(nodes: Iterable[NodeId], books: Sequence[AddressBook]) -> di
 
 
 async def member_statuses(
-    outsider: Outsider, topic: TopicId, addresses: Mapping[NodeId, Address]
+    outsider: RpcClient, topic: TopicId, addresses: Mapping[NodeId, Address]
 ) -> dict[NodeId, NodeStatus]:
     """Ask members for their status, all at once; omit those that refuse or do not answer."""
     outsider.book.hear(addresses)
     answers = await asyncio.gather(
-        *(outsider.ask(topic, node, InspectNode, NodeStatus, ANSWER_S) for node in addresses)
+        *(outsider.ask(topic, node, GetNodeStatus, NodeStatus, ANSWER_S) for node in addresses)
     )
     return {
         node: answer

@@ -26,18 +26,18 @@ from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.trie import PublicationTrie
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
 from skipring.net.addresses import parse_supervisors
-from skipring.rpc.client import Outsider
+from skipring.rpc.client import RpcClient
 from skipring.wire.limits import check_topic
 from skipring.wire.rpc import (
     Address,
+    ChangePage,
     DatabasePage,
-    InspectDatabase,
-    InspectNode,
-    JournalPage,
-    ListPublications,
+    FetchChanges,
+    FetchDatabase,
+    FetchPublications,
+    GetNodeStatus,
     NodeStatus,
     PublicationPage,
-    ReadJournal,
     Refused,
 )
 from skipring.world.snapshot import Snapshot
@@ -57,7 +57,7 @@ NODES_MAX: Final = 100_000
 LISTED_BYTES_MAX: Final = 1 << 30
 
 
-class Contents(Enum):
+class TopicContents(Enum):
     """What is wanted of the publications."""
 
     NOTHING = "how many there are, and the root"
@@ -97,7 +97,7 @@ async def inspector_of(
         check_topic(topic)
     except MessageError as error:
         raise InputError(str(error)) from None
-    client = Outsider(supervisors, rng=Random(), credentials=credentials, report=report)
+    client = RpcClient(supervisors, rng=Random(), credentials=credentials, report=report)
     async with client as outsider:
         yield Inspector(outsider, topic)
 
@@ -112,7 +112,7 @@ class _Stored(Struct, frozen=True, gc=False):
 class Inspector:
     """Looks at one topic from outside."""
 
-    def __init__(self, outsider: Outsider, topic: TopicId) -> None:
+    def __init__(self, outsider: RpcClient, topic: TopicId) -> None:
         self.patience_s = NODE_S  # how long a node may take for an answer
         self.supervisor_patience_s = SUPERVISOR_S
         self.is_refused = False  # True once the supervisor has said that it does not serve it
@@ -124,7 +124,9 @@ class Inspector:
         self._clock_offsets_us: dict[NodeId, int] = {}
         self._clones: dict[NodeId, Conflict] = {}
 
-    async def inspect(self, contents: Contents, before: Inspection | None = None) -> Inspection:
+    async def inspect(
+        self, contents: TopicContents, before: Inspection | None = None
+    ) -> Inspection:
         """Look at the supervisor, then at every node; UnreachableError without a supervisor.
 
         Those who were there before are asked too: the supervisor may have lost its database.
@@ -132,12 +134,12 @@ class Inspector:
         nodes = before.statuses if before is not None else ()
         return await self._inspect(await self._database(), nodes, contents)
 
-    async def inspect_again(self, before: Inspection, contents: Contents) -> Inspection:
+    async def inspect_again(self, before: Inspection, contents: TopicContents) -> Inspection:
         """Look at those who were there before, while no supervisor answers."""
         return await self._inspect(before.snapshot.supervisor, before.statuses, contents)
 
     async def _inspect(
-        self, supervisor: SupervisorState, nodes: Iterable[NodeId], contents: Contents
+        self, supervisor: SupervisorState, nodes: Iterable[NodeId], contents: TopicContents
     ) -> Inspection:
         self._seen, self._unaddressed, self._listed_bytes = {}, set(), 0
         self._clock_offsets_us = {}
@@ -167,12 +169,12 @@ class Inspector:
             clones=tuple(self._clones[name] for name in sorted(self._clones)),
         )
 
-    async def journal(self, node: NodeId) -> JournalPage | None:
+    async def journal(self, node: NodeId) -> ChangePage | None:
         """What changed a node lately; None if it does not answer or is not in the topic."""
         answer = await self._outsider.ask(
-            self._topic, node, ReadJournal, JournalPage, self.patience_s
+            self._topic, node, FetchChanges, ChangePage, self.patience_s
         )
-        return answer if isinstance(answer, JournalPage) else None
+        return answer if isinstance(answer, ChangePage) else None
 
     # -- the supervisor ------------------------------------------------------------------------
 
@@ -211,7 +213,7 @@ class Inspector:
             page = await self._outsider.ask(
                 self._topic,
                 SUPERVISOR,
-                lambda request: InspectDatabase(request, start),
+                lambda request: FetchDatabase(request, start),
                 DatabasePage,
                 self.supervisor_patience_s,
             )
@@ -271,7 +273,7 @@ class Inspector:
     async def _status(self, node: NodeId) -> NodeStatus | Refused | None:
         for _ in range(ATTEMPTS):
             answer = await self._outsider.ask(
-                self._topic, node, InspectNode, NodeStatus, self.patience_s
+                self._topic, node, GetNodeStatus, NodeStatus, self.patience_s
             )
             if answer is not None:
                 return answer
@@ -280,16 +282,16 @@ class Inspector:
     # -- publications --------------------------------------------------------------------------
 
     async def _stored(
-        self, statuses: dict[NodeId, NodeStatus], contents: Contents
+        self, statuses: dict[NodeId, NodeStatus], contents: TopicContents
     ) -> dict[NodeId, _Stored]:
         """What is wanted of what the nodes have stored, without those who answer no more."""
         roots = {status.root for status in statuses.values() if status.member}
-        is_enough = contents is Contents.NOTHING or (
-            contents is Contents.DIFFERENCES and len(roots) <= 1
+        is_enough = contents is TopicContents.NOTHING or (
+            contents is TopicContents.DIFFERENCES and len(roots) <= 1
         )
         if is_enough:
             return dict.fromkeys(statuses, _Stored())
-        groups = _groups(statuses, is_apart=contents is Contents.PAYLOADS)
+        groups = _groups(statuses, is_apart=contents is TopicContents.PAYLOADS)
         slots = asyncio.Semaphore(LISTINGS_AT_ONCE)
         listings = await asyncio.gather(
             *(self._listing(group, statuses, contents, slots) for group in groups)
@@ -310,7 +312,7 @@ class Inspector:
         self,
         group: list[NodeId],
         statuses: dict[NodeId, NodeStatus],
-        contents: Contents,
+        contents: TopicContents,
         slots: asyncio.Semaphore,
     ) -> _Stored | None:
         """What the first of some nodes lists that still answers; None if none does."""
@@ -322,7 +324,7 @@ class Inspector:
         return None
 
     async def _pages_of(
-        self, node: NodeId, end: int, contents: Contents
+        self, node: NodeId, end: int, contents: TopicContents
     ) -> tuple[Publication, ...] | None:
         """All that a node has stored below an offset; None if it answers no more."""
         listed: list[Publication] = []
@@ -339,14 +341,14 @@ class Inspector:
         return tuple(listed)
 
     async def _publication_page(
-        self, node: NodeId, start: int, end: int, contents: Contents
+        self, node: NodeId, start: int, end: int, contents: TopicContents
     ) -> PublicationPage | None:
-        payloads = contents is Contents.PAYLOADS
+        payloads = contents is TopicContents.PAYLOADS
         for _ in range(ATTEMPTS):
             page = await self._outsider.ask(
                 self._topic,
                 node,
-                lambda request: ListPublications(request, start, end, payloads),
+                lambda request: FetchPublications(request, start, end, payloads),
                 PublicationPage,
                 self.patience_s,
             )

@@ -12,19 +12,19 @@ from skipring.core.peers import TopicId
 from skipring.core.state import SupervisorState
 from skipring.errors import InputError
 from skipring.net.addresses import split_address
-from skipring.node.settings import Settings
-from skipring.node.supervisor_host import SupervisorServer
+from skipring.node.settings import NodeSettings
+from skipring.node.supervisor_host import SupervisorHost
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.wire.rpc import Address
 
 LOOPBACK: Final = "127.0.0.1"
 
 
-class Seat:
+class RestartableSupervisor:
     """Where a supervisor sits: it may come and go, its address stays."""
 
-    def __init__(self, settings: Settings, directory: Path | None) -> None:
-        self.server: SupervisorServer | None = None
+    def __init__(self, settings: NodeSettings, directory: Path | None) -> None:
+        self.server: SupervisorHost | None = None
         self.address: Address = f"{LOOPBACK}:0"  # picks a free port
         self._settings = settings
         self._directory = directory
@@ -43,7 +43,7 @@ class Seat:
             if lose_data:
                 rmtree(self._directory, ignore_errors=True)
             self._store = SupervisorStore.open(self._directory)
-        self.server = SupervisorServer(self._settings, rng=Random(0), store=self._store)
+        self.server = SupervisorHost(self._settings, rng=Random(0), store=self._store)
         self.server.on_crash = self._crash
         host, port = split_address(self.address, "supervisor", is_secured=False)
         await self.server.start(host, port)

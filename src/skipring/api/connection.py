@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from skipring.api.reader import Start
 from skipring.api.subscription import Subscription
-from skipring.core.effects import Confirmed, Deliver
-from skipring.core.log import Archive
+from skipring.core.effects import Deliver, PeerInSync
+from skipring.core.log import Log
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import (
     IdentityError,
@@ -37,11 +37,11 @@ from skipring.net.addresses import (
 from skipring.net.sockets import why_not_listening
 from skipring.node.drain import DRAIN_S, Departure
 from skipring.node.group_commit import opened
-from skipring.node.host import Node
-from skipring.node.settings import Settings
+from skipring.node.host import NodeHost
+from skipring.node.settings import NodeSettings
 from skipring.security.credentials import may_act_as
 from skipring.storage.data_dir import check_name, node_id
-from skipring.storage.delivery_log import DeliveryTrace
+from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
 from skipring.wire.limits import check_topic, shown
 from skipring.wire.rpc import Address
@@ -73,7 +73,7 @@ class Connection:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: NodeSettings,
         *,
         listen: tuple[str, int],
         data_dir: Path | None,
@@ -83,7 +83,7 @@ class Connection:
         self._settings = settings
         self._listen = listen
         self._data_dir = data_dir
-        self._node: Node | None = None
+        self._node: NodeHost | None = None
         self._is_connected = False
         self._unconfirmed = 0  # publications of ours that no other member has confirmed
         self._in_doubt = 0  # of those, without the ones on the disk of a node that is alone
@@ -107,8 +107,8 @@ class Connection:
                 self.name = node_id(self._data_dir, self.name or None)
                 store = await opened(PublicationStore.open, self._data_dir)
                 self._store = resources.enter_context(store)
-                trace = await asyncio.to_thread(DeliveryTrace.open, self._data_dir, store)
-            self._node = Node(
+                trace = await asyncio.to_thread(DeliveryLog.open, self._data_dir, store)
+            self._node = NodeHost(
                 self.name,
                 self._settings,
                 rng=Random(),
@@ -179,7 +179,7 @@ class Connection:
     # -- for subscriptions -------------------------------------------------------------------
 
     @property
-    def node(self) -> Node:
+    def node(self) -> NodeHost:
         """The node below; SkipringError outside of the block of the connection."""
         if self._node is None or not self._is_connected:
             raise SkipringError(NOT_CONNECTED)
@@ -211,7 +211,7 @@ class Connection:
         """True if a commit has failed and there still is something to be written."""
         return self.node.durability.error is not None
 
-    def open(self, subscription: Subscription) -> Archive:
+    def open(self, subscription: Subscription) -> Log:
         """Begin to take part in a topic; return where its publications lie."""
         topic = subscription.topic
         if topic in self._subscriptions:
@@ -237,7 +237,7 @@ class Connection:
         if topic in self._subscriptions:
             self._subscriptions[topic].on_deliver(delivery)
 
-    def _on_confirmed(self, topic: TopicId, confirmed: Confirmed) -> None:
+    def _on_confirmed(self, topic: TopicId, confirmed: PeerInSync) -> None:
         if topic in self._subscriptions:
             self._subscriptions[topic].on_confirmed(confirmed)
 
@@ -295,7 +295,7 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first can be left
             f"peers cannot dial {host}; give the address that they dial in advertise",
             parameter="listen",
         )
-    settings = Settings(
+    settings = NodeSettings(
         supervisors=supervisors,
         tick_s=tick_s,
         flush_s=tick_s / FLUSHES_PER_TICK,

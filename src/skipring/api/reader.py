@@ -11,12 +11,12 @@ from typing import Final, Self
 from msgspec import Struct
 
 from skipring.core.effects import Deliver, Origin
-from skipring.core.log import Archive
+from skipring.core.log import Log
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import CursorError, InputError
 from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import StoredArchive
+from skipring.storage.topic_log import TopicLog
 from skipring.wire.limits import CHAIN_BYTES, shown
 
 READ_AT_ONCE: Final = 64  # Our guess: then a reader lets the others of its loop go on.
@@ -36,7 +36,7 @@ _CURSOR_OF_ANY_VERSION: Final = re.compile(r"c[0-9]+\.")
 _INSTEAD: Final = 'use start="all" and skip by id what you have'
 
 
-class Publication(Struct, frozen=True, gc=False):
+class DeliveredPublication(Struct, frozen=True, gc=False):
     """What somebody has published, as a reader gets it."""
 
     publisher: NodeId
@@ -127,7 +127,7 @@ class Cursor(Struct, frozen=True):
                 f"cursor was made; they may come back in another order; {_INSTEAD}"
             )
 
-    def _fits(self, archive: StoredArchive) -> bool:
+    def _fits(self, archive: TopicLog) -> bool:
         """Return True if what lies before the cursor is what lay there when it was made."""
         if self.offset == 0:  # nothing lies before it, in any epoch
             return True
@@ -182,7 +182,7 @@ class Reader:
     to be read there. Of what was skipped when it came only the offsets are known.
     """
 
-    def __init__(self, topic: TopicId, archive: Archive, start: Start, now: int) -> None:
+    def __init__(self, topic: TopicId, archive: Log, start: Start, now: int) -> None:
         self._topic = topic
         self._archive = archive
         self._end = archive.end  # behind the last publication that has come
@@ -232,7 +232,7 @@ class Reader:
         self._is_open = False
         self._arrived.set()
 
-    async def next(self, timeout_s: float | None = None) -> Publication | None:
+    async def next(self, timeout_s: float | None = None) -> DeliveredPublication | None:
         """Wait for the next publication; None if none comes in time, or the reader is closed.
 
         One who stops waiting loses nothing: there is no pause between taking and returning.
@@ -266,9 +266,9 @@ class Reader:
             self._arrived.clear()
             await self._arrived.wait()
 
-    def take(self, limit: int, end: int | None = None) -> list[Publication]:
+    def take(self, limit: int, end: int | None = None) -> list[DeliveredPublication]:
         """At most so many publications that are there, before an offset; none if few are wanted."""
-        found: list[Publication] = []
+        found: list[DeliveredPublication] = []
         end = self._end if end is None else end
         for _ in range(READ_AT_ONCE):
             if len(found) >= limit or self._next >= end or not self._is_open:
@@ -276,7 +276,7 @@ class Reader:
             found += self._step(min(end, self._next + limit - len(found)))
         return found
 
-    def _step(self, end: int) -> list[Publication]:
+    def _step(self, end: int) -> list[DeliveredPublication]:
         """Go on, at most to an offset: what is there, unless it is not wanted or cannot be read."""
         offset = self._next
         self._steps += 1
@@ -300,7 +300,7 @@ class Reader:
             self._drop_oldest()
         return fresh[0] if fresh and fresh[0].start <= offset else None
 
-    def _read_fresh(self, fresh: _Fresh, end: int) -> list[Publication]:
+    def _read_fresh(self, fresh: _Fresh, end: int) -> list[DeliveredPublication]:
         """What is at hand from where we are, up to what is to be skipped."""
         if self._skipped:
             end = min(end, self._skipped[0].start)
@@ -316,14 +316,14 @@ class Reader:
         hops: int | None,
         *,
         replayed: bool,
-    ) -> list[Publication]:
+    ) -> list[DeliveredPublication]:
         """Publications from an offset on, as the application gets them.
 
         By position: this is done for every one that comes, and names would cost as much again.
         """
         topic = self._topic
         return [
-            Publication(
+            DeliveredPublication(
                 p.publisher,
                 p.seq,
                 p.time,

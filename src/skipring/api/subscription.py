@@ -14,26 +14,26 @@ from msgspec import Struct
 from skipring.api.reader import (
     READ_AT_ONCE,
     Cursor,
-    Publication,
+    DeliveredPublication,
     Reader,
     Start,
     checked_start,
 )
-from skipring.api.sync import Confirmations
-from skipring.core.effects import Confirmed, Deliver, Origin
+from skipring.api.sync import SyncTracker
+from skipring.core.effects import Deliver, Origin, PeerInSync
 from skipring.core.events import PublishRequested
-from skipring.core.log import Archive, MemoryArchive
+from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import CursorError, InputError, MessageError, SkipringError
 from skipring.net.addresses import supervisor_at
 from skipring.node.drain import Departure
-from skipring.node.host import Node
+from skipring.node.host import NodeHost
 from skipring.node.replication_wait import REPLICAS_TIMEOUT_S
-from skipring.node.timer import Ticker
+from skipring.node.timer import Timer
 from skipring.observability.clock import publication_time_us, time_us
 from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import StoredArchive
+from skipring.storage.topic_log import TopicLog
 from skipring.wire.limits import PAYLOAD_BYTES_MAX, check_publication, shown
 from skipring.wire.rpc import Address
 
@@ -78,7 +78,7 @@ class Host(Protocol):
     """What a subscription needs of its connection."""
 
     @property
-    def node(self) -> Node:
+    def node(self) -> NodeHost:
         """The node below."""
 
     @property
@@ -96,7 +96,7 @@ class Host(Protocol):
     def supervisor_of(self, topic: TopicId) -> Address:
         """Where the supervisor of a topic is."""
 
-    def open(self, subscription: Subscription) -> Archive:
+    def open(self, subscription: Subscription) -> Log:
         """Begin to take part in a topic; return where its publications lie."""
 
     def on_left(self, subscription: Subscription) -> None:
@@ -135,7 +135,7 @@ class Subscription:
         self.topic = topic
         self._host = host
         self._start = checked_start(start)
-        self._archive: Archive = MemoryArchive()
+        self._archive: Log = MemoryLog()
         self._store_id: str | None = None
         self._last_cursors: list[Cursor] = []  # once the topic is left: its store may be closed
         self.reader = Reader(topic, self._archive, "all", now=0)
@@ -143,8 +143,8 @@ class Subscription:
         self._published_bytes = 0  # without letting others of the loop go on
         self._is_open = False
         self._has_been_opened = False
-        self._confirmations = Confirmations(self._neighbours, self._confirm, host.tick_s)
-        self._ticker = Ticker(self._on_tick, host.tick_s, Random())
+        self._confirmations = SyncTracker(self._neighbours, self._confirm, host.tick_s)
+        self._ticker = Timer(self._on_tick, host.tick_s, Random())
 
     async def __aenter__(self) -> Self:
         store = self._host.store
@@ -289,10 +289,10 @@ class Subscription:
 
     # -- reading -----------------------------------------------------------------------------
 
-    def __aiter__(self) -> AsyncIterator[Publication]:
+    def __aiter__(self) -> AsyncIterator[DeliveredPublication]:
         return self
 
-    async def __anext__(self) -> Publication:
+    async def __anext__(self) -> DeliveredPublication:
         """The next publication, in the order in which they were stored here."""
         self._check_opened()
         publication = await self.reader.next()
@@ -300,7 +300,7 @@ class Subscription:
             raise StopAsyncIteration
         return publication
 
-    async def read(self, timeout: float | None = None) -> Publication | None:  # noqa: ASYNC109  (None, no error)
+    async def read(self, timeout: float | None = None) -> DeliveredPublication | None:  # noqa: ASYNC109  (None, no error)
         """The next publication; None if none comes in time, or the topic was left."""
         self._check_opened()
         return await self.reader.next(timeout)
@@ -309,7 +309,7 @@ class Subscription:
         self,
         limit: int = READ_MANY,
         timeout: float | None = None,  # noqa: ASYNC109  (an empty list, no error)
-    ) -> list[Publication]:
+    ) -> list[DeliveredPublication]:
         """Wait for a publication, then return all that are here, up to a limit.
 
         An empty list if none comes in time, or the topic was left.
@@ -323,11 +323,11 @@ class Subscription:
                 return found
         return []
 
-    async def read_available(self, limit: int | None = None) -> list[Publication]:
+    async def read_available(self, limit: int | None = None) -> list[DeliveredPublication]:
         """The publications that are here now and were not read yet, at most ``limit`` of them."""
         self._check_opened()
         reader, end = self.reader, self.reader.end  # what comes meanwhile is for the next time
-        found: list[Publication] = []
+        found: list[DeliveredPublication] = []
         while reader.is_open and reader.offset < end and len(found) != limit:
             found += reader.take(READ_AT_ONCE if limit is None else limit - len(found), end)
             await asyncio.sleep(0)
@@ -347,7 +347,7 @@ class Subscription:
         It is never beyond what is on the disk: after a crash a reader may get the last few again,
         and misses none. CursorError if the node keeps its publications in memory.
         """
-        if self._store_id is None or not isinstance(self._archive, StoredArchive):
+        if self._store_id is None or not isinstance(self._archive, TopicLog):
             raise CursorError(
                 "a cursor points into a data directory, and there is none; "
                 "use it inside the block, on a connection with a data_dir"
@@ -372,7 +372,7 @@ class Subscription:
 
     def _cursor_at(self, offset: int) -> Cursor:
         assert self._store_id is not None
-        assert isinstance(self._archive, StoredArchive)
+        assert isinstance(self._archive, TopicLog)
         chain = self._archive.chain_at(offset)
         return Cursor(self._store_id, self.topic, self._archive.epoch, offset, chain)
 
@@ -434,7 +434,7 @@ class Subscription:
             return [f"there is no connection to the supervisor at {address}"]
         return [f"the supervisor at {address} has not answered yet"]
 
-    def on_confirmed(self, confirmed: Confirmed) -> None:
+    def on_confirmed(self, confirmed: PeerInSync) -> None:
         """A ring neighbour has all that we have."""
         self._confirmations.on_confirmed(confirmed)
         self._note_sync()

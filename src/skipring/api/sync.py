@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from skipring.core.effects import Confirmed
+from skipring.core.effects import PeerInSync
 from skipring.core.peers import NodeId
 
 ASK_TICKS_MAX: Final = 64  # as quiet_ticks_max in Settings
@@ -15,7 +15,7 @@ ASK_TICKS_MAX: Final = 64  # as quiet_ticks_max in Settings
 Neighbours = Callable[[], list[NodeId] | None]
 
 
-class Confirmations:
+class SyncTracker:
     """What the ring neighbours have answered since somebody last had what we lacked."""
 
     def __init__(self, neighbours: Neighbours, ask: Callable[[], None], tick_s: float) -> None:
@@ -36,7 +36,7 @@ class Confirmations:
         neighbours = self._neighbours()
         return neighbours is not None and self._nodes.issuperset(neighbours)
 
-    def on_confirmed(self, confirmed: Confirmed) -> None:
+    def on_confirmed(self, confirmed: PeerInSync) -> None:
         """A ring neighbour has all that we have."""
         self._nodes.add(confirmed.node)
         for answers in self._rounds:

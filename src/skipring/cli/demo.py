@@ -75,11 +75,11 @@ def demo(
     did not hold, 130 interrupted; whatever happens, no process and no data stays.
     """
     from skipring.lab.demo.show import check_report, perform
-    from skipring.lab.demo.story import Plan
+    from skipring.lab.demo.story import DemoPlan
 
     if not no_spark:
         check_report(report)
-    plan = Plan(
+    plan = DemoPlan(
         n=n,
         seed=seed,
         tick_s=tick,

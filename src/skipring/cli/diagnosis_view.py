@@ -14,7 +14,7 @@ from rich.text import Text
 from skipring.admin.diagnosis import LAYERS, REPAIRS, Diagnosis, Explanation
 from skipring.cli.ring_page import wide_console
 from skipring.view.text import Glyphs, glyphs_for
-from skipring.wire.rpc import JournalEntry
+from skipring.wire.rpc import ChangeEntry
 from skipring.world.legitimacy import Layer, Violation
 
 TIME_MAX: Final = 1 << 57  # the year 6536: a node may say anything
@@ -113,13 +113,13 @@ def _timeline(explanation: Explanation, glyphs: Glyphs, shown: int) -> Iterator[
 Event = tuple[str, int, str, str | None]
 
 
-def _event(entry: JournalEntry) -> Event:
+def _event(entry: ChangeEntry) -> Event:
     """What several changes have in common if they are one event's."""
     at = datetime.fromtimestamp(entry.time % TIME_MAX / 1e6, UTC).astimezone()
     return f"{at:%H:%M:%S}", entry.tick, entry.cause, entry.sender
 
 
-def _add_rows(table: Table, event: Event, changes: list[JournalEntry], glyphs: Glyphs) -> None:
+def _add_rows(table: Table, event: Event, changes: list[ChangeEntry], glyphs: Glyphs) -> None:
     """A row for each change; what it has in common with the one above it is left out."""
     at, tick, cause, sender = event
     by = f"{cause} from {sender}: " if sender is not None else f"{cause}: "

@@ -13,7 +13,7 @@ from skipring.errors import InputError
 
 if TYPE_CHECKING:
     from skipring.admin.diagnosis import Diagnosis, Explanation
-    from skipring.admin.inspector import Contents, Inspection, Inspector
+    from skipring.admin.inspector import Inspection, Inspector, TopicContents
     from skipring.net.access import Access
 
 NO: Final = 1
@@ -37,7 +37,7 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
         raise InputError("--payloads belongs into a world file; give --json as well")
     if watch and as_json:
         raise InputError("--watch paints a picture; leave out --json, or --watch")
-    from skipring.admin.inspector import Contents
+    from skipring.admin.inspector import TopicContents
     from skipring.node.process import run
 
     if watch:
@@ -45,13 +45,13 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
     elif as_json:
         from skipring.world.file import render_world
 
-        contents = Contents.PAYLOADS if payloads else Contents.IDS
+        contents = TopicContents.PAYLOADS if payloads else TopicContents.IDS
         inspection = run(_inspect(topic, access, contents))
         click.echo(render_world(inspection.snapshot), nl=False)
     else:
         from skipring.cli.ring_view import print_ring
 
-        print_ring(run(_inspect(topic, access, Contents.NOTHING)))
+        print_ring(run(_inspect(topic, access, TopicContents.NOTHING)))
 
 
 @click.command()
@@ -142,7 +142,7 @@ def _inspector(topic: str, access: Access) -> AbstractAsyncContextManager[Inspec
     return inspector_of(access.supervisors, topic, access.credentials(), report)
 
 
-async def _inspect(topic: str, access: Access, contents: Contents) -> Inspection:
+async def _inspect(topic: str, access: Access, contents: TopicContents) -> Inspection:
     async with _inspector(topic, access) as inspector:
         return await inspector.inspect(contents)
 
@@ -163,9 +163,9 @@ async def _watch(topic: str, access: Access) -> None:
 
 async def _explained(topic: str, node: str, access: Access) -> Explanation:
     from skipring.admin.diagnosis import explain as explain_node
-    from skipring.admin.inspector import Contents
+    from skipring.admin.inspector import TopicContents
 
     async with _inspector(topic, access) as inspector:
-        inspection = await inspector.inspect(Contents.DIFFERENCES)
+        inspection = await inspector.inspect(TopicContents.DIFFERENCES)
         journal = await inspector.journal(node) if node in inspection.statuses else None
     return explain_node(inspection, node, journal)

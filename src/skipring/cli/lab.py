@@ -14,7 +14,7 @@ from skipring.cli.options import FILE
 from skipring.cli.spark_options import SparkChoice, spark_options
 
 if TYPE_CHECKING:
-    from skipring.lab.experiments.running import Summary
+    from skipring.lab.experiments.running import RunSummary
 
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 FAILED_SHOWN: Final = 5  # of the runs that failed; the table has them all
@@ -49,7 +49,7 @@ def run(matrix: Path, out: Path, spark: SparkChoice, partitions: int | None, as_
     return 1 if summary.failed else 0
 
 
-def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> Summary:
+def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> RunSummary:
     from rich.console import Console
 
     from skipring.lab.experiments.matrix import read_matrix
@@ -69,7 +69,7 @@ def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> 
             session.stop(spark)
 
 
-def _print(summary: Summary, out: Path, *, as_json: bool) -> None:
+def _print(summary: RunSummary, out: Path, *, as_json: bool) -> None:
     if as_json:
         from msgspec import to_builtins
 

@@ -169,8 +169,8 @@ def _prepared(
 ) -> tuple[Any, Any]:
     """What a process is told, checked; from here on it logs."""
     from skipring.net.addresses import parse_address, split_address
-    from skipring.node.process import Place
-    from skipring.node.settings import ANSWER_S, Settings
+    from skipring.node.process import ProcessPaths
+    from skipring.node.settings import ANSWER_S, NodeSettings
     from skipring.observability.logs import configure_logs
 
     configure_logs(log_level)
@@ -178,7 +178,7 @@ def _prepared(
     if advertise is not None:
         split_address(advertise, "advertise", is_secured=credentials is not None)
         advertise = parse_address(advertise, "advertise")
-    settings = Settings(
+    settings = NodeSettings(
         supervisors=access.supervisors,
         tick_s=tick,
         answer_s=ANSWER_S,
@@ -186,7 +186,7 @@ def _prepared(
         credentials=credentials,
         is_chaotic=chaos,
     )
-    place = Place(listen=parse_address(listen, "listen"), data=data, metrics=metrics)
+    place = ProcessPaths(listen=parse_address(listen, "listen"), data=data, metrics=metrics)
     return settings, place
 
 

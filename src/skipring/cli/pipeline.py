@@ -18,7 +18,7 @@ from skipring.cli.spark_options import SparkChoice, spark_options
 
 if TYPE_CHECKING:
     from skipring.net.access import Access
-    from skipring.spark.pipeline.runner import Plan, Tell
+    from skipring.spark.pipeline.runner import PipelinePlan, Tell
 
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 FORMATS: Final = ("auto", "json", "text", "binary")
@@ -140,12 +140,12 @@ def _plan(
     window: float | None,
     max_offsets: int | None,
     fail_on_data_loss: bool,
-) -> Plan:
+) -> PipelinePlan:
     """What the options say, checked; nothing is written yet."""
     from skipring.spark.options import ReadOptions
-    from skipring.spark.pipeline.manifest import Wish, agreed
-    from skipring.spark.pipeline.runner import OFFSETS_MAX, Plan
-    from skipring.spark.pipeline.silver import Format
+    from skipring.spark.pipeline.manifest import RequestedConfig, agreed
+    from skipring.spark.pipeline.runner import OFFSETS_MAX, PipelinePlan
+    from skipring.spark.pipeline.silver import PayloadFormat
 
     if available_now and trigger is not None:
         raise click.UsageError("give --trigger or --available-now, not both")
@@ -156,13 +156,13 @@ def _plan(
     given = {name: str(Path(file).resolve()) for name, file in files.items() if file is not None}
     given |= {"supervisor": ",".join(access.supervisors), "subscribe": subscribe}
     read = ReadOptions.parse(given, is_stream=True)
-    wish = Wish(
+    wish = RequestedConfig(
         supervisors=access.supervisors,
         topics=read.topics,
-        values=None if values is None else Format(values),
+        values=None if values is None else PayloadFormat(values),
         window_s=None if window is None else int(window),
     )
-    return Plan(
+    return PipelinePlan(
         access=read.access,
         lake=lake.resolve(),
         about=agreed(lake.resolve(), wish),
@@ -174,7 +174,7 @@ def _plan(
 
 
 @contextmanager
-def _shown(plan: Plan, *, as_json: bool) -> Iterator[Tell]:
+def _shown(plan: PipelinePlan, *, as_json: bool) -> Iterator[Tell]:
     """Progress: JSON for a program, else for a person."""
     from rich.console import Console
 

@@ -14,7 +14,7 @@ from skipring.cli.ring_page import (
     RIGHT_STYLE,
     WRONG_STYLE,
     Look,
-    Page,
+    RingPanel,
     ring_page_with_levels,
 )
 from skipring.sim.engine import World
@@ -37,8 +37,8 @@ def run_with_progress(simulation: Simulation, start: str, pace_s: float | None =
     with Live(console=console, auto_refresh=False, transient=True) as live:
         report = simulation.run(_Painter(view, live, pace_s).show)
     closure = simulation.scenario.closure if report.closure_ok is not None else 0
-    console.print(view.frame(simulation.world, Page.of(console), closure))
-    console.print(summary(report, Page.of(console).glyphs))
+    console.print(view.frame(simulation.world, RingPanel.of(console), closure))
+    console.print(summary(report, RingPanel.of(console).glyphs))
     return report
 
 
@@ -57,7 +57,7 @@ class _Painter:
         is_slow = world.round <= SHOWN_ROUNDS and self._pace_s > 0
         if not is_slow and began < self._next:
             return
-        self._live.update(self._view.frame(world, Page.of(self._live.console)), refresh=True)
+        self._live.update(self._view.frame(world, RingPanel.of(self._live.console)), refresh=True)
         took = time.monotonic() - began
         self._next = began + max(REPAINT_S, took / LOOKING_SHARE)
         if is_slow:
@@ -73,7 +73,7 @@ class RunView:
         self._start = start
         self._history: list[int] = []  # how much was wrong, picture by picture
 
-    def frame(self, world: World, page: Page, closure: int = 0) -> RenderableType:
+    def frame(self, world: World, page: RingPanel, closure: int = 0) -> RenderableType:
         """The ring as it is now, below two lines that say of what run it is."""
         rounds = f"round {world.round}" + (f", {closure} of them closure" if closure else "")
         title = Text.assemble((rounds, "bold"), f"   {self._about}", no_wrap=True, overflow="crop")

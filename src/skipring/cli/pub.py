@@ -16,7 +16,7 @@ from skipring.cli.live_options import access_options, duration
 
 if TYPE_CHECKING:
     from skipring.net.access import Access
-    from skipring.wire.rpc import Published
+    from skipring.wire.rpc import PublishAck
 
 STDIN: Final = 0
 WAIT: Final = "10s"
@@ -71,7 +71,7 @@ def pub(
     from skipring.node.process import run
     from skipring.rpc.publisher import PublishPlan, publish_all
 
-    def emit(published: Published) -> None:
+    def emit(published: PublishAck) -> None:
         is_json = as_json or not sys.stdout.isatty()
         line = {"id": published.id.hex(), "offset": published.offset, "topic": topic}
         click.echo(json.dumps(line) if is_json else published.id.hex())

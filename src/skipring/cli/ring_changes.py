@@ -17,7 +17,7 @@ GONE: Final = "does not answer"
 OUTSIDE: Final = "not in the topic"
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class RingChange(Struct, frozen=True, kw_only=True):
     """A cell of the table that is not what it was, for all nodes to which the same happened."""
 
     nodes: tuple[NodeId, ...]
@@ -26,7 +26,7 @@ class Change(Struct, frozen=True, kw_only=True):
     after: str
 
 
-def changes(before: Inspection, after: Inspection) -> list[Change]:
+def changes(before: Inspection, after: Inspection) -> list[RingChange]:
     """What is not as it was; in the order of the nodes, equal changes as one."""
     nodes: dict[tuple[str, str, str], list[NodeId]] = {}
     old, new = _standings(before), _standings(after)
@@ -34,7 +34,7 @@ def changes(before: Inspection, after: Inspection) -> list[Change]:
         for change in _changes_of(old.get(node, {}), new.get(node, {})):
             nodes.setdefault(change, []).append(node)
     return [
-        Change(nodes=tuple(found), field=field, before=was, after=now)
+        RingChange(nodes=tuple(found), field=field, before=was, after=now)
         for (field, was, now), found in nodes.items()
     ]
 

@@ -19,8 +19,8 @@ from skipring.view.text import (
     MARGIN,
     STYLES,
     Glyphs,
-    Mark,
-    Portrait,
+    GlyphState,
+    RingLayout,
     Size,
     draw_bars,
     draw_levels,
@@ -70,7 +70,7 @@ def time_of_day() -> str:
     return f"{datetime.now().astimezone():%H:%M:%S}"
 
 
-class Page(Struct, frozen=True):
+class RingPanel(Struct, frozen=True):
     """How much room there is, and with which characters to fill it."""
 
     columns: int
@@ -78,7 +78,7 @@ class Page(Struct, frozen=True):
     glyphs: Glyphs
 
     @classmethod
-    def of(cls, console: Console) -> Page:
+    def of(cls, console: Console) -> RingPanel:
         """The room that a terminal has now; the last row is left to the cursor."""
         return cls(console.width, console.height - 1, glyphs_for(console.encoding))
 
@@ -86,14 +86,14 @@ class Page(Struct, frozen=True):
 class Look(Struct, frozen=True, kw_only=True):
     """What there is to see of a ring at one time."""
 
-    portrait: Portrait
+    portrait: RingLayout
     wrong: Mapping[Layer, int]  # of the layers that can be seen, how many things are wrong
     history: Sequence[int]  # how many were wrong in all, look by look
     history_name: str
     centre: Sequence[Text]
 
 
-def ring_page(look: Look, page: Page, rows: int) -> RenderableType:
+def ring_page(look: Look, page: RingPanel, rows: int) -> RenderableType:
     """The ring with its panel in so many rows; where there is no room for both, the lights."""
     size = _picture_size(page.columns, rows)
     if size.rows < PICTURE_ROWS_MIN:
@@ -106,13 +106,13 @@ def ring_page(look: Look, page: Page, rows: int) -> RenderableType:
     return grid
 
 
-def rows_of_page(look: Look, page: Page, rows: int) -> int:
+def rows_of_page(look: Look, page: RingPanel, rows: int) -> int:
     """How many of the rows the ring and its panel take."""
     size = _picture_size(page.columns, rows)
     return size.rows if size.rows >= PICTURE_ROWS_MIN else len(look.wrong)
 
 
-def ring_page_with_levels(look: Look, page: Page, rows: int) -> RenderableType:
+def ring_page_with_levels(look: Look, page: RingPanel, rows: int) -> RenderableType:
     """The same, and the ring unrolled below it, where there is room for both."""
     levels = draw_levels(look.portrait, min(page.columns, LEVEL_COLUMNS_MAX), page.glyphs)
     left = rows - len(levels) - 1
@@ -162,11 +162,11 @@ def light(wrong: int, glyphs: Glyphs) -> Text:
     return Text(f"{glyphs.right} right", RIGHT_STYLE)
 
 
-def _legend(portrait: Portrait, glyphs: Glyphs) -> list[Text]:
+def _legend(portrait: RingLayout, glyphs: Glyphs) -> list[Text]:
     """What the marks mean, and how many there are of each."""
     lines = [
         Text.assemble((glyphs.marks[mark], STYLES[mark]), f" {portrait.count(mark):2} {mark.value}")
-        for mark in Mark
+        for mark in GlyphState
     ]
     if portrait.dead:
         text = f" {len(portrait.dead):2} crashed, still recorded"

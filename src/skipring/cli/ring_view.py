@@ -16,12 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from skipring.admin.health import live_violations
-from skipring.admin.inspector import Contents, Inspection, Inspector
-from skipring.cli.ring_changes import GONE, NONE, OUTSIDE, Change, cells, changes
+from skipring.admin.inspector import Inspection, Inspector, TopicContents
+from skipring.cli.ring_changes import GONE, NONE, OUTSIDE, RingChange, cells, changes
 from skipring.cli.ring_page import (
     RIGHT_STYLE,
     Look,
-    Page,
+    RingPanel,
     can_repaint,
     light,
     ring_page,
@@ -33,7 +33,7 @@ from skipring.core.peers import NodeId
 from skipring.errors import UnreachableError
 from skipring.view.model import SHOWN_LAYERS
 from skipring.view.overview import differing, roots_of
-from skipring.view.text import ASCII, DEAD_STYLE, STYLES, Glyphs, Mark, Portrait, portray
+from skipring.view.text import ASCII, DEAD_STYLE, STYLES, Glyphs, GlyphState, RingLayout, portray
 from skipring.wire.rpc import NodeStatus
 from skipring.world.legitimacy import Layer
 
@@ -56,7 +56,7 @@ def print_ring(inspection: Inspection) -> None:
     console = wide_console()
     watch = RingWatch()
     watch.note(inspection)
-    console.print(watch.printed(Page.of(console)))
+    console.print(watch.printed(RingPanel.of(console)))
 
 
 async def watch_ring(inspector: Inspector, repaint_s: float = REPAINT_S) -> None:
@@ -64,21 +64,21 @@ async def watch_ring(inspector: Inspector, repaint_s: float = REPAINT_S) -> None
     console = wide_console()
     inspector.patience_s = PATIENCE_S
     watch = RingWatch()
-    inspection = await inspector.inspect(Contents.NOTHING)
+    inspection = await inspector.inspect(TopicContents.NOTHING)
     watch.note(inspection)
     if not can_repaint(console):
-        console.print(watch.printed(Page.of(console)))
+        console.print(watch.printed(RingPanel.of(console)))
         return
     with _resizes() as resized, Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            live.update(watch.painted(Page.of(console)), refresh=True)
+            live.update(watch.painted(RingPanel.of(console)), refresh=True)
             if await _passes(resized, repaint_s):
                 continue  # the same in another size
             try:
-                inspection, trouble = await inspector.inspect(Contents.NOTHING), None
+                inspection, trouble = await inspector.inspect(TopicContents.NOTHING), None
             except UnreachableError as error:  # it may come back: meanwhile the nodes are there
                 trouble = str(error)
-                inspection = await inspector.inspect_again(inspection, Contents.NOTHING)
+                inspection = await inspector.inspect_again(inspection, TopicContents.NOTHING)
             watch.note(inspection, trouble)
 
 
@@ -116,8 +116,8 @@ class RingWatch:
         self._inspection: Inspection | None = None
         self._trouble: str | None = None
         self._seen_at = ""
-        self._changes: list[Change] = []
-        self._news: deque[tuple[str, Change]] = deque(maxlen=NEWS_MAX)  # the newest first
+        self._changes: list[RingChange] = []
+        self._news: deque[tuple[str, RingChange]] = deque(maxlen=NEWS_MAX)  # the newest first
         self._history: deque[int] = deque(maxlen=HISTORY_MAX)
 
     def note(self, inspection: Inspection, trouble: str | None = None) -> None:
@@ -135,7 +135,7 @@ class RingWatch:
         assert self._inspection is not None, "nothing was noted"
         return self._inspection
 
-    def printed(self, page: Page) -> RenderableType:
+    def printed(self, page: RingPanel) -> RenderableType:
         """The picture and a line for each node, as long as that may be."""
         if not self.inspection.is_known:
             return self._nobody()
@@ -143,7 +143,7 @@ class RingWatch:
         picture = ring_page(self._look(portrait), page, PICTURE_ROWS)
         return Group(picture, Text(), self._table(portrait, page.glyphs))
 
-    def painted(self, page: Page) -> RenderableType:
+    def painted(self, page: RingPanel) -> RenderableType:
         """As much as fits: how it stands, the picture, what changed, and the nodes."""
         heads = self._headlines(page.glyphs)
         if not self.inspection.is_known:
@@ -177,7 +177,7 @@ class RingWatch:
             return [line]
         return [line, Text(f"{glyphs.wrong} {self._trouble}", DEAD_STYLE, no_wrap=True)]
 
-    def _look(self, portrait: Portrait) -> Look:
+    def _look(self, portrait: RingLayout) -> Look:
         snapshot = self.inspection.snapshot
         roots = len(set(roots_of(self.inspection).values()))
         return Look(
@@ -206,7 +206,7 @@ class RingWatch:
 
     # -- the nodes ---------------------------------------------------------------------------
 
-    def _table(self, portrait: Portrait, glyphs: Glyphs, rows: int | None = None) -> Table:
+    def _table(self, portrait: RingLayout, glyphs: Glyphs, rows: int | None = None) -> Table:
         """A line for each node, those first that are wrong or changed if not all have room."""
         cut: OverflowMethod = "ellipsis" if glyphs.has_dots else "crop"
         table = Table(box=None, pad_edge=False, header_style="dim")
@@ -227,19 +227,21 @@ class RingWatch:
             table.add_row("", f"and {len(standings) - len(shown)} more")
         return table
 
-    def _standings(self, portrait: Portrait) -> dict[NodeId, Mark | str]:
+    def _standings(self, portrait: RingLayout) -> dict[NodeId, GlyphState | str]:
         """Every node in the order of the ring, and how it stands."""
         statuses = self.inspection.statuses
         marks = {dot.node: dot.mark for dot in portrait.dots}
         members = sorted(statuses.items(), key=_by_place)
-        found: dict[NodeId, Mark | str] = {node: marks.get(node, LEAVING) for node, _ in members}
+        found: dict[NodeId, GlyphState | str] = {
+            node: marks.get(node, LEAVING) for node, _ in members
+        }
         outside = self.inspection.snapshot.subscribers.keys() - statuses.keys()
         found |= dict.fromkeys(sorted(outside), OUTSIDE)
         return found | dict.fromkeys(self.inspection.snapshot.crashed, GONE)
 
     def _chosen(
         self,
-        standings: Mapping[NodeId, Mark | str],
+        standings: Mapping[NodeId, GlyphState | str],
         changed: Collection[tuple[NodeId, str]],
         rows: int | None,
     ) -> list[NodeId]:
@@ -248,13 +250,13 @@ class RingWatch:
         moved = {node for node, _ in changed}
 
         def is_dull(node: NodeId) -> bool:
-            return standings[node] is Mark.RIGHT and node not in moved
+            return standings[node] is GlyphState.RIGHT and node not in moved
 
         first = set(sorted(standings, key=is_dull)[: max(rows - 1, 0)])
         return [node for node in standings if node in first]
 
     def _cells(
-        self, node: NodeId, standing: Mark | str, changed: Collection[tuple[NodeId, str]]
+        self, node: NodeId, standing: GlyphState | str, changed: Collection[tuple[NodeId, str]]
     ) -> list[Text]:
         status = self.inspection.statuses.get(node)
         if status is None:
@@ -273,7 +275,7 @@ def wrong_by_layer(inspection: Inspection) -> dict[Layer, int]:
     return {layer: found[layer] for layer in SHOWN_LAYERS}
 
 
-def _line_of(at: str, change: Change, style: str, glyphs: Glyphs) -> Text:
+def _line_of(at: str, change: RingChange, style: str, glyphs: Glyphs) -> Text:
     more = len(change.nodes) - NAMED_MAX
     names = ", ".join(change.nodes[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
     return Text.assemble(
@@ -286,8 +288,8 @@ def _line_of(at: str, change: Change, style: str, glyphs: Glyphs) -> Text:
     )
 
 
-def _sign(standing: Mark | str, glyphs: Glyphs) -> Text:
-    if isinstance(standing, Mark):
+def _sign(standing: GlyphState | str, glyphs: Glyphs) -> Text:
+    if isinstance(standing, GlyphState):
         return Text(glyphs.marks[standing], STYLES[standing])
     return Text(glyphs.dead, DEAD_STYLE) if standing == GONE else Text(NONE)
 

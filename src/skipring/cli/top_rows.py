@@ -23,7 +23,7 @@ from skipring.view.overview import (
     differing,
     roots_of,
 )
-from skipring.view.text import DEAD_STYLE, STYLES, Glyphs, Mark, glyphs_for, portray
+from skipring.view.text import DEAD_STYLE, STYLES, Glyphs, GlyphState, glyphs_for, portray
 from skipring.wire.rpc import NodeStatus
 
 NAMED_MAX: Final = 2  # nodes with another root that are named; Our guess: more is not read
@@ -40,7 +40,7 @@ class Column(Struct, frozen=True):
     is_number: bool = False
 
 
-class Row(Struct, frozen=True):
+class TopRow(Struct, frozen=True):
     """A row: what it is about, its cells, and what it is sorted by in each column."""
 
     key: str
@@ -75,7 +75,7 @@ SUPERVISOR_COLUMNS: Final = (
 )
 
 
-def in_order(rows: Iterable[Row], column: int) -> list[Row]:
+def in_order(rows: Iterable[TopRow], column: int) -> list[TopRow]:
     """The rows sorted by one of their columns, then by what they are about."""
     return sorted(rows, key=lambda row: (row.ranks[column], row.key))
 
@@ -83,13 +83,13 @@ def in_order(rows: Iterable[Row], column: int) -> list[Row]:
 # -- topics ----------------------------------------------------------------------------------
 
 
-def topic_rows(overview: Overview, glyphs: Glyphs) -> list[Row]:
+def topic_rows(overview: Overview, glyphs: Glyphs) -> list[TopRow]:
     """A row for each topic."""
     return [_topic_row(topic, glyphs) for topic in overview.topics]
 
 
-def _topic_row(row: TopicRow, glyphs: Glyphs) -> Row:
-    return Row(
+def _topic_row(row: TopicRow, glyphs: Glyphs) -> TopRow:
+    return TopRow(
         key=row.topic,
         cells=(
             Text(row.topic, "bold"),
@@ -132,7 +132,7 @@ def _topic_state(row: TopicRow, glyphs: Glyphs) -> Text:
 # -- nodes -----------------------------------------------------------------------------------
 
 
-def node_rows(inspection: Inspection, glyphs: Glyphs) -> list[Row]:
+def node_rows(inspection: Inspection, glyphs: Glyphs) -> list[TopRow]:
     """A row for each node that anybody refers to."""
     snapshot, statuses = inspection.snapshot, inspection.statuses
     marks = {dot.node: dot.mark for dot in portray(snapshot).dots}
@@ -142,7 +142,7 @@ def node_rows(inspection: Inspection, glyphs: Glyphs) -> list[Row]:
     outside = snapshot.subscribers.keys() - statuses.keys()
     rows += [_silent_row(node, f"{NONE} not in the topic") for node in outside]
     for node, status in statuses.items():
-        standing = _Standing(marks.get(node, Mark.LABEL), most - status.count, node in others)
+        standing = _Standing(marks.get(node, GlyphState.LABEL), most - status.count, node in others)
         rows.append(_node_row(node, status, standing, glyphs))
     return rows
 
@@ -150,14 +150,14 @@ def node_rows(inspection: Inspection, glyphs: Glyphs) -> list[Row]:
 class _Standing(Struct, frozen=True):
     """How a node stands beside the others."""
 
-    mark: Mark
+    mark: GlyphState
     lag: int
     is_other: bool  # it has another root than most
 
 
-def _node_row(node: NodeId, status: NodeStatus, standing: _Standing, glyphs: Glyphs) -> Row:
+def _node_row(node: NodeId, status: NodeStatus, standing: _Standing, glyphs: Glyphs) -> TopRow:
     mark, lag, root = standing.mark, standing.lag, status.root.hex()[:ROOT_DIGITS]
-    return Row(
+    return TopRow(
         key=node,
         cells=(
             Text(node, "bold"),
@@ -171,7 +171,7 @@ def _node_row(node: NodeId, status: NodeStatus, standing: _Standing, glyphs: Gly
     )
 
 
-_SEVERITY: Final = {mark: rank for rank, mark in enumerate(Mark)}
+_SEVERITY: Final = {mark: rank for rank, mark in enumerate(GlyphState)}
 _FIRST: Final = float("-inf")
 
 
@@ -179,25 +179,25 @@ def _place(label: Label | None) -> float:
     return label.position if label is not None else _FIRST
 
 
-def _silent_row(node: NodeId, why: str) -> Row:
+def _silent_row(node: NodeId, why: str) -> TopRow:
     cells = (Text(node, "bold"), *(Text(NONE) for _ in range(4)), Text(why, DEAD_STYLE))
-    return Row(node, cells, (node, _FIRST, 0, _FIRST, "", _FIRST))
+    return TopRow(node, cells, (node, _FIRST, 0, _FIRST, "", _FIRST))
 
 
 # -- supervisors -----------------------------------------------------------------------------
 
 
-def supervisor_rows(overview: Overview, glyphs: Glyphs) -> list[Row]:
+def supervisor_rows(overview: Overview, glyphs: Glyphs) -> list[TopRow]:
     """A row for each supervisor."""
     return [_supervisor_row(each, glyphs) for each in overview.supervisors]
 
 
-def _supervisor_row(row: SupervisorRow, glyphs: Glyphs) -> Row:
+def _supervisor_row(row: SupervisorRow, glyphs: Glyphs) -> TopRow:
     if not row.answers:
         cells = (Text(row.address, "bold"), *(Text(NONE) for _ in range(2)))
         gone = Text(f"{glyphs.dead} does not answer", DEAD_STYLE)
-        return Row(row.address, (*cells, gone, Text(NONE), Text(NONE)), (row.address,))
-    return Row(
+        return TopRow(row.address, (*cells, gone, Text(NONE), Text(NONE)), (row.address,))
+    return TopRow(
         key=row.address,
         cells=(
             Text(row.address, "bold"),
@@ -231,7 +231,7 @@ def overview_view(overview: Overview, glyphs: Glyphs) -> RenderableType:
     return Group(*parts, Text(), _table(SUPERVISOR_COLUMNS, supervisor_rows(overview, glyphs)))
 
 
-def _table(columns: Sequence[Column], rows: Iterable[Row]) -> Table:
+def _table(columns: Sequence[Column], rows: Iterable[TopRow]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column.name, no_wrap=True, justify="right" if column.is_number else "left")

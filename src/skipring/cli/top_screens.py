@@ -15,7 +15,7 @@ from textual.widgets import Footer, Static
 from skipring.admin.diagnosis import explain
 from skipring.admin.inspector import Inspector
 from skipring.cli.diagnosis_view import changes_in, explanation_view
-from skipring.cli.ring_page import Page
+from skipring.cli.ring_page import RingPanel
 from skipring.cli.ring_view import PATIENCE_S, RingWatch
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError
@@ -92,7 +92,7 @@ class RingScreen(Screen[None]):
         self._paint()
 
     def _paint(self) -> None:
-        page = Page(self.size.width, self.size.height - 1, self._glyphs)
+        page = RingPanel(self.size.width, self.size.height - 1, self._glyphs)
         self.query_one("#ring", Static).update(self._watch.painted(page))
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from skipring.cli.top_rows import Column, Row, in_order
+from skipring.cli.top_rows import Column, TopRow, in_order
 
 SORTED_SIGN: Final = " v"
 
@@ -28,7 +28,7 @@ class RowTable(DataTable[Text]):
         super().__init__(cursor_type="row", id=name)
         self._heads = columns
         self._sorted_by = 0
-        self._shown: list[Row] = []
+        self._shown: list[TopRow] = []
 
     def on_mount(self) -> None:
         """Make the columns."""
@@ -46,7 +46,7 @@ class RowTable(DataTable[Text]):
         self.show(self._shown)
         self._choose(chosen)
 
-    def show(self, rows: Sequence[Row]) -> None:
+    def show(self, rows: Sequence[TopRow]) -> None:
         """Show these rows; where they are the same as before, only cells change."""
         self._shown = in_order(rows, self._sorted_by)
         if [row.key for row in self._shown] == self.keys:
@@ -65,7 +65,7 @@ class RowTable(DataTable[Text]):
         """What the row is about that the cursor is on."""
         return self.keys[self.cursor_row] if self.is_valid_row_index(self.cursor_row) else None
 
-    def _update(self, row: Row) -> None:
+    def _update(self, row: TopRow) -> None:
         for column, cell in zip(self._heads, self._justified(row), strict=True):
             if self.get_cell(row.key, column.name) != cell:
                 self.update_cell(row.key, column.name, cell, update_width=True)
@@ -81,7 +81,7 @@ class RowTable(DataTable[Text]):
         if key in self.keys:
             self.move_cursor(row=self.keys.index(key), animate=False)
 
-    def _justified(self, row: Row) -> list[Text]:
+    def _justified(self, row: TopRow) -> list[Text]:
         cells = [cell.copy() for cell in row.cells]
         for cell, column in zip(cells, self._heads, strict=True):
             cell.justify = "right" if column.is_number else "left"

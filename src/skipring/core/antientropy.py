@@ -13,19 +13,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Final
 
-from skipring.core.backfill import Histories
+from skipring.core.backfill import TransferTracker
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Confirmed, Origin, Outbox
+from skipring.core.effects import Origin, Outbox, PeerInSync
 from skipring.core.events import HistoryRead
 from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, TrieEqual
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL, Prefix, are_disjoint
 from skipring.core.publications import Publication
-from skipring.core.reconcile import Answer
-from skipring.core.replica import Holdings
-from skipring.core.scrub import Scrubbing
+from skipring.core.reconcile import Reconciler
+from skipring.core.replica import Replica
+from skipring.core.scrub import Scrubber
 from skipring.core.state import RepairState, ScrubState
-from skipring.core.summaries import EMPTY_ROOT, Claim, Summary
+from skipring.core.summaries import EMPTY_ROOT, RangeSummary, Summary
 from skipring.core.trie import BUCKET_IDS, PublicationTrie
 
 # Our guess: enough to tell one's own session from another that happens to cross it, mostly; a
@@ -34,8 +34,8 @@ SESSIONS: Final = 1 << 8
 NO_SESSION: Final = 0
 
 # T2: an empty trie asks like all others.
-_NOTHING: Final = (Claim.make(ALL),)
-_VIRTUAL_ROOT: Final = (Claim.make(ALL, [Summary(ALL, EMPTY_ROOT)]),)
+_NOTHING: Final = (RangeSummary.make(ALL),)
+_VIRTUAL_ROOT: Final = (RangeSummary.make(ALL, [Summary(ALL, EMPTY_ROOT)]),)
 
 SIZE_TOLERANCE: Final = 2  # Our guess: of what others may put into a message.
 
@@ -57,7 +57,7 @@ class AntiEntropy:
         "_session",
     )
 
-    def __init__(self, node: NodeId, holdings: Holdings, config: ProtocolConfig) -> None:
+    def __init__(self, node: NodeId, holdings: Replica, config: ProtocolConfig) -> None:
         self._node = node
         self._holdings = holdings
         self._config = config
@@ -66,9 +66,9 @@ class AntiEntropy:
         self._open_ticks = 0  # for which we still wait for an answer (T8)
         self._quiet_ticks = 0  # until we ask again (T18)
         self._period = 1
-        self._claims: tuple[Claim, ...] = ()  # of the root
-        self._histories = Histories(config)
-        self._scrubbing: Scrubbing | None = None  # as long as there is nothing to be scrubbed
+        self._claims: tuple[RangeSummary, ...] = ()  # of the root
+        self._histories = TransferTracker(config)
+        self._scrubbing: Scrubber | None = None  # as long as there is nothing to be scrubbed
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -114,10 +114,10 @@ class AntiEntropy:
         """T10 to T12: hold a slice of what is kept against what it was derived from."""
         if not self._holdings.is_untouched:
             if self._scrubbing is None:
-                self._scrubbing = Scrubbing(self._holdings)
+                self._scrubbing = Scrubber(self._holdings)
             self._scrubbing.go_on(self._config.scrubbed_ids, out)
 
-    def _question(self, rng: Random) -> tuple[Claim, ...]:
+    def _question(self, rng: Random) -> tuple[RangeSummary, ...]:
         """A claim about all that we hold; about a part of it while hashes cannot keep up."""
         trie, ids = self._holdings.trie, self._config.hashed_ids
         if trie.freshen(ids):
@@ -127,7 +127,9 @@ class AntiEntropy:
         if trie.work_out(prefix, ids) < 0:
             return ()
         own = trie.node(prefix)
-        return (Claim.make(prefix, [Summary(own.prefix, own.digest)] if own is not None else []),)
+        return (
+            RangeSummary.make(prefix, [Summary(own.prefix, own.digest)] if own is not None else []),
+        )
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
         """Ask whether the partners' tries are equal to ours, and to be told if they are (T19)."""
@@ -161,7 +163,7 @@ class AntiEntropy:
         self._period = 1
         self._quiet_ticks = 0
 
-    def _root_claims(self) -> tuple[Claim, ...]:
+    def _root_claims(self) -> tuple[RangeSummary, ...]:
         """What the root says of all that we hold, made anew only when it has changed."""
         trie = self._holdings.trie
         if self._claims and len(trie) and self._claims[0].digests == trie.root:
@@ -171,13 +173,13 @@ class AntiEntropy:
         self._claims = self._made_claims(trie)
         return self._claims
 
-    def _made_claims(self, trie: PublicationTrie) -> tuple[Claim, ...]:
+    def _made_claims(self, trie: PublicationTrie) -> tuple[RangeSummary, ...]:
         root = trie.node()
         if root is None:  # corrupted memory: the count is wrong
             return ()
         # T6: the label of a leaf would say it all once more, in 33 bytes.
         is_short = root.is_leaf and self._config.rules.no_noise
-        return (Claim.make(ALL, [Summary(ALL if is_short else root.prefix, root.digest)]),)
+        return (RangeSummary.make(ALL, [Summary(ALL if is_short else root.prefix, root.digest)]),)
 
     # -- messages --------------------------------------------------------------------------
 
@@ -232,9 +234,9 @@ class AntiEntropy:
             for claims in (message.claims, whole, chosen)
         )
 
-    def _compared(self, message: CheckTrie | CheckAndPublish) -> Answer:
+    def _compared(self, message: CheckTrie | CheckAndPublish) -> Reconciler:
         """What is to be said and sent in answer to a message."""
-        answer = Answer(self._holdings.trie, self._config, message.session)
+        answer = Reconciler(self._holdings.trie, self._config, message.session)
         is_demand, rules = type(message) is CheckAndPublish, self._config.rules
         for claim in message.claims:
             answer.compare(claim, is_pushed=rules.cover or (rules.complement and is_demand))
@@ -278,7 +280,7 @@ class AntiEntropy:
         """The sender had the same root; it counts only if it still is ours (T19)."""
         trie = self._holdings.trie
         if trie.is_fresh and message.root == trie.root:
-            out.effects.append(Confirmed(message.sender, message.root))
+            out.effects.append(PeerInSync(message.sender, message.root))
 
     # -- state as a value --------------------------------------------------------------------
 
@@ -297,7 +299,7 @@ class AntiEntropy:
         )
 
     @property
-    def histories(self) -> Histories:
+    def histories(self) -> TransferTracker:
         """The histories that we take part in."""
         return self._histories
 
@@ -314,12 +316,12 @@ class AntiEntropy:
         self._patience, self._claims = patience, state.claims or ()
         self._scrubbing = None
         if scrub is not None:
-            self._scrubbing = Scrubbing(self._holdings)
+            self._scrubbing = Scrubber(self._holdings)
             self._scrubbing.load(scrub)
 
     # -- answers -----------------------------------------------------------------------------
 
-    def _reply(self, message: CheckTrie | CheckAndPublish, answer: Answer, out: Outbox) -> None:
+    def _reply(self, message: CheckTrie | CheckAndPublish, answer: Reconciler, out: Outbox) -> None:
         """Say what is still open."""
         to, node, session = message.sender, self._node, message.session
         for said in answer.batches():
@@ -328,7 +330,7 @@ class AntiEntropy:
             else:
                 out.send(to, CheckTrie(node, said.claims, session))
 
-    def _affordable(self, to: NodeId, answer: Answer, out: Outbox) -> list[list[Publication]]:
+    def _affordable(self, to: NodeId, answer: Reconciler, out: Outbox) -> list[list[Publication]]:
         """The chunks to send that the partner has credit for; the rest is described (T14)."""
         config, spent = self._config, self._holdings.chunks_spent(to)
         credit = min(config.answer_chunks, config.credit_chunks - spent)
@@ -342,7 +344,7 @@ class AntiEntropy:
             self._holdings.charge(to, len(chunks))
         return chunks
 
-    def _chunks(self, answer: Answer, out: Outbox) -> Iterator[list[Publication]]:
+    def _chunks(self, answer: Reconciler, out: Outbox) -> Iterator[list[Publication]]:
         """The publications to send, a chunk at a time."""
         chunk: list[Publication] = []
         size = 0
@@ -360,5 +362,5 @@ def _size_bytes(message: CheckTrie | CheckAndPublish) -> int:
     return sum(claim.size_bytes for claim in (*message.claims, *_wanted(message)))
 
 
-def _wanted(message: CheckTrie | CheckAndPublish) -> tuple[Claim, ...]:
+def _wanted(message: CheckTrie | CheckAndPublish) -> tuple[RangeSummary, ...]:
     return message.wanted if type(message) is CheckAndPublish else ()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.peers import NodeId
-from skipring.core.state import HistoriesState
+from skipring.core.state import TransferState
 
 
 class _Served(Struct, frozen=True, gc=False):
@@ -25,7 +25,7 @@ class _Served(Struct, frozen=True, gc=False):
     ticks: int
 
 
-class Histories:
+class TransferTracker:
     """The histories that one subscriber takes part in."""
 
     __slots__ = (
@@ -98,10 +98,10 @@ class Histories:
         served = self._served.get(sender)
         return served is not None and served.session != session
 
-    def state(self) -> HistoriesState:
+    def state(self) -> TransferState:
         """What we remember."""
         served = {node: (each.session, each.ticks) for node, each in self._served.items()}
-        return HistoriesState(
+        return TransferState(
             source=self._source,
             source_ticks=self._source_ticks,
             received_ticks=self._received_ticks,
@@ -109,7 +109,7 @@ class Histories:
             served=served,
         )
 
-    def load(self, state: HistoriesState) -> None:
+    def load(self, state: TransferState) -> None:
         """Take over what we are supposed to remember."""
         self._source, self._source_ticks = state.source, state.source_ticks
         self._received_ticks, self._rest_ticks = state.received_ticks, state.rest_ticks

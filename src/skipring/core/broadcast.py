@@ -22,14 +22,14 @@ from msgspec import Struct
 from skipring.core.config import ProtocolConfig, Spread
 from skipring.core.effects import Origin, Outbox
 from skipring.core.events import PublishRequested
-from skipring.core.lazy_push import Announcing, News
+from skipring.core.lazy_push import Announcement, LazyPush
 from skipring.core.messages import HOPS_MAX, IHave, PublishMany, PublishNew, Want
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
 from skipring.core.publications import Publication, believed
-from skipring.core.replica import Holdings
+from skipring.core.replica import Replica
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts, derived_chains
-from skipring.core.state import AnnouncingState, ArrivalState, SpreadingState
+from skipring.core.state import ArrivalState, BroadcastState, LazyPushState
 from skipring.core.topology import Chains
 
 ChainsOf: TypeAlias = Callable[[Peer, Peer | None, Peer | None], Chains]
@@ -46,10 +46,10 @@ class _Arrival(Struct, frozen=True, gc=False):
     """What was passed on and delivered, and is to be kept."""
 
     publications: tuple[Publication, ...]
-    news: News
+    news: Announcement
 
 
-class Spreading:
+class Broadcast:
     """One subscriber's part in spreading new publications."""
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Spreading:
     )
 
     def __init__(
-        self, ring: Ring, shortcuts: Shortcuts, holdings: Holdings, config: ProtocolConfig
+        self, ring: Ring, shortcuts: Shortcuts, holdings: Replica, config: ProtocolConfig
     ) -> None:
         self._ring = ring
         self._shortcuts = shortcuts
@@ -87,7 +87,7 @@ class Spreading:
         self._routes: dict[NodeId | None, _Route] | None = None
         self._levels = 0  # of the ring, as far as it can be seen in this view
         # None costs less memory than nothing in a list or a dict.
-        self._announcing: Announcing | None = None
+        self._announcing: LazyPush | None = None
         self._arrivals: list[_Arrival] | None = None  # not kept yet
         self._arrived = 0  # how many publications these are
         self._arrived_bytes = 0
@@ -248,14 +248,14 @@ class Spreading:
         hops: int,
         sender: NodeId | None,
         out: Outbox,
-    ) -> News:
+    ) -> Announcement:
         """Send publications to those below and above us in the tree, or to everybody we know."""
         route = self._route(sender)
         # One for all: a host encodes it once, or never if it is what has come.
         message = _new(publications, hops)
         for node in route.nodes:
             out.send(node, message)
-        return News(hops, route.knowing)
+        return Announcement(hops, route.knowing)
 
     def _route(self, sender: NodeId | None) -> _Route:
         """Where to send what somebody has brought, worked out when it may have changed."""
@@ -318,12 +318,12 @@ class Spreading:
 
     # -- state as a value --------------------------------------------------------------------
 
-    def state(self) -> SpreadingState:
+    def state(self) -> BroadcastState:
         """What we remember; of derived values those that are wrong."""
         is_current = self._view == self._found_view()
         edges, levels = self._edges, self._levels
         is_right = edges is None or edges == self._found_tree_edges(derived_chains)
-        return SpreadingState(
+        return BroadcastState(
             calm_ticks=self._calm_ticks if is_current else 0,
             has_news=self._has_news,
             news_ticks=self._news_ticks,
@@ -336,18 +336,18 @@ class Spreading:
             levels=levels if is_current and levels != self._found_levels() else None,
         )
 
-    def announced(self) -> AnnouncingState:
+    def announced(self) -> LazyPushState:
         """What we remember of our lazy edges."""
-        return self._announcing.state() if self._announcing is not None else AnnouncingState()
+        return self._announcing.state() if self._announcing is not None else LazyPushState()
 
-    def load(self, state: SpreadingState, announcing: AnnouncingState) -> None:
+    def load(self, state: BroadcastState, announcing: LazyPushState) -> None:
         """Take over what we are supposed to remember."""
         self._view = self._found_view()
         self._calm_ticks = state.calm_ticks
         self._has_news, self._news_ticks = state.has_news, state.news_ticks
         self._put_off = state.put_off
         self._arrivals = [
-            _Arrival(each.publications, News(each.hops, frozenset(each.nodes)))
+            _Arrival(each.publications, Announcement(each.hops, frozenset(each.nodes)))
             for each in state.arrivals
         ] or None
         every = [each for arrival in state.arrivals for each in arrival.publications]
@@ -356,25 +356,25 @@ class Spreading:
         self._edges = list(state.tree_edges) if state.tree_edges is not None else None
         self._levels = state.levels if state.levels is not None else self._found_levels()
         self._announcing = None
-        if announcing != AnnouncingState():
+        if announcing != LazyPushState():
             self._lazy_edges().load(announcing)
         self.look_again()
 
     # -- lazy edges --------------------------------------------------------------------------
 
-    def _lazy_edges(self) -> Announcing:
+    def _lazy_edges(self) -> LazyPush:
         if self._announcing is None:
-            self._announcing = Announcing(self._ring.node, self._holdings, self._config)
+            self._announcing = LazyPush(self._ring.node, self._holdings, self._config)
         return self._announcing
 
-    def _note_news(self, publications: Iterable[Publication], news: News) -> None:
+    def _note_news(self, publications: Iterable[Publication], news: Announcement) -> None:
         if self._config.spread is Spread.ADAPTIVE:
             self._lazy_edges().note(publications, news)
 
     def announce(self, repaired: tuple[Publication, ...], sender: NodeId | None) -> None:
         """R17: what has come by repair may be missing beside us too, unless it is history."""
         if self._config.rules.rumours and 0 < len(repaired) <= self._config.rumours_max:
-            self._note_news(repaired, News(0, frozenset((sender,))))
+            self._note_news(repaired, Announcement(0, frozenset((sender,))))
 
     def on_flush(self, out: Outbox) -> None:
         """Tell the lazy edges what has come, and ask for what has not come by itself.

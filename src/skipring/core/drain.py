@@ -17,7 +17,7 @@ from skipring.core.events import DrainRequested
 from skipring.core.handover import Handovers
 from skipring.core.messages import Draining, Held
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.replica import Holdings
+from skipring.core.replica import Replica
 from skipring.core.state import DrainState
 
 # Guess: longer than any drain. It bounds how long a corrupted value keeps a node leaving.
@@ -45,7 +45,7 @@ class Drain:
         "_told",
     )
 
-    def __init__(self, node: NodeId, holdings: Holdings, handovers: Handovers) -> None:
+    def __init__(self, node: NodeId, holdings: Replica, handovers: Handovers) -> None:
         self._node = node
         self._holdings = holdings
         self._handovers = handovers

@@ -19,7 +19,7 @@ class Send(Struct, frozen=True, gc=False):
     message: Message
 
 
-class Left(Struct, frozen=True, gc=False):
+class Unsubscribed(Struct, frozen=True, gc=False):
     """The supervisor has let this node go: the topic's machine may be removed (section 4)."""
 
 
@@ -58,7 +58,7 @@ class Deliver(Struct, frozen=True, gc=False):
     size_bytes: int = 0  # about what they take in a message, if somebody has counted
 
 
-class Confirmed(Struct, frozen=True, gc=False):
+class PeerInSync(Struct, frozen=True, gc=False):
     """A node that was asked has all that we have: its root is ours (T19)."""
 
     node: NodeId
@@ -91,7 +91,7 @@ class Drained(Struct, frozen=True, gc=False):
 
 
 Effect: TypeAlias = (
-    Send | Left | Store | Discard | Deliver | Confirmed | SendSynced | HeldBy | Drained
+    Send | Unsubscribed | Store | Discard | Deliver | PeerInSync | SendSynced | HeldBy | Drained
 )
 
 

@@ -73,7 +73,7 @@ class Flush(Struct, frozen=True, gc=False):
     """Say what was put off: the ids for lazy edges; more often than a tick, less than at once."""
 
 
-class ConfirmRequested(Struct, frozen=True, gc=False):
+class SyncRequested(Struct, frozen=True, gc=False):
     """The application wants to know whether the ring neighbours have all that we have (T19)."""
 
 
@@ -108,7 +108,7 @@ Event: TypeAlias = (
     | PublishManyRequested
     | HistoryRead
     | Flush
-    | ConfirmRequested
+    | SyncRequested
     | DrainRequested
     | CompletenessRequested
     | ReplicationRequested

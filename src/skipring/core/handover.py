@@ -28,9 +28,9 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
-from skipring.core.replica import Holdings
+from skipring.core.replica import Replica
 from skipring.core.state import HandoversState, HandoverState
-from skipring.core.summaries import Claim, Summary
+from skipring.core.summaries import RangeSummary, Summary
 
 RANGES_ASKED: Final = 64  # Guess: 2 KiB of claims in a question.
 IDS_ASKED: Final = 512  # Guess: 16 KiB of ids in a question.
@@ -68,7 +68,7 @@ class Handovers:
 
     __slots__ = ("_config", "_holdings", "_node", "_session", "_to")
 
-    def __init__(self, node: NodeId, holdings: Holdings, config: ProtocolConfig) -> None:
+    def __init__(self, node: NodeId, holdings: Replica, config: ProtocolConfig) -> None:
         self._node = node
         self._holdings = holdings
         self._config = config
@@ -234,12 +234,12 @@ class Handovers:
             out.send(to, CheckHeld(self._node, handover.session, tuple(claims), b"".join(ids)))
         return is_asked
 
-    def _claims(self, handover: _Handover) -> list[Claim]:
+    def _claims(self, handover: _Handover) -> list[RangeSummary]:
         """Return claims about the next ranges, limited by the time for hashing."""
         if not handover.ranges or self._holdings.is_far_behind:
             return []
         trie, left = self._holdings.trie, self._config.answer_ids
-        claims: list[Claim] = []
+        claims: list[RangeSummary] = []
         for prefix in list(islice(reversed(handover.ranges), RANGES_ASKED)):
             left = trie.work_out(prefix, left)
             if left < 0:
@@ -304,12 +304,12 @@ class Handovers:
             )
             out.effects.append(SendSynced(message.sender, answer))
 
-    def _compared(self, claims: Iterable[Claim]) -> list[Claim]:
+    def _compared(self, claims: Iterable[RangeSummary]) -> list[RangeSummary]:
         """Return each claim unchanged if it is true here too, else without its digest.
 
         The time for hashing limits their number; the holder asks about the others again.
         """
-        compared: list[Claim] = []
+        compared: list[RangeSummary] = []
         if self._holdings.is_far_behind:
             return compared
         trie, left = self._holdings.trie, self._config.answer_ids
@@ -319,7 +319,7 @@ class Handovers:
             if left < 0:
                 break
             own = _claim(prefix, trie.digest(prefix))
-            compared.append(claim if claim == own else Claim.make(prefix))
+            compared.append(claim if claim == own else RangeSummary.make(prefix))
         return compared
 
     # -- state as a value --------------------------------------------------------------------
@@ -357,6 +357,6 @@ class Handovers:
         }
 
 
-def _claim(prefix: Prefix, digest: bytes) -> Claim | None:
+def _claim(prefix: Prefix, digest: bytes) -> RangeSummary | None:
     """Return the claim about everything under a prefix; None if there are no ids."""
-    return Claim.make(prefix, [Summary(prefix, digest)]) if digest else None
+    return RangeSummary.make(prefix, [Summary(prefix, digest)]) if digest else None

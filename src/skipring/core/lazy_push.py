@@ -16,14 +16,14 @@ from skipring.core.effects import Outbox
 from skipring.core.messages import IHave, Want
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
-from skipring.core.replica import Holdings
-from skipring.core.state import AnnouncingState, MissingState, NewsState
+from skipring.core.replica import Replica
+from skipring.core.state import AnnouncementState, LazyPushState, PendingWantState
 from skipring.core.summaries import SHORT_BYTES
 
 RECENT_MAX: Final = 4096  # Our guess: half a megabyte; of more than that little is announced.
 
 
-class News(Struct, frozen=True, gc=False):
+class Announcement(Struct, frozen=True, gc=False):
     """What has come since the last Flush: over how many hops, and who has it as far as we know."""
 
     hops: int
@@ -34,7 +34,7 @@ class News(Struct, frozen=True, gc=False):
         return tuple(sorted(self.nodes, key=lambda node: node or ""))
 
 
-class _Missing(Struct, frozen=True, gc=False):
+class _PendingWant(Struct, frozen=True, gc=False):
     """What we only heard of: from whom, over how many hops, and how many Flushes it may take."""
 
     node: NodeId
@@ -42,7 +42,7 @@ class _Missing(Struct, frozen=True, gc=False):
     flushes: int
 
 
-class Announcing:
+class LazyPush:
     """What one subscriber says and hears over its lazy edges."""
 
     __slots__ = (
@@ -57,13 +57,13 @@ class Announcing:
         "_told",
     )
 
-    def __init__(self, node: NodeId, holdings: Holdings, config: ProtocolConfig) -> None:
+    def __init__(self, node: NodeId, holdings: Replica, config: ProtocolConfig) -> None:
         self._node = node
         self._holdings = holdings
         self._config = config
         # Since the last Flush; ids by their beginnings.
-        self._news: dict[bytes, News] = {}  # what came
-        self._missing: dict[bytes, _Missing] = {}  # what we only heard of
+        self._news: dict[bytes, Announcement] = {}  # what came
+        self._missing: dict[bytes, _PendingWant] = {}  # what we only heard of
         self._heard: list[IHave] = []  # while it was not known what had arrived
         self._heard_of = 0  # how many ids these are
         self._recent: set[bytes] = set()  # what was kept
@@ -76,7 +76,7 @@ class Announcing:
 
     # -- what we have ------------------------------------------------------------------------
 
-    def note(self, publications: Iterable[Publication], news: News) -> None:
+    def note(self, publications: Iterable[Publication], news: Announcement) -> None:
         """Publications have come: announce them with the next Flush."""
         for each in publications:
             if len(self._news) >= self._config.announced_max:
@@ -112,7 +112,7 @@ class Announcing:
             if len(missing) >= self._config.announced_max:
                 return
             if short in unknown and short not in missing and self._is_missing(short):
-                missing[short] = _Missing(message.sender, hops, flushes)
+                missing[short] = _PendingWant(message.sender, hops, flushes)
 
     def _is_missing(self, short: bytes) -> bool:
         return short not in self._recent and self._holdings.trie.find(short) is None
@@ -133,7 +133,9 @@ class Announcing:
             self._ask(missing, out)
         self._told, self._recent = self._recent, set()
 
-    def _tell(self, news: dict[bytes, News], neighbours: Iterable[NodeId], out: Outbox) -> None:
+    def _tell(
+        self, news: dict[bytes, Announcement], neighbours: Iterable[NodeId], out: Outbox
+    ) -> None:
         """Announce to each neighbour what it does not have as far as we know."""
         holders = {item.nodes for item in news.values()}  # few: most came the same way
         said: dict[frozenset[frozenset[NodeId | None]], IHave] = {}
@@ -146,7 +148,7 @@ class Announcing:
                 said[lacking] = IHave(self._node, b"".join(told), bytes(told.values()))
             out.send(node, said[lacking])
 
-    def _ask(self, missing: dict[bytes, _Missing], out: Outbox) -> None:
+    def _ask(self, missing: dict[bytes, _PendingWant], out: Outbox) -> None:
         """Ask for what has not come, unless it may still be on its way."""
         asked: dict[NodeId, dict[bytes, int]] = {}
         for short, item in missing.items():
@@ -156,26 +158,30 @@ class Announcing:
             if flushes <= 1:
                 asked.setdefault(item.node, {})[short] = item.hops
             else:
-                self._missing[short] = _Missing(item.node, item.hops, flushes - 1)
+                self._missing[short] = _PendingWant(item.node, item.hops, flushes - 1)
         for node, wanted in asked.items():
             out.send(node, Want(self._node, b"".join(wanted), bytes(wanted.values())))
 
     # -- state as a value --------------------------------------------------------------------
 
-    def state(self) -> AnnouncingState:
+    def state(self) -> LazyPushState:
         """What we remember."""
-        return AnnouncingState(
-            news={k: NewsState(v.hops, v.ordered_nodes()) for k, v in self._news.items()},
-            missing={k: MissingState(v.node, v.hops, v.flushes) for k, v in self._missing.items()},
+        return LazyPushState(
+            news={k: AnnouncementState(v.hops, v.ordered_nodes()) for k, v in self._news.items()},
+            missing={
+                k: PendingWantState(v.node, v.hops, v.flushes) for k, v in self._missing.items()
+            },
             heard=tuple(self._heard),
             recent=tuple(sorted(self._recent)),
             told=tuple(sorted(self._told)),
         )
 
-    def load(self, state: AnnouncingState) -> None:
+    def load(self, state: LazyPushState) -> None:
         """Take over what we are supposed to remember."""
-        self._news = {k: News(v.hops, frozenset(v.nodes)) for k, v in state.news.items()}
-        self._missing = {k: _Missing(v.node, v.hops, v.flushes) for k, v in state.missing.items()}
+        self._news = {k: Announcement(v.hops, frozenset(v.nodes)) for k, v in state.news.items()}
+        self._missing = {
+            k: _PendingWant(v.node, v.hops, v.flushes) for k, v in state.missing.items()
+        }
         self._heard = list(state.heard)
         self._heard_of = sum(len(message.hops) for message in state.heard)
         self._recent, self._told = set(state.recent), set(state.told)

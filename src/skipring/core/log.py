@@ -12,7 +12,7 @@ from skipring.core.publications import Encoded, Publication
 from skipring.core.sequences import SequenceId, newest_of
 
 
-class Archive(Protocol):
+class Log(Protocol):
     """The publications of one topic that a subscriber has stored."""
 
     @property
@@ -36,7 +36,7 @@ class Archive(Protocol):
         """Return the largest number of each sequence of the stored publications."""
 
 
-class MemoryArchive:
+class MemoryLog:
     """An archive in memory: for simulations and for nodes without a disk."""
 
     __slots__ = ("_rows",)

@@ -12,9 +12,9 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from skipring.core.labels import Label
-from skipring.core.peers import Link, NodeId, Peer
+from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, Claim
+from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary
 
 
 class Subscribe(Struct, frozen=True, array_like=True, gc=False, tag=1):
@@ -55,14 +55,14 @@ class CheckLabel(Struct, frozen=True, array_like=True, gc=False, tag=5):
 
     sender: Peer
     believed: Label | None
-    link: Link
+    link: EdgeKind
 
 
 class Introduce(Struct, frozen=True, array_like=True, gc=False, tag=6):
     """Make the receiver aware of ``peer`` (Algorithm 2); first-hand if the peer itself says so."""
 
     peer: Peer
-    link: Link
+    link: EdgeKind
     first_hand: bool
 
 
@@ -93,7 +93,7 @@ class CheckTrie(Struct, frozen=True, array_like=True, gc=False, tag=10):
     """
 
     sender: NodeId
-    claims: tuple[Claim, ...]
+    claims: tuple[RangeSummary, ...]
     session: int = 0
     confirm: bool = False
 
@@ -105,9 +105,9 @@ class CheckAndPublish(Struct, frozen=True, array_like=True, gc=False, tag=11):
     """
 
     sender: NodeId
-    claims: tuple[Claim, ...]
+    claims: tuple[RangeSummary, ...]
     session: int = 0
-    wanted: tuple[Claim, ...] = ()
+    wanted: tuple[RangeSummary, ...] = ()
 
 
 class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
@@ -208,7 +208,7 @@ class CheckHeld(Struct, frozen=True, array_like=True, gc=False, tag=18):
 
     sender: NodeId
     session: int
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[RangeSummary, ...] = ()
     ids: bytes = b""
 
     def __post_init__(self) -> None:
@@ -225,7 +225,7 @@ class Held(Struct, frozen=True, array_like=True, gc=False, tag=19):
     sender: NodeId
     session: int
     durable: bool
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[RangeSummary, ...] = ()
     held: bytes = b""
     missing: bytes = b""
 

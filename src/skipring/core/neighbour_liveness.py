@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.peers import NodeId, Peer
-from skipring.core.state import SilenceState
+from skipring.core.state import LivenessState
 
 
 class Watch(Struct, gc=False):
@@ -25,7 +25,7 @@ class Watch(Struct, gc=False):
     pending: bool
 
 
-class Silence:
+class NeighbourLiveness:
     """The watches over all ring neighbours of one subscriber: two or three, so a list will do."""
 
     __slots__ = ("_config", "_watches")
@@ -74,16 +74,16 @@ class Silence:
         """The threshold as far as it can be believed."""
         return min(max(threshold, self._config.silence_ticks_min), self._config.silence_ticks_max)
 
-    def load(self, states: Mapping[NodeId, SilenceState]) -> None:
+    def load(self, states: Mapping[NodeId, LivenessState]) -> None:
         """Take over counters, whatever they say."""
         self._watches = [
             Watch(node, state.ticks, state.threshold, state.pending)
             for node, state in states.items()
         ]
 
-    def states(self) -> dict[NodeId, SilenceState]:
+    def states(self) -> dict[NodeId, LivenessState]:
         """The counters as values."""
         return {
-            watch.node: SilenceState(watch.ticks, watch.threshold, watch.pending)
+            watch.node: LivenessState(watch.ticks, watch.threshold, watch.pending)
             for watch in self._watches
         }

@@ -39,7 +39,7 @@ RIGHT: Final = Side.RIGHT
 SIDES: Final = (LEFT, RIGHT)
 
 
-class Link(Enum):
+class EdgeKind(Enum):
     """Which edge a message is about: the sorted line, or the edge that wraps it into a ring."""
 
     LINE = "LIN"

@@ -11,17 +11,17 @@ from msgspec import Struct
 from skipring.core.config import ProtocolConfig
 from skipring.core.prefix import ALL, Prefix, complement
 from skipring.core.publications import ID_BITS
-from skipring.core.summaries import EMPTY_ROOT, Claim, Lens, Summary
+from skipring.core.summaries import EMPTY_ROOT, RangeSummary, Summary, Truncation
 from skipring.core.trie import PublicationTrie, TrieNode
 
 SCANNED_IDS_MAX: Final = 256  # Our guess: more than any honest list, soon read.
 
 
-class Statement(Struct, frozen=True):
+class Finding(Struct, frozen=True):
     """One of the paper's messages: CheckTrie, or CheckAndPublish if something is lacking here."""
 
-    claims: tuple[Claim, ...]
-    wanted: tuple[Claim, ...] = ()
+    claims: tuple[RangeSummary, ...]
+    wanted: tuple[RangeSummary, ...] = ()
     is_lacking: bool = True
 
     @property
@@ -30,34 +30,34 @@ class Statement(Struct, frozen=True):
         return sum(claim.size_bytes for claim in (*self.claims, *self.wanted))
 
 
-class Region(Struct, frozen=True):
+class SendRange(Struct, frozen=True):
     """Where to look for what the partner lacks: under a prefix, with or without some ids."""
 
     prefix: Prefix
     short_ids: frozenset[bytes]
     is_chosen: bool  # only those ids; otherwise all but those
 
-    def entries(self, trie: PublicationTrie, lens: Lens) -> Iterator[tuple[bytes, int]]:
+    def entries(self, trie: PublicationTrie, lens: Truncation) -> Iterator[tuple[bytes, int]]:
         """The ids to send, in order, with their offsets."""
         for key, offset in trie.entries(self.prefix):
             if (lens.short_id(key) in self.short_ids) is self.is_chosen:
                 yield key, offset
 
 
-class Answer:
+class Reconciler:
     """What is to be said and sent in answer to the claims of one message."""
 
     def __init__(self, trie: PublicationTrie, config: ProtocolConfig, session: int) -> None:
         self._trie = trie
         self._config = config
-        self._lens = Lens(session)
+        self._lens = Truncation(session)
         self._ids_left = config.answer_ids  # there is time to hash for this answer
-        self.statements: list[Statement] = []
-        self.regions: list[Region] = []
+        self.statements: list[Finding] = []
+        self.regions: list[SendRange] = []
 
-    def batches(self) -> Iterator[Statement]:
+    def batches(self) -> Iterator[Finding]:
         """The statements, put together as far as one message goes; without the rule each alone."""
-        waiting: list[Statement] = []
+        waiting: list[Finding] = []
         size = 0
         for statement in self.statements:
             is_full = size + statement.size_bytes > self._config.claims_bytes
@@ -76,12 +76,12 @@ class Answer:
 
     # -- reading claims ----------------------------------------------------------------------
 
-    def compare(self, claim: Claim, *, is_pushed: bool) -> None:
+    def compare(self, claim: RangeSummary, *, is_pushed: bool) -> None:
         """Find what differs from a claim; what the partner lacks is sent if it is pushed (T4)."""
         cover, summaries = claim.prefix, claim.summaries()
         if self._config.rules.batch and not self._is_held(cover):
             if claim.leaves or not all(map(_is_virtual_root, summaries)):
-                self.statements.append(Statement((), (Claim.make(cover),)))
+                self.statements.append(Finding((), (RangeSummary.make(cover),)))
             return
         if claim.leaves or is_pushed:
             labels = [summary.prefix for summary in summaries]
@@ -92,16 +92,16 @@ class Answer:
             short_ids = claim.short_ids()
             if is_pushed:
                 without = frozenset(short_ids)
-                self.regions += [Region(gap, without, is_chosen=False) for gap in gaps]
+                self.regions += [SendRange(gap, without, is_chosen=False) for gap in gaps]
             self._want_missing(cover, gaps, short_ids)
         for summary in summaries:
             self._compare_node(summary)
 
-    def fetch(self, wanted: Claim) -> None:
+    def fetch(self, wanted: RangeSummary) -> None:
         """Send what the partner asks for: all under a prefix, or some of it."""
         cover, chosen = wanted.prefix, frozenset(wanted.short_ids())
         if not chosen or self._can_scan([cover]):
-            self.regions.append(Region(cover, chosen, is_chosen=bool(chosen)))
+            self.regions.append(SendRange(cover, chosen, is_chosen=bool(chosen)))
 
     def _is_held(self, prefix: Prefix) -> bool:
         return not self._trie.has_at_most(0, prefix)
@@ -124,7 +124,7 @@ class Answer:
         own = {self._lens.short_id(key) for gap in gaps for key in self._trie.keys(gap)}
         missing = [short for short in short_ids if short not in own]
         if missing:
-            self.statements.append(Statement((), (Claim.make(cover, leaves=missing),)))
+            self.statements.append(Finding((), (RangeSummary.make(cover, leaves=missing),)))
 
     def _compare_node(self, summary: Summary) -> None:
         """The three cases of section 4.2: equal, different, not there."""
@@ -135,7 +135,7 @@ class Answer:
         own = self._trie.node(label)
         if own is None:
             if not _is_virtual_root(summary):
-                self.statements.append(Statement((), (Claim.make(label),)))
+                self.statements.append(Finding((), (RangeSummary.make(label),)))
         elif not self._lens.is_equal(own.digest, summary.digest):
             self._describe(label)
 
@@ -148,18 +148,18 @@ class Answer:
             return
         claims, rules = (self._claim_below(label, own),), self._config.rules
         if own.prefix.length == label.length:
-            self.statements.append(Statement(claims, is_lacking=False))
+            self.statements.append(Finding(claims, is_lacking=False))
         elif rules.cover or rules.complement:
-            self.statements.append(Statement(claims))
+            self.statements.append(Finding(claims))
         else:  # T3: the paper asks for the first sibling only
             bits = own.prefix.length - label.length - 1
             sibling = Prefix(label.length + 1, own.prefix.value >> bits).sibling
-            self.statements.append(Statement(claims, (Claim.make(sibling),)))
+            self.statements.append(Finding(claims, (RangeSummary.make(sibling),)))
 
-    def _claim_below(self, label: Prefix, own: TrieNode) -> Claim:
+    def _claim_below(self, label: Prefix, own: TrieNode) -> RangeSummary:
         config, lens = self._config, self._lens
         if config.rules.batch and self._trie.has_at_most(config.listed_ids_max, label):
-            return Claim.make(label, leaves=map(lens.short_id, self._trie.keys(label)))
+            return RangeSummary.make(label, leaves=map(lens.short_id, self._trie.keys(label)))
         summaries: list[Summary] = []
         leaves: list[bytes] = []
         for node in self._nodes_below(label, own):
@@ -168,7 +168,7 @@ class Answer:
             else:
                 digest = lens.short_digest(node.digest) if config.rules.batch else node.digest
                 summaries.append(Summary(node.prefix, digest))
-        return Claim.make(label, summaries, leaves)
+        return RangeSummary.make(label, summaries, leaves)
 
     def _nodes_below(self, label: Prefix, own: TrieNode) -> list[TrieNode]:
         """The nodes below a label that hold everything there, some levels down."""
@@ -209,8 +209,8 @@ def _is_virtual_root(summary: Summary) -> bool:
     return summary.digest == EMPTY_ROOT and summary.prefix == ALL
 
 
-def _joined(statements: list[Statement]) -> Statement:
-    return Statement(
+def _joined(statements: list[Finding]) -> Finding:
+    return Finding(
         tuple(claim for statement in statements for claim in statement.claims),
         tuple(claim for statement in statements for claim in statement.wanted),
         is_lacking=any(statement.is_lacking for statement in statements),

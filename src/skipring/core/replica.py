@@ -9,7 +9,7 @@ from typing import Final
 
 from skipring.core.effects import Deliver, Discard, Origin, Outbox, Store
 from skipring.core.events import HistoryRead
-from skipring.core.log import Archive, MemoryArchive
+from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefix import Prefix
 from skipring.core.publications import (
@@ -22,7 +22,7 @@ from skipring.core.publications import (
     settled,
 )
 from skipring.core.sequences import COUNTER_BITS, OwnSequence, SequenceId
-from skipring.core.state import HoldingsState, NumberState
+from skipring.core.state import NumberState, ReplicaState
 from skipring.core.trie import PublicationTrie
 
 READ_AHEAD_MIN: Final = 16
@@ -36,7 +36,7 @@ _NO_PUBLICATIONS: Final = PublicationTrie()
 _NOTHING_KEPT: Final = (0, ())
 
 
-class Holdings:
+class Replica:
     """The publications of one subscriber; they only become more (section 4.2)."""
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Holdings:
     )
 
     def __init__(
-        self, topic: TopicId, archive: Archive | None, *, node: NodeId = "", incarnation: int = 0
+        self, topic: TopicId, archive: Log | None, *, node: NodeId = "", incarnation: int = 0
     ) -> None:
         self.topic = topic
         self._archive = archive
@@ -67,10 +67,10 @@ class Holdings:
         self._spent: dict[NodeId, int] | None = None  # chunks sent since the last tick (T14)
 
     @property
-    def archive(self) -> Archive:
+    def archive(self) -> Log:
         """Where the publications lie; in memory, if no place was given."""
         if self._archive is None:
-            self._archive = MemoryArchive()
+            self._archive = MemoryLog()
         return self._archive
 
     @property
@@ -425,14 +425,14 @@ class Holdings:
 
     # -- state as a value --------------------------------------------------------------------
 
-    def state(self) -> HoldingsState:
+    def state(self) -> ReplicaState:
         """What we remember beside the archive; of derived values those that are wrong."""
         stored = dict(self._archive.entries()) if self._archive is not None else {}
         right, indexed = stored | (self._unindexed or {}), dict(self._trie.entries())
         wrong = {key: offset for key, offset in indexed.items() if right.get(key) != offset}
         waiting = self._unindexed or {}
         missing = [key for key in stored if key not in indexed and key not in waiting]
-        return HoldingsState(
+        return ReplicaState(
             numbers=self._wrong_numbers(),
             spent=dict(self._spent or {}),
             unindexed=dict(waiting),
@@ -452,7 +452,7 @@ class Holdings:
             if self._newest.get(sequence) != right.get(sequence)
         )
 
-    def load(self, state: HoldingsState) -> None:
+    def load(self, state: ReplicaState) -> None:
         """Take over what we are supposed to remember beside the archive."""
         self._spent = dict(state.spent) or None
         self._unindexed = dict(state.unindexed) or None

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from skipring.core.antientropy import AntiEntropy
-from skipring.core.broadcast import Spreading
+from skipring.core.broadcast import Broadcast
 from skipring.core.completeness import Completeness
 from skipring.core.config import ProtocolConfig
 from skipring.core.drain import Drain
@@ -44,13 +44,13 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import Prefix
 from skipring.core.publications import Publication, believed
-from skipring.core.replica import Holdings
+from skipring.core.replica import Replica
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.state import SubscriberMemory
 
 
-class Circulation:
+class Replication:
     """One subscriber's part in bringing publications to all."""
 
     __slots__ = (
@@ -65,10 +65,10 @@ class Circulation:
     )
 
     def __init__(
-        self, ring: Ring, shortcuts: Shortcuts, holdings: Holdings, config: ProtocolConfig
+        self, ring: Ring, shortcuts: Shortcuts, holdings: Replica, config: ProtocolConfig
     ) -> None:
         self.holdings = holdings
-        self.spreading = Spreading(ring, shortcuts, holdings, config)
+        self.spreading = Broadcast(ring, shortcuts, holdings, config)
         self._config = config
         self._repair = AntiEntropy(ring.node, holdings, config)
         self._ring = ring
@@ -298,7 +298,7 @@ class Circulation:
         self.completeness.on_done(message, self._ring.neighbour_nodes())
 
     # The hot path: one look-up from the type of a message to its method.
-    HANDLERS: ClassVar[Mapping[type, Callable[[Circulation, Any, NodeId | None, Outbox], None]]] = (
+    HANDLERS: ClassVar[Mapping[type, Callable[[Replication, Any, NodeId | None, Outbox], None]]] = (
         MappingProxyType(
             {
                 PublishNew: _on_publish_new,

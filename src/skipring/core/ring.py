@@ -18,7 +18,7 @@ from skipring.core.messages import (
     RemoveConnections,
     SetConfiguration,
 )
-from skipring.core.peers import LEFT, RIGHT, SIDES, SUPERVISOR, Link, NodeId, Peer, farther
+from skipring.core.peers import LEFT, RIGHT, SIDES, SUPERVISOR, EdgeKind, NodeId, Peer, farther
 
 
 class Ring:
@@ -80,7 +80,7 @@ class Ring:
             self._keep_closed(me, self.wrap, out)
         for neighbour in self.neighbours:
             if neighbour is not None:
-                out.send(neighbour.node, CheckLabel(me, neighbour.label, Link.LINE))
+                out.send(neighbour.node, CheckLabel(me, neighbour.label, EdgeKind.LINE))
 
     def _put_right(self, me: Peer, out: Outbox) -> None:
         """Drop void references; hand a neighbour on the wrong side to linearize."""
@@ -108,9 +108,9 @@ class Ring:
         """An end of the line without a wrap edge sends itself along the line to the other end."""
         left, right = self.neighbours
         if left is None and right is not None:
-            out.send(right.node, Introduce(me, Link.WRAP, first_hand=True))
+            out.send(right.node, Introduce(me, EdgeKind.WRAP, first_hand=True))
         elif right is None and left is not None:
-            out.send(left.node, Introduce(me, Link.WRAP, first_hand=True))
+            out.send(left.node, Introduce(me, EdgeKind.WRAP, first_hand=True))
 
     def _keep_closed(self, me: Peer, wrap: Peer, out: Outbox) -> None:
         """Check the wrap edge if we are an end of the line, else give it away."""
@@ -123,7 +123,7 @@ class Ring:
         if self.neighbours[side] is None:
             # Two nodes that know each other only as wrap would never form a line (B6).
             self.linearize(wrap, out, first_hand=False)
-        out.send(wrap.node, CheckLabel(me, wrap.label, Link.WRAP))
+        out.send(wrap.node, CheckLabel(me, wrap.label, EdgeKind.WRAP))
 
     # -- messages --------------------------------------------------------------------------
 
@@ -139,19 +139,19 @@ class Ring:
         else:
             self.introduce(sender, message.link, out, first_hand=True)
 
-    def introduce(self, peer: Peer, link: Link, out: Outbox, *, first_hand: bool) -> None:
+    def introduce(self, peer: Peer, link: EdgeKind, out: Outbox, *, first_hand: bool) -> None:
         """Introduce (Algorithm 2)."""
         me = self._meet(peer, out)
         if me is None:
             return
         if self.rules.first_hand and not first_hand:
-            if link is Link.LINE:
+            if link is EdgeKind.LINE:
                 self._hear_of(me, peer, out)
             else:
                 self._hear_of_wrap(me, peer, out)
         elif not self._is_conflict(peer, out):
             has_moved = self._correct_wrap(me, peer)
-            if link is Link.LINE or has_moved:
+            if link is EdgeKind.LINE or has_moved:
                 self._take_in(me, peer, out)
             else:
                 self._consider_wrap(me, peer, out)
@@ -187,7 +187,7 @@ class Ring:
         if self.wrap is None and beyond is not None:
             self._forward_wrap(beyond, peer, out)
         else:
-            self.probe(peer, Link.WRAP, out)
+            self.probe(peer, EdgeKind.WRAP, out)
 
     def _consider_wrap(self, me: Peer, peer: Peer, out: Outbox) -> None:
         """Take, keep or give away a candidate for the wrap edge (Algorithm 2, flag CYC)."""
@@ -204,7 +204,7 @@ class Ring:
             far, near = (peer, wrap) if farther(peer, wrap, side) else (wrap, peer)
             self.wrap = far
             self.linearize(near, out, first_hand=near is peer)
-            out.send(near.node, Introduce(far, Link.LINE, first_hand=False))
+            out.send(near.node, Introduce(far, EdgeKind.LINE, first_hand=False))
         else:
             self.wrap = None
             self.linearize(peer, out, first_hand=True)
@@ -240,7 +240,7 @@ class Ring:
         if not known and neighbour is not None and farther(peer, neighbour, side):
             self._forward(neighbour, peer, out)
         else:
-            self.probe(peer, Link.LINE, out)
+            self.probe(peer, EdgeKind.LINE, out)
 
     def _forget_beliefs(self, peer: Peer) -> None:
         """Forget the same node under another label, on the other side."""
@@ -268,7 +268,7 @@ class Ring:
             return
         self.neighbours[side] = peer
         if current is not None:
-            out.send(peer.node, Introduce(current, Link.LINE, first_hand=False))
+            out.send(peer.node, Introduce(current, EdgeKind.LINE, first_hand=False))
 
     def _is_conflict(self, peer: Peer, out: Outbox) -> bool:
         """True, and the supervisor is asked, if a stored neighbour has the peer's label (R12)."""
@@ -293,7 +293,7 @@ class Ring:
 
     # -- references that do not stay here --------------------------------------------------
 
-    def probe(self, peer: Peer, link: Link, out: Outbox) -> None:
+    def probe(self, peer: Peer, link: EdgeKind, out: Outbox) -> None:
         """Ask a node who it is: it learns of us and answers first-hand (R1)."""
         if self.is_void(peer):
             return
@@ -307,14 +307,14 @@ class Ring:
         if self.rules.supervisor_first:
             out.ask(peer.node)
         else:
-            out.send(neighbour.node, Introduce(peer, Link.LINE, first_hand=False))
+            out.send(neighbour.node, Introduce(peer, EdgeKind.LINE, first_hand=False))
 
     def _forward_wrap(self, neighbour: Peer, peer: Peer, out: Outbox) -> None:
         """Pass a candidate for the wrap edge on, or leave it to the supervisor (R13)."""
         if self.rules.no_wrap_forwarding:
             out.ask(peer.node)
         else:
-            out.send(neighbour.node, Introduce(peer, Link.WRAP, first_hand=False))
+            out.send(neighbour.node, Introduce(peer, EdgeKind.WRAP, first_hand=False))
 
     # -- configuration ---------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from skipring.core.shortcuts import Shortcuts
 from skipring.core.topology import Chains
 
 
-class TreeDigest:
+class RingDigest:
     """The digest of the subtree below one subscriber."""
 
     __slots__ = ("_config", "_own", "_weight", "heard")

@@ -9,18 +9,18 @@ from typing import Final
 
 from skipring.core.effects import Discard, Outbox
 from skipring.core.publications import Publication
-from skipring.core.replica import Holdings
+from skipring.core.replica import Replica
 from skipring.core.state import ScrubState
 
 ROWS_BYTES: Final = 1 << 16  # Limit of ours: what a scrub reads, and the rest of its last row.
 
 
-class Scrubbing:
+class Scrubber:
     """Walks, one after the other, through the rows that are there when a walk begins."""
 
     __slots__ = ("_end", "_found", "_has_doubts", "_holdings", "_ids", "_offset")
 
-    def __init__(self, holdings: Holdings) -> None:
+    def __init__(self, holdings: Replica) -> None:
         self._holdings = holdings
         self._has_doubts = False  # the last walk has not found as many rows as there were ids
         self._begin()

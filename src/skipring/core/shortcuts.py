@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from skipring.core.effects import Outbox
 from skipring.core.labels import Label
 from skipring.core.messages import IntroduceShortcut, RemoveConnections
-from skipring.core.peers import Link, NodeId, Peer
+from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.core.ring import Ring
 from skipring.core.topology import Chains, chains_around
 
@@ -124,7 +124,7 @@ class Shortcuts:
     def _let_go(self, peer: Peer, out: Outbox) -> None:
         """See a reference off: ask the node who it is (R1), or file it as the paper does."""
         if self._ring.rules.probe:
-            self._ring.probe(peer, Link.LINE, out)
+            self._ring.probe(peer, EdgeKind.LINE, out)
         else:
             self._ring.linearize(peer, out, first_hand=False)
 

@@ -12,12 +12,12 @@ from skipring.core.messages import IHave
 from skipring.core.peers import NodeId, Peer
 from skipring.core.prefix import Prefix
 from skipring.core.publications import Publication
-from skipring.core.summaries import Claim
+from skipring.core.summaries import RangeSummary
 from skipring.core.topology import Chains
 from skipring.core.trie import PublicationTrie
 
 
-class SilenceState(Struct, frozen=True, array_like=True, gc=False):
+class LivenessState(Struct, frozen=True, array_like=True, gc=False):
     """How long a ring neighbour has not been heard, and when that is too long (R9)."""
 
     ticks: int
@@ -31,7 +31,7 @@ class SilenceState(Struct, frozen=True, array_like=True, gc=False):
 # what it should be.
 
 
-class NewsState(Struct, frozen=True, array_like=True, gc=False):
+class AnnouncementState(Struct, frozen=True, array_like=True, gc=False):
     """What is to be announced: over how many hops it came, and which nodes have it."""
 
     hops: int
@@ -46,7 +46,7 @@ class ArrivalState(Struct, frozen=True, array_like=True, gc=False):
     nodes: tuple[NodeId | None, ...]
 
 
-class MissingState(Struct, frozen=True, array_like=True, gc=False):
+class PendingWantState(Struct, frozen=True, array_like=True, gc=False):
     """What was only announced: by whom, over how many hops, and for how many Flushes to wait."""
 
     node: NodeId
@@ -54,7 +54,7 @@ class MissingState(Struct, frozen=True, array_like=True, gc=False):
     flushes: int
 
 
-class SpreadingState(Struct, frozen=True, kw_only=True, gc=False):
+class BroadcastState(Struct, frozen=True, kw_only=True, gc=False):
     """What a subscriber remembers of the spreading of new publications (section 4.3)."""
 
     calm_ticks: int = 0
@@ -66,11 +66,11 @@ class SpreadingState(Struct, frozen=True, kw_only=True, gc=False):
     levels: int | None = None
 
 
-class AnnouncingState(Struct, frozen=True, kw_only=True, gc=False):
+class LazyPushState(Struct, frozen=True, kw_only=True, gc=False):
     """What a subscriber remembers of its lazy edges; ids by their beginnings."""
 
-    news: dict[bytes, NewsState] = {}
-    missing: dict[bytes, MissingState] = {}
+    news: dict[bytes, AnnouncementState] = {}
+    missing: dict[bytes, PendingWantState] = {}
     heard: tuple[IHave, ...] = ()
     recent: tuple[bytes, ...] = ()
     told: tuple[bytes, ...] = ()
@@ -84,10 +84,10 @@ class RepairState(Struct, frozen=True, kw_only=True, gc=False):
     open_ticks: int = 0
     quiet_ticks: int = 0
     period: int = 1
-    claims: tuple[Claim, ...] | None = None
+    claims: tuple[RangeSummary, ...] | None = None
 
 
-class HistoriesState(Struct, frozen=True, kw_only=True, gc=False):
+class TransferState(Struct, frozen=True, kw_only=True, gc=False):
     """The histories that a subscriber takes part in: session and ticks of those it sends."""
 
     source: NodeId | None = None
@@ -158,7 +158,7 @@ class NumberState(Struct, frozen=True, array_like=True, gc=False):
     seq: int | None  # None: no number of it is known
 
 
-class HoldingsState(Struct, frozen=True, kw_only=True, gc=False):
+class ReplicaState(Struct, frozen=True, kw_only=True, gc=False):
     """What a subscriber remembers of its publications beside their archive."""
 
     numbers: tuple[NumberState, ...] = ()  # where those of the archive differ
@@ -175,12 +175,12 @@ class SubscriberMemory(Struct, frozen=True, kw_only=True, gc=False):
     audit_ticks: int = 0
     chains: Chains | None = None
     weight: int | None = None
-    spreading: SpreadingState = SpreadingState()
-    announcing: AnnouncingState = AnnouncingState()
+    spreading: BroadcastState = BroadcastState()
+    announcing: LazyPushState = LazyPushState()
     repair: RepairState = RepairState()
-    histories: HistoriesState = HistoriesState()
+    histories: TransferState = TransferState()
     scrub: ScrubState | None = None
-    holdings: HoldingsState = HoldingsState()
+    holdings: ReplicaState = ReplicaState()
     handovers: HandoversState = HandoversState()
     drain: DrainState = DrainState()
     completeness: CompletenessState = CompletenessState()
@@ -214,7 +214,7 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
     right: Peer | None = None
     ring: Peer | None = None
     shortcuts: dict[Label, NodeId | None] = {}
-    silence: dict[NodeId, SilenceState] = {}
+    silence: dict[NodeId, LivenessState] = {}
     digests: dict[NodeId, int] = {}
     publications: tuple[Publication, ...] = ()
     hashes: dict[Prefix, bytes] = {}  # of the trie, where they are not what they should be

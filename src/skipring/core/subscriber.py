@@ -10,10 +10,9 @@ from typing import Any, ClassVar, assert_never
 from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Effect, Left, Outbox
+from skipring.core.effects import Effect, Outbox, Unsubscribed
 from skipring.core.events import (
     CompletenessRequested,
-    ConfirmRequested,
     DrainRequested,
     Event,
     Flush,
@@ -24,11 +23,12 @@ from skipring.core.events import (
     Received,
     ReplicationRequested,
     SubscribeRequested,
+    SyncRequested,
     Tick,
     UnsubscribeRequested,
 )
 from skipring.core.labels import Label
-from skipring.core.log import Archive
+from skipring.core.log import Log
 from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
@@ -44,15 +44,15 @@ from skipring.core.messages import (
     Subscribe,
     Unsubscribe,
 )
-from skipring.core.neighbour_liveness import Silence
+from skipring.core.neighbour_liveness import NeighbourLiveness
 from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, NodeId, Peer, TopicId
 from skipring.core.publications import Publication
-from skipring.core.replica import Holdings
-from skipring.core.replication import Circulation
+from skipring.core.replica import Replica
+from skipring.core.replication import Replication
 from skipring.core.ring import Ring
-from skipring.core.ring_digest import TreeDigest
+from skipring.core.ring_digest import RingDigest
 from skipring.core.shortcuts import Shortcuts
-from skipring.core.state import SilenceState, SubscriberMemory, SubscriberState
+from skipring.core.state import LivenessState, SubscriberMemory, SubscriberState
 from skipring.core.topology import Chains
 from skipring.core.trie import PublicationTrie
 
@@ -80,7 +80,7 @@ class Subscriber:
         topic: TopicId,
         rng: Random,
         config: ProtocolConfig,
-        archive: Archive | None = None,
+        archive: Log | None = None,
         wants: bool = True,
         incarnation: int = 0,
     ) -> None:
@@ -90,10 +90,10 @@ class Subscriber:
         self._config = config
         self._ring = Ring(node, config.rules)
         self._shortcuts = Shortcuts(self._ring)
-        self._silence = Silence(config)
-        self._digest = TreeDigest(config)
-        holdings = Holdings(topic, archive, node=node, incarnation=incarnation)
-        self._circulation = Circulation(self._ring, self._shortcuts, holdings, config)
+        self._silence = NeighbourLiveness(config)
+        self._digest = RingDigest(config)
+        holdings = Replica(topic, archive, node=node, incarnation=incarnation)
+        self._circulation = Replication(self._ring, self._shortcuts, holdings, config)
         self._audit_ticks = 0  # since derived values were dropped
 
     def handle(self, event: Event) -> list[Effect]:
@@ -115,7 +115,7 @@ class Subscriber:
                 self._circulation.publish(event, out)
             case HistoryRead():
                 self._circulation.on_history(event, out)
-            case ConfirmRequested():
+            case SyncRequested():
                 self._circulation.ask_to_confirm(self.ring_neighbours(), out)
             case _:
                 self._on_handover_wanted(event, out)
@@ -123,7 +123,7 @@ class Subscriber:
 
     def _on_received(self, event: Received, out: Outbox) -> None:
         message, kind = event.message, type(event.message)
-        if kind in Circulation.HANDLERS:
+        if kind in Replication.HANDLERS:
             if self.wants or self._ring.me is not None:
                 self._circulation.on_message(message, event.sender, out)
             elif isinstance(message, CheckTrie | CheckAndPublish | CheckHeld | RequestHandover):
@@ -258,7 +258,7 @@ class Subscriber:
         else:
             self._forget_all()
             self._circulation.settle(out)
-            out.effects.append(Left())
+            out.effects.append(Unsubscribed())
 
     def _on_check_label(self, message: CheckLabel, out: Outbox) -> None:
         self._silence.hear(message.sender.node)
@@ -357,7 +357,7 @@ class Subscriber:
         return self._circulation.holdings.misplaced
 
     @property
-    def silence(self) -> dict[NodeId, SilenceState]:
+    def silence(self) -> dict[NodeId, LivenessState]:
         """How long ring neighbours have been silent (R9)."""
         return self._silence.states()
 
@@ -415,7 +415,7 @@ class Subscriber:
         return tuple(self.archive.publications())
 
     @property
-    def archive(self) -> Archive:
+    def archive(self) -> Log:
         """Where the publications lie."""
         return self._circulation.holdings.archive
 

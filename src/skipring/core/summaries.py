@@ -68,7 +68,7 @@ def digest_of(keys: list[bytes]) -> bytes:
 
 
 OVERHEAD_BYTES: Final = 9  # of a claim, beside its four fields
-SHORT_BYTES: Final = 8  # of an id, or of a digest below the root: see ``Lens``
+SHORT_BYTES: Final = 8  # of an id, or of a digest below the root: see ``Truncation``
 _LONG_LABEL: Final = 0  # no packed label of one byte is 0: it has a bit that ends it
 
 
@@ -79,7 +79,7 @@ class Summary(Struct, frozen=True, gc=False):
     digest: bytes
 
 
-class Lens(Struct, frozen=True, gc=False):
+class Truncation(Struct, frozen=True, gc=False):
     """Which 8 bytes of ids and digests are compared in a session.
 
     It changes from session to session: two ids that look alike in one differ in the next, so
@@ -103,7 +103,7 @@ class Lens(Struct, frozen=True, gc=False):
         return (own if len(theirs) == DIGEST_BYTES else self.short_digest(own)) == theirs
 
 
-class Claim(Struct, frozen=True, array_like=True, gc=False):
+class RangeSummary(Struct, frozen=True, array_like=True, gc=False):
     """All that the sender holds under ``cover`` is under these nodes and leaves (T4)."""
 
     cover: bytes
@@ -131,7 +131,7 @@ class Claim(Struct, frozen=True, array_like=True, gc=False):
     @classmethod
     def make(
         cls, cover: Prefix, summaries: Iterable[Summary] = (), leaves: Iterable[bytes] = ()
-    ) -> Claim:
+    ) -> RangeSummary:
         """Pack a claim."""
         nodes = list(summaries)
         return cls(

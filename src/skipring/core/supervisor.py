@@ -10,7 +10,6 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Outbox
 from skipring.core.events import (
     CompletenessRequested,
-    ConfirmRequested,
     DrainRequested,
     Event,
     Flush,
@@ -21,6 +20,7 @@ from skipring.core.events import (
     Received,
     ReplicationRequested,
     SubscribeRequested,
+    SyncRequested,
     Tick,
     UnsubscribeRequested,
 )
@@ -97,7 +97,7 @@ class Supervisor:
                 | PublishRequested()
                 | PublishManyRequested()
                 | HistoryRead()
-                | ConfirmRequested()
+                | SyncRequested()
                 | DrainRequested()
                 | CompletenessRequested()
                 | ReplicationRequested()

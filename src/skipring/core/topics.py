@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Effect, Left
+from skipring.core.effects import Effect, Unsubscribed
 from skipring.core.events import (
     Event,
     Flush,
@@ -17,7 +17,7 @@ from skipring.core.events import (
     SubscribeRequested,
     Tick,
 )
-from skipring.core.log import Archive, MemoryArchive
+from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
@@ -35,7 +35,7 @@ class SubscriberTopics:
         *,
         rng: Random,
         config: ProtocolConfig,
-        open_archive: Callable[[TopicId], Archive] = lambda _: MemoryArchive(),
+        open_archive: Callable[[TopicId], Log] = lambda _: MemoryLog(),
         incarnation: int = 0,
     ) -> None:
         self._node = node
@@ -60,7 +60,7 @@ class SubscriberTopics:
             assert not is_publishing, f"not subscribed to {topic}"
             machine = self._make(topic, joins=isinstance(event, SubscribeRequested))
         effects = machine.handle(event)
-        if effects and type(effects[-1]) is Left:  # the last that a machine asks for
+        if effects and type(effects[-1]) is Unsubscribed:  # the last that a machine asks for
             self._machines.pop(topic, None)
             if self._incarnation:
                 self._remember_left(topic, machine.incarnation + 1)

@@ -15,7 +15,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.errors import GreetingError, WireError
+from skipring.errors import HandshakeError, WireError
 from skipring.net.addresses import join_address
 from skipring.net.dial_failure import (
     CLOSED,
@@ -37,7 +37,7 @@ from skipring.net.work_budget import (
 from skipring.security.credentials import PeerCertificate, may_act_as
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import CONTROL_BYTES_MAX, Frame, FrameReader
-from skipring.wire.handshake import NONCE_END, Greeting, Role, check_greeting
+from skipring.wire.handshake import NONCE_END, Hello, Role, check_greeting
 from skipring.wire.name_messages import NAME_TYPES, NO_TOPIC, NameMessage
 from skipring.wire.rpc import (
     BUSY,
@@ -80,13 +80,13 @@ class Owner(Protocol):
     def name(self) -> NodeId:
         """As what it is known here."""
 
-    def is_called(self, greeting: Greeting) -> bool:
+    def is_called(self, greeting: Hello) -> bool:
         """True if whoever greets us so is the one we dialled."""
 
-    def on_link(self, link: Link) -> None:
+    def on_link(self, link: PeerConnection) -> None:
         """There is a link that has greeted."""
 
-    def on_lost(self, link: Link) -> None:
+    def on_lost(self, link: PeerConnection) -> None:
         """A link is gone."""
 
     @property
@@ -96,7 +96,7 @@ class Owner(Protocol):
     def refuse_request(self, frame: bytes) -> None:
         """Send the refusal of a request that has waited too long."""
 
-    def flush(self, over: Link | None = None) -> None:
+    def flush(self, over: PeerConnection | None = None) -> None:
         """Write what waits, over the given link or the one in use."""
 
 
@@ -114,22 +114,22 @@ class Switchboard(Protocol):
     def is_secured(self) -> bool:
         """True if whoever talks to us has to show a certificate."""
 
-    def admit(self, link: Link) -> bool:
+    def admit(self, link: PeerConnection) -> bool:
         """Count a connection; return False if there are to be no more."""
 
-    def why_no_place(self, link: Link, name: NodeId) -> str | None:
+    def why_no_place(self, link: PeerConnection, name: NodeId) -> str | None:
         """Give a connection that others have opened a place; return why there is none."""
 
     def distrust(self, certificate: PeerCertificate, now_s: float) -> Distrust | None:
         """Return why a certificate that was verified is refused now; None if it is not."""
 
-    def claim(self, link: Link, greeting: Greeting) -> None:
+    def claim(self, link: PeerConnection, greeting: Hello) -> None:
         """Admit a node under its name, now or later, or refuse it."""
 
-    def on_name_message(self, link: Link, message: NameMessage) -> None:
+    def on_name_message(self, link: PeerConnection, message: NameMessage) -> None:
         """Handle a message about the name of one end of a connection."""
 
-    def welcome(self, greeting: Greeting) -> Owner:
+    def welcome(self, greeting: Hello) -> Owner:
         """Whom a link belongs to, now that somebody who dialled us has greeted."""
 
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
@@ -138,17 +138,17 @@ class Switchboard(Protocol):
     def gather(self) -> None:
         """Keep what is said from now on for ``write_gathered``."""
 
-    def write_gathered(self, link: Link) -> None:
+    def write_gathered(self, link: PeerConnection) -> None:
         """Write what was said since ``gather``, to each in one piece; answers over this link."""
 
-    def refuse(self, reason: str, link: Link, detail: str = "") -> None:
+    def refuse(self, reason: str, link: PeerConnection, detail: str = "") -> None:
         """A connection is dropped; count it and say so."""
 
-    def on_lost(self, link: Link) -> None:
+    def on_lost(self, link: PeerConnection) -> None:
         """A connection is gone."""
 
 
-class Link(asyncio.Protocol):
+class PeerConnection(asyncio.Protocol):
     """One connection."""
 
     def __init__(self, board: Switchboard, dialled_for: Owner | None) -> None:
@@ -169,7 +169,7 @@ class Link(asyncio.Protocol):
         self.nonce = secrets.randbelow(NONCE_END - 1) + 1  # in our greeting
         self.account = self.address  # whose limits count: a name, or a host before the greeting
         self._is_refused = False
-        self._claim: Greeting | None = None  # of a node that waits for its name
+        self._claim: Hello | None = None  # of a node that waits for its name
         self._first = b""  # what came before the greeting was read
         self.failure: DialFailure | None = None  # of a link that was lost before its greeting
         self.certificate: PeerCertificate | None = None
@@ -237,7 +237,7 @@ class Link(asyncio.Protocol):
             self._partial_bytes = held
             self._partial_frames.update(self, held, is_new=bool(frames))
             if self.sender is None and held > CONTROL_BYTES_MAX and not frames:
-                self._refuse_bytes(GreetingError("the first frame is longer than a greeting"))
+                self._refuse_bytes(HandshakeError("the first frame is longer than a greeting"))
         if not frames:
             return
         done = self._handle(frames) if budget.left_s > 0 and not self._waiting else 0
@@ -402,7 +402,7 @@ class Link(asyncio.Protocol):
         self._is_refused = True
         self.abort()
 
-    def _on_greeting(self, greeting: Greeting) -> None:
+    def _on_greeting(self, greeting: Hello) -> None:
         if not self._is_believed(greeting):
             shown_name = f"{self.certificate_name} as {greeting.node}"
             failure = DialFailure(Cause.UNTRUSTED, shown_name)
@@ -417,7 +417,7 @@ class Link(asyncio.Protocol):
         else:
             self._attach(greeting)
 
-    def _is_believed(self, greeting: Greeting) -> bool:
+    def _is_believed(self, greeting: Hello) -> bool:
         """True if somebody may call itself so: its certificate says it, and the name fits."""
         if (greeting.role is Role.SUPERVISOR) != (greeting.node == SUPERVISOR):
             return False
@@ -461,7 +461,7 @@ class Link(asyncio.Protocol):
         self._waiting = deque((now_s, frame) for _, frame in self._waiting)
         self._budget.add(self)
 
-    def _attach(self, greeting: Greeting) -> None:
+    def _attach(self, greeting: Hello) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         self.role = greeting.role
@@ -541,7 +541,7 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
 
-def _stranger(greeting: Greeting) -> DialFailure:
+def _stranger(greeting: Hello) -> DialFailure:
     """Return the failure of a dial that another skipring process has answered."""
     is_supervisor = greeting.role is Role.SUPERVISOR
     who = "a skipring supervisor" if is_supervisor else f"the skipring node {greeting.node}"

@@ -18,7 +18,7 @@ NAME_LINKS_MAX: Final = 256
 IDLE_CLIENT_S: Final = 10.0  # Guess: a client that reads asks again within a second.
 
 
-class Placed(Protocol):
+class Place(Protocol):
     """Connection that another process has opened."""
 
     @property
@@ -32,19 +32,19 @@ class Placed(Protocol):
         """Close the connection: another client needs its place."""
 
 
-class Places:
+class ConnectionLimits:
     """Connections that peers have opened and that have greeted, by name."""
 
     def __init__(self) -> None:
-        self._names: dict[Placed, tuple[NodeId, bool]] = {}
+        self._names: dict[Place, tuple[NodeId, bool]] = {}
         self._sizes: Counter[tuple[NodeId, bool]] = Counter()
-        self._clients: dict[Placed, None] = {}
+        self._clients: dict[Place, None] = {}
 
     def __len__(self) -> int:
         """Return how many places are taken."""
         return len(self._names)
 
-    def occupy(self, link: Placed, name: NodeId, *, is_client: bool, now_s: float) -> str | None:
+    def occupy(self, link: Place, name: NodeId, *, is_client: bool, now_s: float) -> str | None:
         """Give a connection a place; return None, or the reason for refusal as a sentence.
 
         If all places are taken, the client that has been idle longest gives way.
@@ -73,14 +73,14 @@ class Places:
             return f"there are {LINKS_MAX} connections, which is the limit"
         return f"there are {CLIENT_LINKS_MAX} connections of clients, which is the limit"
 
-    def _idle_client(self, now_s: float) -> Placed | None:
+    def _idle_client(self, now_s: float) -> Place | None:
         """Return the client that has been idle longest, if for more than IDLE_CLIENT_S."""
         for link in self._clients:
             link.look(now_s)
         idle = min(self._clients, key=lambda link: link.used_s, default=None)
         return idle if idle is not None and now_s - idle.used_s > IDLE_CLIENT_S else None
 
-    def release(self, link: Placed) -> None:
+    def release(self, link: Place) -> None:
         """Free the place of a connection; a no-op if it has none."""
         key = self._names.pop(link, None)
         if key is None:

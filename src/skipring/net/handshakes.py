@@ -76,7 +76,7 @@ class _Rate:
         self._tokens -= 1
 
 
-class _Source(Generic[Connection]):
+class _SourceAddress(Generic[Connection]):
     """The connections of one source address that have not greeted."""
 
     __slots__ = ("open", "rate", "waiting")
@@ -93,8 +93,8 @@ class Handshakes(Generic[Connection]):
     def __init__(self, limits: HandshakeLimits, now_s: float) -> None:
         self._limits = limits
         self._rate = _Rate(limits.total_rate, now_s)
-        self._sources: OrderedDict[str, _Source[Connection]] = OrderedDict()
-        self._busy: dict[str, _Source[Connection]] = {}  # of these, sources with connections
+        self._sources: OrderedDict[str, _SourceAddress[Connection]] = OrderedDict()
+        self._busy: dict[str, _SourceAddress[Connection]] = {}  # of these, sources with connections
         self._open: OrderedDict[Connection, tuple[str, float]] = OrderedDict()  # since when
         self._turns: OrderedDict[str, None] = OrderedDict()  # sources with waiting connections
 
@@ -110,7 +110,9 @@ class Handshakes(Generic[Connection]):
     def add(self, connection: Connection, source: str, now_s: float) -> Connection | None:
         """Add a connection; return a connection to refuse if there is no room: this or another."""
         known = self._sources.get(source)
-        own: _Source[Connection] = known or _Source(_Rate(self._limits.source_rate, now_s))
+        own: _SourceAddress[Connection] = known or _SourceAddress(
+            _Rate(self._limits.source_rate, now_s)
+        )
         gives_way = None
         if len(own.waiting) >= self._limits.waiting:
             return connection
@@ -130,7 +132,7 @@ class Handshakes(Generic[Connection]):
         self._turns.setdefault(source)
         return gives_way
 
-    def _dispensable(self, own: _Source[Connection], now_s: float) -> Connection | None:
+    def _dispensable(self, own: _SourceAddress[Connection], now_s: float) -> Connection | None:
         """Return the oldest connection of the source with most, or the oldest of all if it is old.
 
         The source with most connections does not get the place of another source.

@@ -29,7 +29,7 @@ from skipring.core.name_registry import (
 )
 from skipring.core.peers import NodeId
 from skipring.wire.codec import encode
-from skipring.wire.handshake import Greeting
+from skipring.wire.handshake import Hello
 from skipring.wire.name_messages import NO_TOPIC, AskHolder, HolderReply, NameTaken
 
 AUDIT_TICKS: Final = 8  # Guess: two admitted processes of one name are rare.
@@ -86,7 +86,7 @@ class NameGuard:
         self._admitted: dict[ConnectionId, _Entry] = {}
         self._connections: dict[NamedLink, ConnectionId] = {}
 
-    def claim(self, link: NamedLink, greeting: Greeting, address: str | None) -> None:
+    def claim(self, link: NamedLink, greeting: Hello, address: str | None) -> None:
         """Admit a connection under a name, now or if its holder does not answer; or refuse it.
 
         The address is the other end of the connection, or None if it is not compared.

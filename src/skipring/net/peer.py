@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.net.addresses import is_loopback
-from skipring.net.connection import Link, trouble
+from skipring.net.connection import PeerConnection, trouble
 from skipring.net.dial_failure import (
     CLOSED,
     NO_ANSWER,
@@ -17,11 +17,11 @@ from skipring.net.dial_failure import (
     failure_of,
 )
 from skipring.net.sockets import TROUBLES, dial, speaks_tls
-from skipring.wire.handshake import Greeting
+from skipring.wire.handshake import Hello
 from skipring.wire.rpc import Address
 
 if TYPE_CHECKING:  # they make us
-    from skipring.net.transport import Links
+    from skipring.net.transport import Transport
 
 # Measured: with 4 MiB a burst of 250 publications of 16 KiB had to be repaired.
 QUEUE_BYTES_MAX: Final = 16 << 20
@@ -41,15 +41,15 @@ IDLE_S: Final = 60.0  # Our guess: neighbours talk once a tick, so these are non
 GRUDGE_S: Final = 60.0  # Our guess: then we forget that somebody could not be reached.
 
 
-class Partner:
+class RemotePeer:
     """What waits for one node, and the link it goes over."""
 
-    def __init__(self, links: Links, name: NodeId, address: Address | None) -> None:
+    def __init__(self, links: Transport, name: NodeId, address: Address | None) -> None:
         self.name = name
-        self.link: Link | None = None
+        self.link: PeerConnection | None = None
         self._links = links
         self._address = address  # of a supervisor; a node's is looked up
-        self._spare: list[Link] = []  # greeted too, but others are used
+        self._spare: list[PeerConnection] = []  # greeted too, but others are used
         self._waiting: list[bytes] = []
         self._size = 0
         self._is_scheduled = False
@@ -95,7 +95,7 @@ class Partner:
         """True if it has yet to read much of what it was sent."""
         return self._size > BEHIND_BYTES
 
-    def flush(self, over: Link | None = None) -> None:
+    def flush(self, over: PeerConnection | None = None) -> None:
         """Write what waits, or dial; over the link of a request, if it is one of this peer."""
         self._is_scheduled = False
         link = over if over is not None and over in self._spare else self.link
@@ -147,7 +147,7 @@ class Partner:
             self._on_failure(failure)
             self._drop("cannot connect")
 
-    def on_refused(self, link: Link, why: str) -> None:
+    def on_refused(self, link: PeerConnection, why: str) -> None:
         """The peer has refused our name after its greeting: try again later."""
         self.on_lost(link)
         self._refusals = min(self._refusals + 1, 16)
@@ -214,7 +214,7 @@ class Partner:
 
     # -- for a link --------------------------------------------------------------------------
 
-    def on_link(self, link: Link) -> None:
+    def on_link(self, link: PeerConnection) -> None:
         """There is a link that has greeted: the newest is used, unless both sides dialled at once.
 
         Then both sides take the one that the smaller of them has dialled; the other is spare.
@@ -229,16 +229,16 @@ class Partner:
             self._links.supervisors.add(self._address)
         self.flush()
 
-    def _is_rather(self, old: Link, new: Link) -> bool:
+    def _is_rather(self, old: PeerConnection, new: PeerConnection) -> bool:
         """True if both sides dialled at once, and the older link is the one to be used."""
         is_by_both = old.is_dialled != new.is_dialled and new.began_s - old.began_s < CROSSING_S
         return is_by_both and old.is_dialled == (self._links.node < self.name)
 
-    def is_called(self, greeting: Greeting) -> bool:
+    def is_called(self, greeting: Hello) -> bool:
         """True if whoever greets us so is the one we dialled."""
         return greeting.node == (SUPERVISOR if self._address is not None else self.name)
 
-    def on_lost(self, link: Link) -> None:
+    def on_lost(self, link: PeerConnection) -> None:
         """A link is gone; what waits needs another one."""
         is_known = link is self.link or link in self._spare
         if is_known and link.is_dialled and link.is_greeted:
@@ -253,7 +253,7 @@ class Partner:
             self._links.on_silent(self.name)
         self._forget_if_idle()
 
-    def _count_loss(self, link: Link) -> None:
+    def _count_loss(self, link: PeerConnection) -> None:
         """Dial later after a link that was closed at once: the other side refuses it."""
         now_s = asyncio.get_running_loop().time()
         if now_s - link.began_s > REFUSED_S:
@@ -289,7 +289,7 @@ class Partner:
         self._failures = self._refusals = 0
         self._forget_if_idle()
 
-    def _is_idle(self, link: Link, now: float) -> bool:
+    def _is_idle(self, link: PeerConnection, now: float) -> bool:
         """True if a node that we dialled has nothing to do with us any more."""
         return link.is_dialled and self._address is None and now - link.used_s > IDLE_S
 

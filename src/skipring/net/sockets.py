@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skipring.net.addresses import join_address
-from skipring.net.connection import Link, Owner, Switchboard, trouble
+from skipring.net.connection import Owner, PeerConnection, Switchboard, trouble
 from skipring.net.dial_failure import Cause, failure_in
 from skipring.net.handshakes import PLAIN, SECURED, Handshakes, source_of
 from skipring.storage.data_dir import process_text
@@ -99,14 +99,14 @@ class Exchange(Switchboard, Protocol):
 
 async def dial(
     exchange: Exchange, owner: Owner, address: Address, on_connected: Callable[[], None]
-) -> Link:
+) -> PeerConnection:
     """Connect to an address; call ``on_connected`` before the handshakes. Raise one of TROUBLES."""
     host, _, port = address.rpartition(":")
     async with asyncio.timeout(DIAL_S):
         made = await connected(host.strip("[]"), int(port))
     on_connected()
     keep_alive(made)
-    loop, link = asyncio.get_running_loop(), Link(exchange, owner)
+    loop, link = asyncio.get_running_loop(), PeerConnection(exchange, owner)
     if exchange.credentials is None:
         opening = loop.create_connection(lambda: link, sock=made)
     else:
@@ -162,7 +162,7 @@ async def speaks_tls(address: Address) -> bool:
     return False
 
 
-Opening = Coroutine[Any, Any, tuple[asyncio.BaseTransport, Link]]
+Opening = Coroutine[Any, Any, tuple[asyncio.BaseTransport, PeerConnection]]
 
 
 async def _opened(opening: Opening, made: socket.socket) -> None:
@@ -219,7 +219,7 @@ class _Visitor:
         self.task: asyncio.Task[None] | None = None  # its handshake, once that has begun
 
 
-class Doors:
+class Listener:
     """Where others connect to us."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -304,7 +304,7 @@ class Doors:
 
     async def _let_in(self, visitor: _Visitor) -> None:
         """Shake hands, and wait for the greeting."""
-        came, link = visitor.came, Link(self._exchange, None)
+        came, link = visitor.came, PeerConnection(self._exchange, None)
         credentials = self._exchange.credentials
         keep_alive(came)
         loop = asyncio.get_running_loop()

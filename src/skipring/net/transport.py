@@ -20,19 +20,19 @@ from msgspec.structs import replace
 from skipring.core.name_registry import CONFLICT_TICKS, Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.net.addresses import AddressBook, join_address, supervisor_at
-from skipring.net.connection import HANDSHAKE_REASONS, Link
-from skipring.net.connection_limits import Places
+from skipring.net.connection import HANDSHAKE_REASONS, PeerConnection
+from skipring.net.connection_limits import ConnectionLimits
 from skipring.net.dial_back import DialBacks
 from skipring.net.name_guard import NameGuard, name_taken_text
 from skipring.net.partial_frames import PartialFrames
-from skipring.net.peer import BACK_OFF_MAX_S, Partner
-from skipring.net.sockets import Doors
+from skipring.net.peer import BACK_OFF_MAX_S, RemotePeer
+from skipring.net.sockets import Listener
 from skipring.net.work_budget import WorkBudget
-from skipring.observability.logs import Rarely, logger
+from skipring.observability.logs import RateLimitedLogger, logger
 from skipring.security.credentials import PeerCertificate
 from skipring.wire.codec import Envelope, encode
 from skipring.wire.framing import Frame
-from skipring.wire.handshake import Greeting, Role, encode_greeting
+from skipring.wire.handshake import Hello, Role, encode_greeting
 from skipring.wire.limits import CLONES_MAX
 from skipring.wire.name_messages import (
     NO_TOPIC,
@@ -61,12 +61,12 @@ def _ignore(_: NodeId) -> None:
     """Nobody waits for an answer."""
 
 
-class Links:
+class Transport:
     """All connections of one process."""
 
     def __init__(  # noqa: PLR0913  (each is named, and all but the first four can be left out)
         self,
-        greeting: Greeting,
+        greeting: Hello,
         book: AddressBook,
         receive: Receiver,
         rng: Random,
@@ -88,22 +88,22 @@ class Links:
         self.credentials = credentials
         self.dials = dials  # False for a supervisor: who wants something of it, keeps a link to it
         self.back_off_max_s = back_off_max_s
-        self.connections: set[Link] = set()
+        self.connections: set[PeerConnection] = set()
         self.supervisors: set[Address] = set()  # that have greeted us, of the few we were given
         self.is_closed = False
         self.budget = WorkBudget()
         self.partial_frames = PartialFrames()
-        self._places = Places()
+        self._places = ConnectionLimits()
         self._checking: asyncio.TimerHandle | None = None  # certificates, while there are links
         self._greeting = greeting
-        self._peers: dict[NodeId, Partner] = {}
-        self._grudges: dict[NodeId, Partner] = {}
+        self._peers: dict[NodeId, RemotePeer] = {}
+        self._grudges: dict[NodeId, RemotePeer] = {}
         self._client_numbers = count(1)
         self.dialling = 0  # how many we dial at this moment
-        self._doors = Doors(self)
+        self._doors = Listener(self)
         self._emptied: asyncio.Future[None] | None = None
-        self._gathering: list[Partner] | None = None  # whom something is said, while we react
-        self._rarely = Rarely(_LOG)
+        self._gathering: list[RemotePeer] | None = None  # whom something is said, while we react
+        self._rarely = RateLimitedLogger(_LOG)
         self._names = NameGuard(self._on_conflict)
         self._clones: dict[Address, int] = {}  # with our name: ticks until they are forgotten
         self.dial_backs = DialBacks()
@@ -139,7 +139,7 @@ class Links:
         """True if there is a link to somebody, over which both have greeted."""
         return name in self._peers and self._peers[name].link is not None
 
-    def connection_to(self, name: NodeId) -> Link | None:
+    def connection_to(self, name: NodeId) -> PeerConnection | None:
         """Return the connection in use with a node; a restarted node has another one."""
         return self._peers[name].link if name in self._peers else None
 
@@ -187,7 +187,7 @@ class Links:
             self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._emptied], timeout=CLOSE_S)
 
-    def bear_a_grudge(self, peer: Partner) -> None:
+    def bear_a_grudge(self, peer: RemotePeer) -> None:
         """Somebody could not be reached; of too many the first are forgiven."""
         self._grudges.pop(peer.name, None)
         self._grudges[peer.name] = peer
@@ -209,18 +209,18 @@ class Links:
         else:
             self.book.doubt(name, address)
 
-    def forget(self, name: NodeId, peer: Partner) -> None:
+    def forget(self, name: NodeId, peer: RemotePeer) -> None:
         """A node has no link, nothing waits for it, and it was not in vain that we called."""
         if self._peers.get(name) is peer:
             del self._peers[name]
         if self._grudges.get(name) is peer:
             del self._grudges[name]
 
-    def peer(self, name: NodeId, address: Address | None = None) -> Partner:
+    def peer(self, name: NodeId, address: Address | None = None) -> RemotePeer:
         """The queue of a node, made when it is first needed."""
         found = self._peers.get(name)
         if found is None:
-            found = self._peers[name] = Partner(self, name, address)
+            found = self._peers[name] = RemotePeer(self, name, address)
         return found
 
     # -- for a link --------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class Links:
         """True if whoever talks to us has to show a certificate."""
         return self.credentials is not None
 
-    def admit(self, link: Link) -> bool:
+    def admit(self, link: PeerConnection) -> bool:
         """Count a connection; return False if there are to be no more."""
         self.connections.add(link)
         if self.credentials is not None and self._checking is None and not self.is_closed:
@@ -271,12 +271,12 @@ class Links:
         for link in list(self.connections):
             link.check_certificate(now_s)
 
-    def why_no_place(self, link: Link, name: NodeId) -> str | None:
+    def why_no_place(self, link: PeerConnection, name: NodeId) -> str | None:
         """Give a connection that others have opened a place; return why there is none."""
         now_s = asyncio.get_running_loop().time()
         return self._places.occupy(link, name, is_client=link.role is Role.CLIENT, now_s=now_s)
 
-    def welcome(self, greeting: Greeting) -> Partner:
+    def welcome(self, greeting: Hello) -> RemotePeer:
         """Somebody who has dialled us has greeted: its queue."""
         if greeting.role is Role.CLIENT:
             # No node can have such a name. Each connection has its own: two clients may be called
@@ -285,11 +285,11 @@ class Links:
         self.book.greet(greeting.node, greeting.address)
         return self.peer(greeting.node)
 
-    def claim(self, link: Link, greeting: Greeting) -> None:
+    def claim(self, link: PeerConnection, greeting: Hello) -> None:
         """Admit a node under its name, now or later, or refuse it."""
         self._names.claim(link, greeting, None if self.is_secured else link.address)
 
-    def on_name_message(self, link: Link, message: NameMessage) -> None:
+    def on_name_message(self, link: PeerConnection, message: NameMessage) -> None:
         """Handle a message about the name of one end of a connection."""
         match message:
             case AskHolder():
@@ -301,7 +301,7 @@ class Links:
             case NameTaken():
                 self._on_name_taken(link, message)
 
-    def _is_own(self, asker: Link, question: AskHolder) -> bool:
+    def _is_own(self, asker: PeerConnection, question: AskHolder) -> bool:
         """Return True if this process has another connection, with this nonce, to the asker.
 
         A third process that passes the nonce on has another certificate, or without certificates
@@ -314,7 +314,7 @@ class Links:
             for link in self.connections
         )
 
-    def _on_name_taken(self, link: Link, message: NameTaken) -> None:
+    def _on_name_taken(self, link: PeerConnection, message: NameTaken) -> None:
         """Another process has our name; the peer has refused it, or us."""
         other = ProcessId(message.incarnation, message.address)
         why = name_taken_text(self.node, other, is_refused=message.refused)
@@ -352,13 +352,13 @@ class Links:
         """Keep what is said from now on for ``write_gathered``."""
         self._gathering = []
 
-    def write_gathered(self, link: Link) -> None:
+    def write_gathered(self, link: PeerConnection) -> None:
         """Write what was said since ``gather``, to each in one piece; answers over this link."""
         gathered, self._gathering = self._gathering, None
         for peer in gathered or ():
             peer.flush(link)
 
-    def schedule(self, peer: Partner) -> None:
+    def schedule(self, peer: RemotePeer) -> None:
         """Something waits for a node: it is written once we have reacted to what has come.
 
         At the next turn of the loop, if it is for another reason that we said it.
@@ -368,7 +368,7 @@ class Links:
         else:
             asyncio.get_running_loop().call_soon(peer.flush)
 
-    def on_lost(self, link: Link) -> None:
+    def on_lost(self, link: PeerConnection) -> None:
         """A connection is gone."""
         if link not in self.connections:
             return
@@ -378,7 +378,7 @@ class Links:
         if self._emptied is not None and not self.connections and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def refuse(self, reason: str, link: Link, detail: str = "") -> None:
+    def refuse(self, reason: str, link: PeerConnection, detail: str = "") -> None:
         """A connection is dropped; count it and say so."""
         self.complain("connection refused", reason, link.address, detail)
 

@@ -17,7 +17,7 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.observability.clock import time_us
 from skipring.wire.limits import ARRIVALS_MAX
-from skipring.wire.monitor_rpc import Arrival, ArrivalPage, ReadArrivals
+from skipring.wire.monitor_rpc import Arrival, ArrivalPage, FetchArrivals
 from skipring.wire.rpc import WireMessage, is_runtime
 from skipring.world.snapshot import publications_in
 
@@ -28,7 +28,7 @@ NEW: Final = (PublishNew, PublishMany)
 _PLACES: Final = {origin: place for place, origin in enumerate(Origin)}
 
 
-class Arrivals:
+class ArrivalTap:
     """The last arrivals in each topic that is watched."""
 
     def __init__(self, clock_us: Callable[[], int] = time_us) -> None:
@@ -43,7 +43,7 @@ class Arrivals:
         """True if somebody wants to know."""
         return bool(self._watched)
 
-    def answer(self, topic: TopicId, question: ReadArrivals) -> ArrivalPage:
+    def answer(self, topic: TopicId, question: FetchArrivals) -> ArrivalPage:
         """What has come since a number; from now on what comes is noted."""
         log = self._watched.setdefault(topic, _Log())
         log.ticks = 0
@@ -119,7 +119,7 @@ class _Log:
         self._arrivals.append(arrival)
         self._end += 1
 
-    def page(self, question: ReadArrivals) -> ArrivalPage:
+    def page(self, question: FetchArrivals) -> ArrivalPage:
         begin = self._end - len(self._arrivals)
         since = question.since if question.since <= self._end else 0  # of a node that was restarted
         first = max(since, begin)

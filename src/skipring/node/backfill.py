@@ -26,12 +26,12 @@ from skipring.errors import MessageError
 from skipring.storage.record import UNREADABLE, decoded_page, rows_of_page
 from skipring.wire.limits import OFFSET_MAX, RECORD_BYTES_MAX, check_publications
 from skipring.wire.rpc import (
-    ReadStored,
+    FetchLog,
+    GetLogInfo,
+    LogInfo,
+    LogPage,
     Refused,
     RuntimeMessage,
-    StoredPage,
-    Survey,
-    Surveyed,
 )
 
 SOURCES_MAX: Final = 4  # Our guess: more do not fill a link faster.
@@ -48,7 +48,7 @@ class _Source(Struct):
     """A neighbour, what it has, and what it was asked for."""
 
     request: int
-    survey: Surveyed | None = None  # until it has answered
+    survey: LogInfo | None = None  # until it has answered
     prefix: int | None = None  # that it was asked for
     start: int = 0  # from where on
     is_held: bool = False  # the next page is not asked for yet
@@ -72,7 +72,7 @@ class _History(Struct):
     ticks: int = 0  # since it began
 
 
-class CatchingUp:
+class BackfillClient:
     """The histories that one node is getting."""
 
     def __init__(self, say: Say, give: Give, has_room: Callable[[], bool] = lambda: True) -> None:
@@ -117,7 +117,7 @@ class CatchingUp:
             self._histories[topic] = _History(sources, deque(), held=held)
             self._give(topic, HistoryRead((), is_awaited=True))  # else others send it meanwhile
             for node, source in sources.items():
-                self._say(topic, node, Survey(source.request, None, None))
+                self._say(topic, node, GetLogInfo(source.request, None, None))
 
     def on_tick(self, topic: TopicId, machine: Subscriber | None) -> None:
         """Go on without those who do not answer."""
@@ -137,7 +137,7 @@ class CatchingUp:
         self,
         sender: NodeId,
         topic: TopicId,
-        message: Surveyed | StoredPage | Refused,
+        message: LogInfo | LogPage | Refused,
         machine: Subscriber | None,
     ) -> None:
         """A neighbour has answered."""
@@ -145,9 +145,9 @@ class CatchingUp:
         source = history.sources.get(sender) if history is not None else None
         if history is None or source is None or source.request != message.request:
             return
-        if isinstance(message, Surveyed) and source.survey is None:
+        if isinstance(message, LogInfo) and source.survey is None:
             source.survey, source.progress = message, SourceProgress()
-        elif isinstance(message, StoredPage) and source.survey is not None and source.is_asked:
+        elif isinstance(message, LogPage) and source.survey is not None and source.is_asked:
             self._on_page(sender, topic, history, message, machine)
         else:
             self._give_up(history, sender)
@@ -165,7 +165,7 @@ class CatchingUp:
         node: NodeId,
         topic: TopicId,
         history: _History,
-        page: StoredPage,
+        page: LogPage,
         machine: Subscriber | None,
     ) -> None:
         source = history.sources[node]
@@ -214,7 +214,7 @@ class CatchingUp:
         self._say(
             topic,
             node,
-            ReadStored(
+            FetchLog(
                 source.request,
                 survey.store,
                 survey.epoch,
@@ -262,7 +262,7 @@ def _decoded(page: bytes) -> list[Publication]:
             gc.enable()
 
 
-def part_of(page: StoredPage) -> HistoryRead | None:
+def part_of(page: LogPage) -> HistoryRead | None:
     """Return the publications of a page, each with the id it is stored under; None: no page.
 
     A row that no member accepts is left out.

@@ -33,7 +33,7 @@ from skipring.core.peers import SUPERVISOR, NodeId, Peer, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.observability.clock import time_us
-from skipring.wire.rpc import JournalEntry
+from skipring.wire.rpc import ChangeEntry
 
 KEPT: Final = 64  # Our guess: a join, a crash nearby and a repair are about thirty changes.
 
@@ -44,7 +44,7 @@ _MESSAGES: Final = frozenset(
 _REQUESTS: Final = frozenset({SubscribeRequested, UnsubscribeRequested})
 
 
-class Change(Enum):
+class NodeChange(Enum):
     """What has happened to a variable."""
 
     GAINED = "it was empty"
@@ -73,7 +73,7 @@ class _Found(Struct, frozen=True, gc=False):
     """One variable that is not what it was."""
 
     kind: str
-    change: Change
+    change: NodeChange
     field: str
     before: str
     after: str
@@ -82,16 +82,16 @@ class _Found(Struct, frozen=True, gc=False):
 # -- the journals of a node ------------------------------------------------------------------
 
 
-class Journals:
+class ChangeLog:
     """The machines of a node, and a journal for each: what the driver hands events to."""
 
     def __init__(self, topics: SubscriberTopics, clock_us: Callable[[], int] = time_us) -> None:
         self._topics = topics
         self._clock_us = clock_us
-        self._entries: dict[TopicId, deque[JournalEntry]] = {}
+        self._entries: dict[TopicId, deque[ChangeEntry]] = {}
         self.ticks = 0
 
-    def entries(self, topic: TopicId) -> tuple[JournalEntry, ...]:
+    def entries(self, topic: TopicId) -> tuple[ChangeEntry, ...]:
         """The last changes in a topic we are in, the oldest first."""
         return tuple(self._entries.get(topic, ()))
 
@@ -130,7 +130,7 @@ class Journals:
         kept = self._entries.setdefault(topic, deque(maxlen=KEPT))
         for found in _differences(before, after, machine.node):
             kept.append(
-                JournalEntry(
+                ChangeEntry(
                     tick=self.ticks,
                     time=self._clock_us(),
                     cause=cause,
@@ -154,7 +154,7 @@ def _place_of(machine: Subscriber) -> _Place:
 def _differences(before: _Place, after: _Place, me: NodeId) -> Iterator[_Found]:
     """Each variable that has changed, and how."""
     if before.member != after.member:
-        change = Change.GAINED if after.member else Change.LOST
+        change = NodeChange.GAINED if after.member else NodeChange.LOST
         yield _Found("member", change, "member", _yes(before.member), _yes(after.member))
     if before.label != after.label:
         change = _kind_of_change(before.label, after.label)
@@ -169,17 +169,17 @@ def _differences(before: _Place, after: _Place, me: NodeId) -> Iterator[_Found]:
             yield found
 
 
-def _kind_of_change(old: object, new: object) -> Change:
+def _kind_of_change(old: object, new: object) -> NodeChange:
     if old is None:
-        return Change.GAINED
-    return Change.LOST if new is None else Change.REPLACED
+        return NodeChange.GAINED
+    return NodeChange.LOST if new is None else NodeChange.REPLACED
 
 
-def _change_of_edge(old: Peer | None, new: Peer | None, me: NodeId) -> Change:
+def _change_of_edge(old: Peer | None, new: Peer | None, me: NodeId) -> NodeChange:
     if old is not None and old.node in (me, SUPERVISOR):
-        return Change.VOID
+        return NodeChange.VOID
     if old is not None and new is not None and old.node == new.node:
-        return Change.RELABELLED
+        return NodeChange.RELABELLED
     return _kind_of_change(old, new)
 
 
@@ -191,13 +191,13 @@ def _change_of_shortcut(
 ) -> _Found | None:
     old, new = before.get(label), after.get(label)
     if label not in before and new is None:
-        change = Change.OPENED
+        change = NodeChange.OPENED
     elif label not in after:
-        change = Change.CLOSED
+        change = NodeChange.CLOSED
     elif old == new:
         return None
     elif old in (me, SUPERVISOR):
-        change = Change.VOID
+        change = NodeChange.VOID
     else:
         change = _kind_of_change(old, new)
     texts = (_slot(label, before), _slot(label, after))
@@ -237,81 +237,91 @@ _REMOVED: Final = "the node has no label any more, so nobody refers to it (Remov
 _WRONG_SIDE: Final = "a neighbour stood on the wrong side and is put right (BuildListTimeout)"
 _FORGOTTEN: Final = "who leaves and has no label forgets everybody (B8)"
 
-_FIRST_HAND: Final[Mapping[tuple[str, Change], str]] = {
-    ("neighbour", Change.GAINED): _NEARER,
-    ("neighbour", Change.REPLACED): _NEARER,
-    ("neighbour", Change.RELABELLED): _MOVED,
-    ("neighbour", Change.LOST): _AWAY,
-    ("ring", Change.GAINED): _CLOSES,
-    ("ring", Change.REPLACED): _FARTHER,
-    ("ring", Change.RELABELLED): _CORRECTED,
-    ("ring", Change.LOST): _OF_THE_LINE,
+_FIRST_HAND: Final[Mapping[tuple[str, NodeChange], str]] = {
+    ("neighbour", NodeChange.GAINED): _NEARER,
+    ("neighbour", NodeChange.REPLACED): _NEARER,
+    ("neighbour", NodeChange.RELABELLED): _MOVED,
+    ("neighbour", NodeChange.LOST): _AWAY,
+    ("ring", NodeChange.GAINED): _CLOSES,
+    ("ring", NodeChange.REPLACED): _FARTHER,
+    ("ring", NodeChange.RELABELLED): _CORRECTED,
+    ("ring", NodeChange.LOST): _OF_THE_LINE,
 }
 
 # By the type of the event, the variable and what happened to it.
-WHY: Final[Mapping[tuple[str, str, Change], str]] = {
-    ("SubscribeRequested", "member", Change.GAINED): (
+WHY: Final[Mapping[tuple[str, str, NodeChange], str]] = {
+    ("SubscribeRequested", "member", NodeChange.GAINED): (
         "the application wants to be in the topic (section 4.1)"
     ),
-    ("UnsubscribeRequested", "member", Change.LOST): (
+    ("UnsubscribeRequested", "member", NodeChange.LOST): (
         "the application wants to leave; the supervisor is asked for permission (S2)"
     ),
-    ("SetConfiguration", "label", Change.GAINED): (
+    ("SetConfiguration", "label", NodeChange.GAINED): (
         "the supervisor has given us our label (SetData, Algorithm 4)"
     ),
-    ("SetConfiguration", "label", Change.REPLACED): (
+    ("SetConfiguration", "label", NodeChange.REPLACED): (
         "the supervisor has given us another label (SetData, Algorithm 4)"
     ),
-    ("SetConfiguration", "label", Change.LOST): (
+    ("SetConfiguration", "label", NodeChange.LOST): (
         "the supervisor does not know us, so we subscribe again (S2)"
     ),
     **{
         ("SetConfiguration", kind, change): _OVERWRITTEN
         for kind in ("neighbour", "ring")
-        for change in (Change.GAINED, Change.LOST, Change.REPLACED, Change.RELABELLED)
+        for change in (
+            NodeChange.GAINED,
+            NodeChange.LOST,
+            NodeChange.REPLACED,
+            NodeChange.RELABELLED,
+        )
     },
     **{
         (cause, kind, change): why
         for cause in ("CheckLabel", "Introduce")
         for (kind, change), why in _FIRST_HAND.items()
     },
-    ("IntroduceShortcut", "shortcut", Change.GAINED): (
+    ("IntroduceShortcut", "shortcut", NodeChange.GAINED): (
         "a neighbour of our level said who holds the label (IntroduceShortcut, Algorithm 4)"
     ),
-    ("IntroduceShortcut", "shortcut", Change.REPLACED): (
+    ("IntroduceShortcut", "shortcut", NodeChange.REPLACED): (
         "the newest holder is taken for right, the old one is asked who it is "
         "(IntroduceShortcut, Algorithm 4; R1)"
     ),
-    ("RemoveConnections", "neighbour", Change.LOST): _REMOVED,
-    ("RemoveConnections", "ring", Change.LOST): _REMOVED,
-    ("RemoveConnections", "shortcut", Change.LOST): (
+    ("RemoveConnections", "neighbour", NodeChange.LOST): _REMOVED,
+    ("RemoveConnections", "ring", NodeChange.LOST): _REMOVED,
+    ("RemoveConnections", "shortcut", NodeChange.LOST): (
         "the node has no label any more; the place stays open for the next (B9)"
     ),
-    ("Tick", "shortcut", Change.OPENED): (
+    ("Tick", "shortcut", NodeChange.OPENED): (
         "the chain from our ring neighbours leads over this label (section 3.2.2)"
     ),
-    ("Tick", "shortcut", Change.CLOSED): (
+    ("Tick", "shortcut", NodeChange.CLOSED): (
         "no chain from our ring neighbours leads over this label any more; "
         "its holder is asked who it is (section 3.2.2; C5, R1)"
     ),
     **{
         ("Tick", "neighbour", change): _WRONG_SIDE
-        for change in (Change.GAINED, Change.LOST, Change.REPLACED, Change.RELABELLED)
+        for change in (
+            NodeChange.GAINED,
+            NodeChange.LOST,
+            NodeChange.REPLACED,
+            NodeChange.RELABELLED,
+        )
     },
-    ("Tick", "ring", Change.LOST): (
+    ("Tick", "ring", NodeChange.LOST): (
         "we are no end of the line, so the wrap edge is not ours (BuildRingTimeout; R13)"
     ),
     **{
         ("UnsubscribeRequested", kind, change): _FORGOTTEN
         for kind in ("neighbour", "ring", "shortcut")
-        for change in (Change.LOST, Change.CLOSED)
+        for change in (NodeChange.LOST, NodeChange.CLOSED)
     },
 }
 UNEXPLAINED: Final = "no rule of ours does this: please report it"
 
 
-def explanation(cause: str, kind: str, change: Change) -> str:
+def explanation(cause: str, kind: str, change: NodeChange) -> str:
     """Which rule explains a change, in one sentence with its citation."""
-    if change is Change.VOID:
+    if change is NodeChange.VOID:
         return _VOID
     return WHY.get((cause, kind, change), UNEXPLAINED)

@@ -20,19 +20,19 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.core.trie import PublicationTrie
 from skipring.errors import WireError
-from skipring.net.transport import Links
+from skipring.net.transport import Transport
 from skipring.node.status_server import NOT_A_MEMBER
 from skipring.observability.logs import logger
 from skipring.wire.chaos import (
-    AskConsent,
+    ChaosAck,
+    ChaosPing,
+    CorruptTrie,
     Crash,
     Damage,
-    Done,
     Forge,
     Isolate,
     Overwrite,
     OverwriteDatabase,
-    Spoil,
 )
 from skipring.wire.codec import Envelope, decode
 from skipring.wire.framing import Frame, FrameReader
@@ -46,10 +46,10 @@ REFUSALS: Final = "chaos refused"  # as what they are counted
 SEVERED: Final = "severed"
 
 DAMAGES: Final[tuple[type[Damage], ...]] = (
-    AskConsent,
+    ChaosPing,
     Overwrite,
     OverwriteDatabase,
-    Spoil,
+    CorruptTrie,
     Forge,
     Isolate,
     Crash,
@@ -63,7 +63,7 @@ class Victim(Protocol):
     """A process that may be damaged."""
 
     is_chaotic: bool
-    links: Links
+    links: Transport
 
     def forge(self, topic: TopicId, message: Message) -> None:
         """Take a message for one that has come."""
@@ -105,7 +105,7 @@ def kill_process() -> None:
 # -- suffering -------------------------------------------------------------------------------
 
 
-def damage_node(node: NodeVictim, topic: TopicId, damage: Damage) -> Done | Refused:
+def damage_node(node: NodeVictim, topic: TopicId, damage: Damage) -> ChaosAck | Refused:
     """Carry out what somebody wants to be done to a node, if it lets itself be damaged."""
     if not node.is_chaotic:
         return _refused(node, damage)
@@ -115,22 +115,22 @@ def damage_node(node: NodeVictim, topic: TopicId, damage: Damage) -> Done | Refu
     match damage:
         case Isolate(nodes=nodes, ticks=ticks):
             node.isolate(nodes, ticks)
-        case Overwrite() | Spoil() | Forge() if machine is None:
+        case Overwrite() | CorruptTrie() | Forge() if machine is None:
             return Refused(damage.request, NOT_A_MEMBER)
         case Overwrite():
             assert machine is not None
             machine.load(_state(damage, is_member=machine.member))
-        case Spoil():
+        case CorruptTrie():
             assert machine is not None
             _spoil(node, topic, machine.trie, damage)
         case _:
             return _damage_any(node, topic, damage)
-    return Done(damage.request)
+    return ChaosAck(damage.request)
 
 
 def damage_supervisor(
     supervisor: SupervisorVictim, topic: TopicId, damage: Damage
-) -> Done | Refused:
+) -> ChaosAck | Refused:
     """Carry out what somebody wants to be done to a supervisor, if it lets itself be damaged."""
     if not supervisor.is_chaotic:
         return _refused(supervisor, damage)
@@ -140,13 +140,13 @@ def damage_supervisor(
             supervisor.load(topic, SupervisorState(database=database, next=cursor, queue=queue))
         case _:
             return _damage_any(supervisor, topic, damage)
-    return Done(damage.request)
+    return ChaosAck(damage.request)
 
 
-def _damage_any(victim: Victim, topic: TopicId, damage: Damage) -> Done | Refused:
+def _damage_any(victim: Victim, topic: TopicId, damage: Damage) -> ChaosAck | Refused:
     """What can be done to every process."""
     match damage:
-        case AskConsent():
+        case ChaosPing():
             pass
         case Crash():
             victim.crash()
@@ -159,7 +159,7 @@ def _damage_any(victim: Victim, topic: TopicId, damage: Damage) -> Done | Refuse
                 victim.forge(topic, message)
         case _:
             return Refused(damage.request, NOT_HERE)
-    return Done(damage.request)
+    return ChaosAck(damage.request)
 
 
 def _refused(victim: Victim, damage: Damage) -> Refused:
@@ -169,7 +169,7 @@ def _refused(victim: Victim, damage: Damage) -> Refused:
 
 def _log(damage: Damage, topic: TopicId, name: NodeId) -> None:
     """Whoever looks for the cause of what comes now should find it."""
-    if not isinstance(damage, AskConsent):
+    if not isinstance(damage, ChaosPing):
         _LOG.warning("damaged on purpose", what=type(damage).__name__, topic=topic, node=name)
 
 
@@ -186,7 +186,7 @@ def _state(damage: Overwrite, *, is_member: bool) -> SubscriberState:
     )
 
 
-def _spoil(node: NodeVictim, topic: TopicId, trie: PublicationTrie, damage: Spoil) -> None:
+def _spoil(node: NodeVictim, topic: TopicId, trie: PublicationTrie, damage: CorruptTrie) -> None:
     trie.corrupt(_wrong_digests(trie, damage.hashes, Random(damage.seed)))
     offsets = [offset for _, offset in trie.entries()]
     count = min(damage.publications, len(offsets))
@@ -216,7 +216,7 @@ def _forged(topic: TopicId, frames: bytes) -> list[Message]:
 # -- being cut off ---------------------------------------------------------------------------
 
 
-class SeverableLinks(Links):
+class PartitionableTransport(Transport):
     """Links of a process that may be damaged: what goes to some nodes, or comes, can be dropped.
 
     The supervisors are all named by the one name that they share.

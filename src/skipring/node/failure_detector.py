@@ -25,7 +25,7 @@ REPORTS_PER_TICK: Final = 64
 FORGET_TICKS: Final = 6  # without another report an accusation is over
 
 
-class Watch:
+class NeighbourWatch:
     """Which ring neighbours of one node have not been heard for too long."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class _Case(Struct):
     probed: int = 0  # the tick after the last probe
 
 
-class Detector:
+class FailureDetector:
     """The supervisor's failure detector."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from skipring.errors import StorageError
 from skipring.observability.logs import logger
-from skipring.storage.delivery_log import DeliveryTrace
+from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
 from skipring.storage.supervisor_store import SupervisorStore
 
@@ -39,7 +39,7 @@ def _close(opening: asyncio.Future[Store]) -> None:
         opening.result().close()
 
 
-class Durability:
+class GroupCommit:
     """Commits of one store, one at a time, in a thread; a full disk is tried again and again."""
 
     def __init__(self, store: PublicationStore | None) -> None:
@@ -173,13 +173,13 @@ class Durability:
         return self.error
 
 
-class Tracing:
+class DeliveryLogFlusher:
     """Writes of a trace, one at a time, in a thread; that the disk does not take it is told once.
 
     Nobody waits for them: publications matter more.
     """
 
-    def __init__(self, trace: DeliveryTrace) -> None:
+    def __init__(self, trace: DeliveryLog) -> None:
         self._trace = trace
         self._running: asyncio.Task[None] | None = None
         self._is_told = False

@@ -12,24 +12,24 @@ from time import time_ns
 from typing import Final, Self
 
 from skipring.core.effects import (
-    Confirmed,
     Deliver,
     Drained,
     Effect,
     HeldBy,
-    Left,
     Origin,
+    PeerInSync,
     Send,
     SendSynced,
+    Unsubscribed,
 )
 from skipring.core.events import (
     CompletenessRequested,
-    ConfirmRequested,
     HistoryRead,
     PublishManyRequested,
     PublishRequested,
     Received,
     SubscribeRequested,
+    SyncRequested,
     UnsubscribeRequested,
 )
 from skipring.core.messages import (
@@ -50,54 +50,54 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import SkipringError, StorageError
 from skipring.net.addresses import AddressBook, supervisor_at
-from skipring.net.transport import Links
+from skipring.net.transport import Transport
 from skipring.net.work_budget import time_limit
-from skipring.node.backfill import CatchingUp
-from skipring.node.change_log import Journals
-from skipring.node.chaos_server import DAMAGES, SeverableLinks, damage_node, kill_process
+from skipring.node.backfill import BackfillClient
+from skipring.node.change_log import ChangeLog
+from skipring.node.chaos_server import DAMAGES, PartitionableTransport, damage_node, kill_process
 from skipring.node.drain import UNLINKED_S, Departure, Departures
-from skipring.node.failure_detector import Watch
-from skipring.node.group_commit import Durability
+from skipring.node.failure_detector import NeighbourWatch
+from skipring.node.group_commit import GroupCommit
 from skipring.node.index_slices import StatusServer
 from skipring.node.keeping import Deliverer, Keeping
 from skipring.node.log_server import offer, offer_deliveries
 from skipring.node.membership import Membership
 from skipring.node.outgoing import Outgoing
-from skipring.node.publish_proxy import Errands
+from skipring.node.publish_proxy import PublishProxy
 from skipring.node.replication_wait import Replications
 from skipring.node.sender import Driver
-from skipring.node.settings import Settings
+from skipring.node.settings import NodeSettings
 from skipring.node.status_server import NOT_A_MEMBER, answer, node_status
-from skipring.node.timer import Ticker
-from skipring.observability.logs import Rarely, logger
-from skipring.storage.delivery_log import DeliveryTrace
+from skipring.node.timer import Timer
+from skipring.observability.logs import RateLimitedLogger, logger
+from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
-from skipring.wire.handshake import Greeting, Role
+from skipring.wire.handshake import Hello, Role
 from skipring.wire.limits import LOCATED_MAX, shown
-from skipring.wire.monitor_rpc import ReadArrivals
+from skipring.wire.monitor_rpc import FetchArrivals
 from skipring.wire.rpc import (
     BUSY,
     REQUEST_TYPES,
     Address,
-    InspectNode,
-    ListPublications,
-    Locate,
-    Members,
+    FetchChanges,
+    FetchDeliveries,
+    FetchLog,
+    FetchPublications,
+    FindMembers,
+    GetLogInfo,
+    GetNodeStatus,
+    LogInfo,
+    LogPage,
+    MemberList,
     NodeHealth,
-    Probe,
-    ProbeReply,
+    Ping,
+    Pong,
     Publish,
-    ReadDeliveries,
-    ReadJournal,
-    ReadStored,
     Refused,
-    ReportSilent,
+    ReportUnresponsive,
     RuntimeMessage,
-    StoredPage,
-    Survey,
-    Surveyed,
     WireMessage,
     is_request,
 )
@@ -112,21 +112,21 @@ _ASKING: Final = frozenset({CheckTrie, CheckAndPublish, CheckHeld, RequestHandov
 
 _LOG: Final = logger("node")
 
-Confirmer = Callable[[TopicId, Confirmed], None]
+Confirmer = Callable[[TopicId, PeerInSync], None]
 
 
-class Node:
+class NodeHost:
     """One node over sockets, with its publications in memory or in a store."""
 
     def __init__(
         self,
         name: NodeId,
-        settings: Settings,
+        settings: NodeSettings,
         *,
         rng: Random,
         deliver: Deliverer,
         store: PublicationStore | None = None,
-        trace: DeliveryTrace | None = None,
+        trace: DeliveryLog | None = None,
     ) -> None:
         self.name = name
         incarnation = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
@@ -141,7 +141,7 @@ class Node:
             incarnation=incarnation,
         )
         book = AddressBook()
-        self._journals = Journals(self._topics)
+        self._journals = ChangeLog(self._topics)
         self._driver = Driver(
             self._journals,
             node=name,
@@ -150,26 +150,26 @@ class Node:
             keep=self._keeping.carry_out,
             answer=self._on_runtime_message,
         )
-        self._rarely = Rarely(_LOG)
-        self._watch = Watch()
+        self._rarely = RateLimitedLogger(_LOG)
+        self._watch = NeighbourWatch()
         self._tick_s = settings.tick_s
         self._last_tick: float | None = None
-        greeting = Greeting(node=name, address="", role=Role.NODE, incarnation=incarnation)
+        greeting = Hello(node=name, address="", role=Role.NODE, incarnation=incarnation)
         self.is_chaotic = settings.is_chaotic
         self.on_crash: Callable[[], None] = kill_process  # who is told to end at once
-        make_links = SeverableLinks if settings.is_chaotic else Links
-        self.links: Links = make_links(
+        make_links = PartitionableTransport if settings.is_chaotic else Transport
+        self.links: Transport = make_links(
             greeting, book, self._receive, rng, credentials=settings.credentials
         )
         self._driver.links = self.links
         self._outgoing = Outgoing(self._driver.perform)
         self.durability.on_durable = self._outgoing.release
-        self._catching_up = CatchingUp(
+        self._catching_up = BackfillClient(
             self._driver.say, self._on_history, lambda: not self.durability.is_overfull
         )
         self.membership = Membership(name, self._topics, self._driver, self.links)
-        self.ticker = Ticker(self._tick, settings.tick_s, rng)
-        self._flusher = Ticker(self._flush, settings.flush_s, rng)
+        self.ticker = Timer(self._tick, settings.tick_s, rng)
+        self._flusher = Timer(self._flush, settings.flush_s, rng)
         self._status_server = StatusServer(self._topics, self._status, self._driver.say)
         self.address: Address = ""
         self._left: dict[TopicId, asyncio.Event] = {}
@@ -183,7 +183,7 @@ class Node:
         self.replications = Replications(
             self._topics, self._driver.give, self._locate, settings.tick_s
         )
-        self.errands = Errands(
+        self.errands = PublishProxy(
             self._topics,
             self._driver,
             self.durability,
@@ -303,11 +303,11 @@ class Node:
             )
 
     def _locate(self, topic: TopicId) -> None:
-        self._driver.say(topic, SUPERVISOR, Locate(0, LOCATED_MAX))
+        self._driver.say(topic, SUPERVISOR, FindMembers(0, LOCATED_MAX))
 
     def confirm(self, topic: TopicId) -> None:
         """Ask the ring neighbours in a topic whether they have all that we have (T19)."""
-        self._driver.give(topic, ConfirmRequested())
+        self._driver.give(topic, SyncRequested())
 
     async def close(self) -> None:
         """Stop at once, as a crash would, but leave the store in order."""
@@ -360,26 +360,26 @@ class Node:
 
     def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
         match message:
-            case Probe(nonce=nonce) if sender == SUPERVISOR:
-                self._driver.say(topic, SUPERVISOR, ProbeReply(nonce))
+            case Ping(nonce=nonce) if sender == SUPERVISOR:
+                self._driver.say(topic, SUPERVISOR, Pong(nonce))
             case Publish():
                 self.errands.begin(sender, topic, message)
-            case InspectNode() | Survey():
+            case GetNodeStatus() | GetLogInfo():
                 self._status_server.handle(sender, topic, message)
             case (
-                ListPublications()
-                | ReadJournal()
-                | ReadStored()
-                | ReadDeliveries()
-                | ReadArrivals()
+                FetchPublications()
+                | FetchChanges()
+                | FetchLog()
+                | FetchDeliveries()
+                | FetchArrivals()
             ):
                 self._driver.say(topic, sender, self._page(topic, message))
             case Refused(reason=reason) if sender == SUPERVISOR:
                 self.membership.on_refused(topic, reason)
-            case Members(members=members) if sender == SUPERVISOR:
+            case MemberList(members=members) if sender == SUPERVISOR:
                 self.links.book.hear(members)
                 self.replications.on_members(topic, members)
-            case Surveyed() | StoredPage() | Refused():
+            case LogInfo() | LogPage() | Refused():
                 self._catching_up.on_answer(sender, topic, message, self._topics.machine(topic))
             case _ if isinstance(message, DAMAGES):
                 self._driver.say(topic, sender, damage_node(self, topic, message))
@@ -387,9 +387,9 @@ class Node:
                 pass  # an answer to nobody
 
     def _status(
-        self, topic: TopicId, machine: Subscriber | None, question: InspectNode | Survey
+        self, topic: TopicId, machine: Subscriber | None, question: GetNodeStatus | GetLogInfo
     ) -> RuntimeMessage:
-        if isinstance(question, InspectNode):
+        if isinstance(question, GetNodeStatus):
             if machine is None:
                 return Refused(question.request, NOT_A_MEMBER)
             return node_status(machine, question.request, self._health(topic, machine))
@@ -411,16 +411,16 @@ class Node:
     def _page(
         self,
         topic: TopicId,
-        question: ListPublications | ReadJournal | ReadStored | ReadDeliveries | ReadArrivals,
+        question: FetchPublications | FetchChanges | FetchLog | FetchDeliveries | FetchArrivals,
     ) -> RuntimeMessage:
         """Answer with a page; a scan that takes longer than a turn continues with the next one."""
         machine, is_spent = self._topics.machine(topic), time_limit()
         match question:
-            case ReadStored():
+            case FetchLog():
                 return offer(self._keeping.store_id, machine, question, is_spent)
-            case ReadDeliveries():
+            case FetchDeliveries():
                 return offer_deliveries(self._keeping.trace, topic, machine, question, is_spent)
-            case ReadArrivals():
+            case FetchArrivals():
                 if machine is None:
                     return Refused(question.request, NOT_A_MEMBER)
                 return self._keeping.arrivals.answer(topic, question)
@@ -448,7 +448,7 @@ class Node:
         self._keeping.on_tick(self.ticker.calls)
         self._outgoing.release(self.durability.durable)  # also of those who did not wait for it
         for topic, node in self._watch.tick(self._topics.ring_neighbours(), is_late=is_late):
-            self._driver.say(topic, SUPERVISOR, ReportSilent(node))
+            self._driver.say(topic, SUPERVISOR, ReportUnresponsive(node))
 
     def set_supervisors(self, supervisors: Sequence[Address]) -> None:
         """Take another list of supervisors; topics that belong to another one now move to it."""
@@ -459,9 +459,9 @@ class Node:
     def _on_effect(self, topic: TopicId, effect: Effect) -> None:
         """Carry out what is neither to be sent nor to be kept."""
         match effect:
-            case Left():
+            case Unsubscribed():
                 self._on_left(topic)
-            case Confirmed() if self.on_confirmed is not None:
+            case PeerInSync() if self.on_confirmed is not None:
                 self.on_confirmed(topic, effect)
             case SendSynced():
                 sends = [Send(effect.to, effect.message)]
@@ -503,7 +503,7 @@ class Node:
 
     def isolate(self, nodes: Iterable[NodeId], ticks: int) -> None:
         """Drop all traffic with these nodes for so many ticks."""
-        assert isinstance(self.links, SeverableLinks), "only a chaotic process is damaged"
+        assert isinstance(self.links, PartitionableTransport), "only a chaotic process is damaged"
         self.links.sever(nodes, ticks)
 
     def crash(self) -> None:
@@ -513,7 +513,7 @@ class Node:
     # -- what can be seen --------------------------------------------------------------------
 
     @property
-    def durability(self) -> Durability:
+    def durability(self) -> GroupCommit:
         """What of it is on the disk."""
         return self._keeping.durability
 

@@ -13,9 +13,9 @@ from typing import Final, TypeAlias
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
-from skipring.wire.rpc import BUSY, InspectNode, Refused, RuntimeMessage, Survey
+from skipring.wire.rpc import BUSY, GetLogInfo, GetNodeStatus, Refused, RuntimeMessage
 
-Question: TypeAlias = InspectNode | Survey
+Question: TypeAlias = GetNodeStatus | GetLogInfo
 Answerer: TypeAlias = Callable[[TopicId, Subscriber | None, Question], RuntimeMessage]
 Say: TypeAlias = Callable[[TopicId, NodeId, RuntimeMessage], None]
 
@@ -37,7 +37,7 @@ class StatusServer:
     def handle(self, sender: NodeId, topic: TopicId, question: Question) -> None:
         """Answer a request, at once if few publications are not indexed."""
         machine = self._topics.machine(topic)
-        needs_index = isinstance(question, InspectNode) or question.bits is not None
+        needs_index = isinstance(question, GetNodeStatus) or question.bits is not None
         if topic in self._waiting:
             self._wait(sender, topic, question)
         elif machine is None or not needs_index or machine.index_some():

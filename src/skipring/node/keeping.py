@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Store
-from skipring.core.log import Archive, MemoryArchive
+from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import TopicId
-from skipring.node.arrival_tap import Arrivals
-from skipring.node.group_commit import Durability, Tracing
+from skipring.node.arrival_tap import ArrivalTap
+from skipring.node.group_commit import DeliveryLogFlusher, GroupCommit
 from skipring.observability.clock import time_us
-from skipring.storage.delivery_log import DeliveryTrace
+from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import StoredArchive
+from skipring.storage.topic_log import TopicLog
 
 TRACED_TICKS: Final = 8  # Our guess: how publications came is telemetry, and a write takes 0.3 ms.
 
-WritableArchive = MemoryArchive | StoredArchive
+WritableArchive = MemoryLog | TopicLog
 Deliverer = Callable[[TopicId, Deliver], None]
 
 
@@ -33,27 +33,27 @@ class Keeping:
         deliver: Deliverer,
         on_other: Callable[[TopicId, Effect], None],
         store: PublicationStore | None,
-        trace: DeliveryTrace | None,
+        trace: DeliveryLog | None,
     ) -> None:
         self.archives: dict[TopicId, WritableArchive] = {}
-        self.arrivals = Arrivals()
+        self.arrivals = ArrivalTap()
         self.deliveries: Counter[tuple[TopicId, Origin]] = Counter()
-        self.durability = Durability(store)
+        self.durability = GroupCommit(store)
         self.put_aside = 0  # publications that turned out to be spoilt
-        self.trace = trace if trace is not None else DeliveryTrace()
+        self.trace = trace if trace is not None else DeliveryLog()
         self._deliver = deliver
         self._on_other = on_other  # who carries out what is not about publications
         self._store = store
-        self._tracing = Tracing(self.trace)
+        self._tracing = DeliveryLogFlusher(self.trace)
 
     @property
     def store_id(self) -> str:
         """Which store the offsets are of; none in memory."""
         return self._store.id if self._store is not None else ""
 
-    def open_archive(self, topic: TopicId) -> Archive:
+    def open_archive(self, topic: TopicId) -> Log:
         """Where the publications of a topic lie, from now on."""
-        archive = MemoryArchive() if self._store is None else self._store.archive(topic)
+        archive = MemoryLog() if self._store is None else self._store.archive(topic)
         self.archives[topic] = archive
         return archive
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
-from skipring.core.log import Archive
+from skipring.core.log import Log
 from skipring.core.peers import TopicId
 from skipring.core.prefix import Prefix
 from skipring.core.publications import Publication
@@ -20,18 +20,18 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.trie import PublicationTrie
 from skipring.net.work_budget import Spent, never_spent
 from skipring.node.status_server import NOT_A_MEMBER
-from skipring.storage.delivery_log import Deliveries, DeliveryTrace
-from skipring.storage.record import Rows, encoded
-from skipring.storage.topic_log import Stored, StoredArchive
+from skipring.storage.delivery_log import DeliveryLog, DeliveryRows
+from skipring.storage.record import EncodedRecords, encoded
+from skipring.storage.topic_log import Stored, TopicLog
 from skipring.wire.limits import RECORD_BYTES_MAX, STORED_BYTES_MAX, STORED_MAX
 from skipring.wire.rpc import (
     DeliveryPage,
-    ReadDeliveries,
-    ReadStored,
+    FetchDeliveries,
+    FetchLog,
+    GetLogInfo,
+    LogInfo,
+    LogPage,
     Refused,
-    StoredPage,
-    Survey,
-    Surveyed,
 )
 
 # Our guess: large pages are read fastest; with one more, the largest there is, they still fit.
@@ -45,35 +45,35 @@ BYTE_BITS: Final = 8
 ANY_BYTE: Final = range(1 << BYTE_BITS)
 ARRAY_HEAD: Final = b"\xdd"  # of MessagePack: an array with a length of four bytes
 
-Question = Survey | ReadStored
+Question = GetLogInfo | FetchLog
 Piece = bytes | memoryview  # of one publication or many
 
 
 def offer(
     store: str, machine: Subscriber | None, question: Question, is_spent: Spent = never_spent
-) -> Surveyed | StoredPage | Refused:
+) -> LogInfo | LogPage | Refused:
     """What a node says to one who reads from it; one that is not in the topic refuses."""
     if machine is None:
         return Refused(question.request, NOT_A_MEMBER)
     match question:
-        case Survey():
+        case GetLogInfo():
             return surveyed(store, machine, question)
-        case ReadStored():
+        case FetchLog():
             if (question.store, question.epoch) != _place(store, machine.archive):
                 return Refused(question.request, ANOTHER_STORE)
             return stored_page(machine.archive, question, is_spent)
 
 
-def surveyed(store: str, machine: Subscriber, question: Survey) -> Surveyed:
+def surveyed(store: str, machine: Subscriber, question: GetLogInfo) -> LogInfo:
     """How far a topic is stored, and the digests of what is."""
     archive = machine.archive
     name, epoch = _place(store, archive)
     durable_end, chain = 0, b""
-    if isinstance(archive, StoredArchive):
+    if isinstance(archive, TopicLog):
         durable_end = archive.durable_end  # once: a commit may end meanwhile
         offset = durable_end if question.offset is None else question.offset
         chain = archive.chain_at(offset) if offset <= durable_end else b""
-    return Surveyed(
+    return LogInfo(
         request=question.request,
         store=name,
         epoch=epoch,
@@ -85,18 +85,16 @@ def surveyed(store: str, machine: Subscriber, question: Survey) -> Surveyed:
     )
 
 
-def _place(store: str, archive: Archive) -> tuple[str, int]:
+def _place(store: str, archive: Log) -> tuple[str, int]:
     """Which offsets those of an archive are: of which store, in which epoch; none in memory."""
-    return (store, archive.epoch) if isinstance(archive, StoredArchive) else ("", 0)
+    return (store, archive.epoch) if isinstance(archive, TopicLog) else ("", 0)
 
 
 def _digests(trie: PublicationTrie, bits: int) -> Iterator[bytes]:
     return (trie.digest(Prefix(bits, value)) for value in range(1 << bits))
 
 
-def stored_page(
-    archive: Archive, question: ReadStored, is_spent: Spent = never_spent
-) -> StoredPage:
+def stored_page(archive: Log, question: FetchLog, is_spent: Spent = never_spent) -> LogPage:
     """What is stored between two offsets under a prefix: as much as a page holds.
 
     A scan ends early once its time is spent; the page then says where to continue.
@@ -105,13 +103,13 @@ def stored_page(
     return _whole_page(archive, question, end) or _chosen_page(archive, question, end, is_spent)
 
 
-def _whole_page(archive: Archive, question: ReadStored, end: int) -> StoredPage | None:
+def _whole_page(archive: Log, question: FetchLog, end: int) -> LogPage | None:
     """All that lies in a store from an offset on; None if only some of it is wanted, or intact.
 
     It goes out in few pieces: nobody looks for where each publication begins.
     """
     is_all = question.contents and _firsts(question) == ANY_BYTE
-    if not is_all or not isinstance(archive, StoredArchive):
+    if not is_all or not isinstance(archive, TopicLog):
         return None
     start = question.start
     parts = archive.stretches(start, end, PAGE_ROWS_MAX, PAGE_BYTES)
@@ -122,12 +120,12 @@ def _whole_page(archive: Archive, question: ReadStored, end: int) -> StoredPage 
     return _page(question, range(start, reached), ids, data, (reached, end)) if parts else None
 
 
-def _chosen_page(archive: Archive, question: ReadStored, end: int, is_spent: Spent) -> StoredPage:
+def _chosen_page(archive: Log, question: FetchLog, end: int, is_spent: Spent) -> LogPage:
     """What is to be looked at one by one."""
     rows_max, bytes_max = (
         (PAGE_ROWS_MAX, PAGE_BYTES) if question.contents else (STORED_MAX, math.inf)
     )
-    rows = Rows([], [], [])
+    rows = EncodedRecords([], [], [])
     size = scanned = 0
     # Whoever reads under a prefix proves by its digest that it has everything, and nothing else. To
     # check whole packs for the part of them that goes out would cost more than all the rest.
@@ -161,21 +159,21 @@ def _chosen_page(archive: Archive, question: ReadStored, end: int, is_spent: Spe
     return _page(question, *rows, (end, end))
 
 
-def _servable(rows: Rows) -> Rows:
+def _servable(rows: EncodedRecords) -> EncodedRecords:
     """Leave out rows that no reader accepts; the scrub quarantines them (T12)."""
     return rows.chosen(len(data) <= RECORD_BYTES_MAX for data in rows.data)
 
 
 def _page(
-    question: ReadStored,
+    question: FetchLog,
     offsets: Sequence[int],
     ids: Iterable[Piece],
     data: Iterable[Piece],
     place: tuple[int, int],  # how far it has reached, and where all ends
-) -> StoredPage:
+) -> LogPage:
     reached, end = place
     head = ARRAY_HEAD + len(offsets).to_bytes(4, "big")
-    return StoredPage(
+    return LogPage(
         request=question.request,
         next=reached if reached < end else None,
         offsets=tuple(offsets),
@@ -184,14 +182,14 @@ def _page(
     )
 
 
-def _firsts(question: ReadStored) -> range:
+def _firsts(question: FetchLog) -> range:
     """The first bytes of ids under a prefix; none under one that is none."""
     width = 1 << (BYTE_BITS - question.bits)
     return range(question.prefix * width, (question.prefix + 1) * width)
 
 
 def _segments(
-    archive: Archive,
+    archive: Log,
     start: int,
     end: int,
     firsts: range,
@@ -199,7 +197,7 @@ def _segments(
     count_max: int | None = None,
     is_checked: bool = True,
 ) -> Iterator[Stored]:
-    if isinstance(archive, StoredArchive):
+    if isinstance(archive, TopicLog):
         yield from archive.stored(start, end, firsts, count_max=count_max, is_checked=is_checked)
         return
     while start < end:
@@ -208,7 +206,7 @@ def _segments(
         start = segment.end
 
 
-def _segment_in_memory(archive: Archive, start: int, end: int, firsts: range) -> Stored:
+def _segment_in_memory(archive: Log, start: int, end: int, firsts: range) -> Stored:
     """Some publications from an offset on, by number and size, as if they lay in one pack."""
     found: list[Publication | None] = []
     size = 0
@@ -221,13 +219,13 @@ def _segment_in_memory(archive: Archive, start: int, end: int, firsts: range) ->
     return Stored(start + len(found), size, _rows_in_memory(start, found, firsts))
 
 
-def _rows_in_memory(start: int, found: list[Publication | None], firsts: range) -> Rows:
+def _rows_in_memory(start: int, found: list[Publication | None], firsts: range) -> EncodedRecords:
     some = [
         (offset, publication)
         for offset, publication in enumerate(found, start)
         if publication is not None and publication.id[0] in firsts
     ]
-    return Rows(
+    return EncodedRecords(
         [offset for offset, _ in some],
         [publication.id for _, publication in some],
         [encoded(publication) for _, publication in some],
@@ -238,10 +236,10 @@ def _rows_in_memory(start: int, found: list[Publication | None], firsts: range) 
 
 
 def offer_deliveries(
-    trace: DeliveryTrace,
+    trace: DeliveryLog,
     topic: TopicId,
     machine: Subscriber | None,
-    question: ReadDeliveries,
+    question: FetchDeliveries,
     is_spent: Spent = never_spent,
 ) -> DeliveryPage | Refused:
     """How publications came to a node; one that is not in the topic refuses."""
@@ -251,17 +249,17 @@ def offer_deliveries(
 
 
 def delivery_page(
-    trace: DeliveryTrace,
+    trace: DeliveryLog,
     topic: TopicId,
-    archive: Archive,
-    question: ReadDeliveries,
+    archive: Log,
+    question: FetchDeliveries,
     is_spent: Spent = never_spent,
 ) -> DeliveryPage:
     """Deliveries between two offsets of which something is known: as many as a page holds.
 
     Where there is a disk only of what is durable on it: a crash takes back no offset that was told.
     """
-    kept_end = archive.durable_end if isinstance(archive, StoredArchive) else archive.end
+    kept_end = archive.durable_end if isinstance(archive, TopicLog) else archive.end
     end = min(question.end, kept_end, trace.end(topic))
     page = _Gathered()
     scanned = looked = 0
@@ -287,7 +285,7 @@ class _Gathered:
         self._hops, self._origins = bytearray(), bytearray()
         self._ids: list[bytes] = []
 
-    def take(self, known: Deliveries, offset: int, key: bytes) -> None:
+    def take(self, known: DeliveryRows, offset: int, key: bytes) -> None:
         """Add the delivery at an offset, of the publication that is stored there."""
         place = offset - known.start
         self._offsets.append(offset)
@@ -296,7 +294,7 @@ class _Gathered:
         self._origins.append(known.origins[place])
         self._ids.append(key)
 
-    def told(self, question: ReadDeliveries, reached: int, end: int) -> DeliveryPage:
+    def told(self, question: FetchDeliveries, reached: int, end: int) -> DeliveryPage:
         """The page; the rest comes from where it has reached."""
         return DeliveryPage(
             request=question.request,

@@ -13,7 +13,7 @@ from skipring.core.messages import GetConfiguration, SetConfiguration, Unsubscri
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.topics import SubscriberTopics
 from skipring.net.addresses import supervisor_at, supervisor_of
-from skipring.net.transport import Links
+from skipring.net.transport import Transport
 from skipring.node.sender import Driver
 from skipring.observability.logs import logger
 from skipring.wire.codec import encode
@@ -28,7 +28,7 @@ class Membership:
     """What one node has to do with supervisors."""
 
     def __init__(
-        self, node: NodeId, topics: SubscriberTopics, driver: Driver, links: Links
+        self, node: NodeId, topics: SubscriberTopics, driver: Driver, links: Transport
     ) -> None:
         self.refusals: dict[TopicId, str] = {}  # why a supervisor does not let us in
         self._node = node

@@ -25,18 +25,18 @@ from skipring.net.addresses import (
 from skipring.net.connection_limits import LINKS_MAX
 from skipring.net.handshakes import PLAIN
 from skipring.net.sockets import why_not_listening
-from skipring.net.transport import Links
+from skipring.net.transport import Transport
 from skipring.node.group_commit import opened
-from skipring.node.host import Node
-from skipring.node.settings import Settings
-from skipring.node.supervisor_host import SupervisorServer
-from skipring.observability.http import Source, Telemetry
+from skipring.node.host import NodeHost
+from skipring.node.settings import NodeSettings
+from skipring.node.supervisor_host import SupervisorHost
+from skipring.observability.http import PageSource, Telemetry
 from skipring.observability.logs import logger
 from skipring.observability.loop_pause import LoopPause
 from skipring.observability.readings import NodeMeasures, SupervisorMeasures
 from skipring.security.credentials import may_act_as
 from skipring.storage.data_dir import check_name, node_id
-from skipring.storage.delivery_log import DeliveryTrace
+from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.wire.limits import check_topic
@@ -86,7 +86,7 @@ class Stop(Struct, frozen=True):
     not_handed_over: int = 0  # publications that no remaining member has confirmed
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class ProcessPaths(Struct, frozen=True, kw_only=True):
     """Where a process listens, keeps its data and shows how it is."""
 
     listen: Address
@@ -100,7 +100,9 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(main)
 
 
-async def serve_supervisor(settings: Settings, place: Place, announce: Announce) -> signal.Signals:
+async def serve_supervisor(
+    settings: NodeSettings, place: ProcessPaths, announce: Announce
+) -> signal.Signals:
     """Run a supervisor until it is asked to stop; return by which signal."""
     host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
     if settings.credentials is not None and not may_act_as("supervisor", settings.credentials.name):
@@ -114,7 +116,7 @@ async def serve_supervisor(settings: Settings, place: Place, announce: Announce)
         if place.data is not None:
             store = stack.enter_context(await opened(SupervisorStore.open, place.data))
         allow_files(FILES)
-        server = SupervisorServer(settings, rng=Random(), store=store)
+        server = SupervisorHost(settings, rng=Random(), store=store)
         stack.push_async_callback(server.close)
         await _listening(server.start(host, port), place.listen)
         _on_hangup(partial(_read_again, server.links, None))
@@ -127,8 +129,8 @@ async def serve_supervisor(settings: Settings, place: Place, announce: Announce)
 
 
 async def serve_node(
-    settings: Settings,
-    place: Place,
+    settings: NodeSettings,
+    place: ProcessPaths,
     topics: tuple[TopicId, ...],
     *,
     name: NodeId | None,
@@ -155,11 +157,11 @@ async def serve_node(
         store = trace = None
         if place.data is not None:
             store = stack.enter_context(await opened(PublicationStore.open, place.data))
-            trace = await asyncio.to_thread(DeliveryTrace.open, place.data, store)
+            trace = await asyncio.to_thread(DeliveryLog.open, place.data, store)
             stack.callback(trace.close)
         called = _name_of(place.data, name, settings.credentials)
         allow_files(FILES)
-        node = Node(called, settings, rng=Random(), deliver=_ignore, store=store, trace=trace)
+        node = NodeHost(called, settings, rng=Random(), deliver=_ignore, store=store, trace=trace)
         stack.push_async_callback(node.close)
         await _listening(node.start(host, port), place.listen)
         reload = partial(_reload, node, supervisors_again) if supervisors_again else None
@@ -179,7 +181,7 @@ async def serve_node(
 
 
 async def hand_over(
-    node: Node, topics: Sequence[TopicId], drain_s: float, stop: asyncio.Future[signal.Signals]
+    node: NodeHost, topics: Sequence[TopicId], drain_s: float, stop: asyncio.Future[signal.Signals]
 ) -> int:
     """Hand over what is held of topics; return how many publications were not handed over.
 
@@ -245,7 +247,7 @@ def _any_name() -> NodeId:
     return f"node-{Random().getrandbits(48):012x}"
 
 
-def _is_secured(settings: Settings) -> bool:
+def _is_secured(settings: NodeSettings) -> bool:
     return settings.credentials is not None
 
 
@@ -260,9 +262,9 @@ async def _listening(starting: Coroutine[Any, Any, object], listen: Address) -> 
 
 
 def _show(
-    source_of: Callable[[LoopPause], Source],
-    settings: Settings,
-    place: Place,
+    source_of: Callable[[LoopPause], PageSource],
+    settings: NodeSettings,
+    place: ProcessPaths,
     stack: AsyncExitStack,
 ) -> None:
     """Show how the process is: on loopback plainly, elsewhere to those with a certificate."""
@@ -284,7 +286,7 @@ def _on_hangup(react: Callable[[], None]) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, react)
 
 
-def _read_again(links: Links, reload: Callable[[], None] | None) -> None:
+def _read_again(links: Transport, reload: Callable[[], None] | None) -> None:
     """Read certificates, the deny list and the list of supervisors again, if there are such."""
     if links.credentials is not None:
         links.credentials.reload()
@@ -296,7 +298,7 @@ def _read_again(links: Links, reload: Callable[[], None] | None) -> None:
         _LOG.warning("settings not read again", reason=reason)
 
 
-def _reload(node: Node, supervisors_again: Callable[[], Sequence[Address]]) -> None:
+def _reload(node: NodeHost, supervisors_again: Callable[[], Sequence[Address]]) -> None:
     try:
         supervisors = supervisors_again()
     except SkipringError as error:

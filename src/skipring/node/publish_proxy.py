@@ -10,30 +10,30 @@ from skipring.core.events import PublishRequested
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import SkipringError
-from skipring.node.group_commit import Durability
+from skipring.node.group_commit import GroupCommit
 from skipring.node.sender import Driver
-from skipring.wire.rpc import Publish, Published, Refused
+from skipring.wire.rpc import Publish, PublishAck, Refused
 
 NO_DISK: Final = "it keeps nothing on a disk"
 PUBLISHING_MAX: Final = 1024  # Limit of ours: publications for others that are under way.
 
 
-class Publishing(Protocol):
+class PendingPublish(Protocol):
     """How a node publishes."""
 
     def __call__(self, topic: TopicId, *requests: PublishRequested) -> Awaitable[list[bytes]]:
         """Publish in a topic we are in; return the ids once they are durable here and spread."""
 
 
-class Errands:
+class PublishProxy:
     """What one node publishes for others."""
 
     def __init__(
         self,
         topics: SubscriberTopics,
         driver: Driver,
-        durability: Durability,
-        publish: Publishing,
+        durability: GroupCommit,
+        publish: PendingPublish,
         *,
         has_disk: bool,
     ) -> None:
@@ -76,7 +76,7 @@ class Errands:
             return
         key = given.id_in(topic)
         offset = self._topics.offset_of(topic, key)
-        self._driver.say(topic, sender, Published(message.request, key, offset or 0))
+        self._driver.say(topic, sender, PublishAck(message.request, key, offset or 0))
 
     def _why_not(self, topic: TopicId, message: Publish) -> str | None:
         """Why we do not publish for somebody, or None."""

@@ -15,7 +15,7 @@ from skipring.core.messages import Message, PublishMany, PublishNew
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import WireError
 from skipring.net.addresses import AddressBook, supervisor_of
-from skipring.net.transport import Links
+from skipring.net.transport import Transport
 from skipring.wire.claimed_sender import CLAIMS
 from skipring.wire.codec import Envelope, encode, named_nodes, passed_on
 from skipring.wire.framing import Frame
@@ -70,7 +70,7 @@ class Driver:
         self.supervisors = tuple(supervisors)  # may be replaced at any time: topics then move
         self._keep = keep
         self._answer = answer
-        self.links: Links | None = None
+        self.links: Transport | None = None
         # What we react to at this moment: if it is passed on, its bytes are.
         self._came: tuple[WireMessage | None, Frame | None] = _NOTHING
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
 ANSWER_S: Final = 0.02  # Our guess, of a supervisor process: who comes together is told together.
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class NodeSettings(Struct, frozen=True, kw_only=True):
     """Where the supervisors are, how fast time goes, and how the protocol is set."""
 
     supervisors: tuple[Address, ...] = ()

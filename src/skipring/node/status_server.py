@@ -13,18 +13,18 @@ from typing import Final
 from msgspec.structs import replace
 
 from skipring.core.labels import Label
-from skipring.core.log import Archive
+from skipring.core.log import Log
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.core.roster import Roster
-from skipring.core.state import SilenceState
+from skipring.core.state import LivenessState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 from skipring.errors import MessageError
 from skipring.net.work_budget import Spent, never_spent
-from skipring.node.change_log import Journals
-from skipring.storage.topic_log import StoredArchive
+from skipring.node.change_log import ChangeLog
+from skipring.storage.topic_log import TopicLog
 from skipring.wire.fields import check_entry
 from skipring.wire.limits import (
     CONFLICTS_MAX,
@@ -35,14 +35,14 @@ from skipring.wire.limits import (
     check_listed,
 )
 from skipring.wire.rpc import (
+    ChangePage,
     DatabasePage,
-    InspectDatabase,
-    JournalPage,
-    ListPublications,
+    FetchChanges,
+    FetchDatabase,
+    FetchPublications,
     NodeHealth,
     NodeStatus,
     PublicationPage,
-    ReadJournal,
     Refused,
 )
 
@@ -53,14 +53,14 @@ READ_BYTES_MAX: Final = 4 << 20  # Our guess: what may be read for one answer.
 
 NOT_A_MEMBER: Final = "not a member of the topic"
 
-Question = ListPublications | ReadJournal
+Question = FetchPublications | FetchChanges
 
 
 # -- a supervisor ----------------------------------------------------------------------------
 
 
 def database_page(
-    machine: Supervisor | None, question: InspectDatabase, conflicts: Iterable[Conflict] = ()
+    machine: Supervisor | None, question: FetchDatabase, conflicts: Iterable[Conflict] = ()
 ) -> DatabasePage:
     """A part of the database of a topic, then of those who wait; nothing of an unknown topic."""
     if machine is None:
@@ -130,18 +130,18 @@ def _believable_cursor(roster: Roster) -> int:
 def answer(
     topic: TopicId,
     machine: Subscriber | None,
-    journals: Journals,
+    journals: ChangeLog,
     question: Question,
     is_spent: Spent = never_spent,
-) -> PublicationPage | JournalPage | Refused:
+) -> PublicationPage | ChangePage | Refused:
     """What a node says to one who looks at it; one that is not in the topic refuses."""
     if machine is None:
         return Refused(question.request, NOT_A_MEMBER)
     match question:
-        case ListPublications():
+        case FetchPublications():
             return publication_page(machine.archive, question, is_spent)
-        case ReadJournal(request=request):
-            return JournalPage(request, journals.ticks, journals.entries(topic))
+        case FetchChanges(request=request):
+            return ChangePage(request, journals.ticks, journals.entries(topic))
 
 
 def node_status(machine: Subscriber, request: int, health: NodeHealth | None = None) -> NodeStatus:
@@ -164,16 +164,16 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
     )
 
 
-def _clamped(state: SilenceState) -> SilenceState:
+def _clamped(state: LivenessState) -> LivenessState:
     """Counters as far as they can be written: corrupted ones may have any size."""
     ticks, threshold = (
         min(max(number, -NUMBER_MAX), NUMBER_MAX) for number in (state.ticks, state.threshold)
     )
-    return SilenceState(ticks, threshold, state.pending)
+    return LivenessState(ticks, threshold, state.pending)
 
 
 def publication_page(
-    archive: Archive, question: ListPublications, is_spent: Spent = never_spent
+    archive: Log, question: FetchPublications, is_spent: Spent = never_spent
 ) -> PublicationPage:
     """What is stored from an offset on: so many offsets are looked at, and so many bytes sent.
 
@@ -195,8 +195,8 @@ def publication_page(
     return PublicationPage(question.request, stop if stop < end else None, tuple(chosen))
 
 
-def _stored(archive: Archive, start: int, stop: int) -> Iterator[tuple[int, Publication]]:
-    if isinstance(archive, StoredArchive):
+def _stored(archive: Log, start: int, stop: int) -> Iterator[tuple[int, Publication]]:
+    if isinstance(archive, TopicLog):
         yield from archive.read_range(start, stop)
         return
     for offset in range(start, stop):

@@ -24,28 +24,28 @@ from skipring.core.state import SupervisorState
 from skipring.core.topics import SupervisorTopics
 from skipring.errors import StorageError
 from skipring.net.addresses import AddressBook
-from skipring.net.transport import Links
+from skipring.net.transport import Transport
 from skipring.node.chaos_server import DAMAGES, damage_supervisor, kill_process
-from skipring.node.failure_detector import Detector
+from skipring.node.failure_detector import FailureDetector
 from skipring.node.sender import Driver
-from skipring.node.settings import Settings
+from skipring.node.settings import NodeSettings
 from skipring.node.status_server import database_page
-from skipring.node.timer import Ticker
+from skipring.node.timer import Timer
 from skipring.observability.logs import logger
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
-from skipring.wire.handshake import Greeting, Role
+from skipring.wire.handshake import Hello, Role
 from skipring.wire.limits import TOPICS_MAX as TOPICS_IN_A_PAGE
-from skipring.wire.monitor_rpc import InspectSupervisor, SupervisorStatus, TopicStatus
+from skipring.wire.monitor_rpc import GetSupervisorStatus, SupervisorStatus, TopicStatus
 from skipring.wire.rpc import (
     Address,
-    InspectDatabase,
-    Locate,
-    Members,
-    Probe,
+    FetchDatabase,
+    FindMembers,
+    MemberList,
+    Ping,
     Refused,
-    ReportSilent,
+    ReportUnresponsive,
     RuntimeMessage,
     WireMessage,
     is_runtime,
@@ -57,11 +57,11 @@ NOT_ALLOWED: Final = "this supervisor does not allow the topic"
 _LOG: Final = logger("supervisor")
 
 
-class SupervisorServer:
+class SupervisorHost:
     """Serves the topics of one supervisor over sockets."""
 
     def __init__(
-        self, settings: Settings, *, rng: Random, store: SupervisorStore | None = None
+        self, settings: NodeSettings, *, rng: Random, store: SupervisorStore | None = None
     ) -> None:
         self._store = store
         self._allowed = settings.allowed_topics
@@ -84,13 +84,13 @@ class SupervisorServer:
             keep=_nothing_to_keep,
             answer=self._on_runtime_message,
         )
-        self._detector = Detector()
-        greeting = Greeting(node=SUPERVISOR, address="", role=Role.SUPERVISOR)
-        self.links = Links(
+        self._detector = FailureDetector()
+        greeting = Hello(node=SUPERVISOR, address="", role=Role.SUPERVISOR)
+        self.links = Transport(
             greeting, book, self._receive, rng, credentials=settings.credentials, dials=False
         )
         self._driver.links = self.links
-        self.ticker = Ticker(self._tick, settings.tick_s, rng)
+        self.ticker = Timer(self._tick, settings.tick_s, rng)
         self._answer_s = settings.answer_s
         self._asked: set[TopicId] = set()  # topics in which somebody waits for an answer
         self._flushing: asyncio.TimerHandle | None = None  # when they are answered
@@ -109,7 +109,7 @@ class SupervisorServer:
         self._detector.hear(sender)
         message = envelope.message
         self.counts[type(message).__name__] += 1
-        if isinstance(message, InspectSupervisor):  # it is about no topic
+        if isinstance(message, GetSupervisorStatus):  # it is about no topic
             self._driver.say(envelope.topic, sender, self._status(message))
             return
         if self._allowed and not any(fnmatchcase(envelope.topic, glob) for glob in self._allowed):
@@ -155,7 +155,7 @@ class SupervisorServer:
                 self._accounts[topic] = account
                 yield account
 
-    def _status(self, question: InspectSupervisor) -> SupervisorStatus:
+    def _status(self, question: GetSupervisorStatus) -> SupervisorStatus:
         """How we fare, and some of our topics."""
         topics = sorted((topic, len(each.roster)) for topic, each in self._topics.machines())
         end = question.start + TOPICS_IN_A_PAGE
@@ -178,17 +178,17 @@ class SupervisorServer:
         """We do not serve such topics; who asks should know why nothing happens."""
         self.links.counts[counted] += 1
         message = envelope.message
-        if isinstance(message, Subscribe | Locate | InspectDatabase):
+        if isinstance(message, Subscribe | FindMembers | FetchDatabase):
             request = 0 if isinstance(message, Subscribe) else message.request
             self._driver.say(envelope.topic, sender, Refused(request, why))
 
     def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
         match message:
-            case ReportSilent(node=node):
+            case ReportUnresponsive(node=node):
                 self._on_report(topic, node, sender)
-            case Locate(request=request, count=count):
-                self._driver.say(topic, sender, Members(request, self._members(topic, count)))
-            case InspectDatabase():
+            case FindMembers(request=request, count=count):
+                self._driver.say(topic, sender, MemberList(request, self._members(topic, count)))
+            case FetchDatabase():
                 page = database_page(self._topics.machine(topic), message, self.links.conflicts())
                 self._driver.say(topic, sender, page)
             case _ if isinstance(message, DAMAGES):
@@ -218,7 +218,7 @@ class SupervisorServer:
         self._detector.tick()
         for topic, node in self._detector.to_probe():
             self.counts["probes"] += 1
-            self._driver.say(topic, node, Probe(0))
+            self._driver.say(topic, node, Ping(0))
         for topic, node in self._detector.to_evict():
             self._evict(topic, node)
         self._remember()

@@ -10,7 +10,7 @@ from typing import Final
 JITTER: Final = 0.1  # Our guess: enough that those who started together do not stay together.
 
 
-class Ticker:
+class Timer:
     """Calls a function every so many seconds, give or take a tenth, until it is stopped."""
 
     def __init__(self, call: Callable[[], None], period_s: float, rng: Random) -> None:

@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 from skipring.errors import InputError
 from skipring.net.addresses import join_address
 from skipring.net.connection import trouble
-from skipring.observability.logs import Rarely, logger
+from skipring.observability.logs import RateLimitedLogger, logger
 from skipring.security.credentials import PeerCertificate
 from skipring.wire.rpc import Address
 
@@ -49,7 +49,7 @@ METRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"  # the form eve
 _LOG: Final = logger("telemetry")
 
 
-class Source(Protocol):
+class PageSource(Protocol):
     """What is shown; called in the thread of the event loop."""
 
     def metrics(self) -> Iterable[Metric]:
@@ -69,7 +69,7 @@ class ServerCredentials(Protocol):
         """Return why a certificate that was verified is refused now; None if it is not."""
 
 
-class Page(NamedTuple):
+class HttpPage(NamedTuple):
     """An answer."""
 
     status: HTTPStatus
@@ -81,7 +81,7 @@ class Telemetry:
     """Shows how a process is, over HTTP."""
 
     def __init__(
-        self, source: Source, loop: asyncio.AbstractEventLoop, answer_s: float = ANSWER_S
+        self, source: PageSource, loop: asyncio.AbstractEventLoop, answer_s: float = ANSWER_S
     ) -> None:
         self._source = source
         self._loop = loop
@@ -124,7 +124,7 @@ class Telemetry:
 
     # -- in threads of the server ------------------------------------------------------------
 
-    def _page(self, path: str) -> Page | None:
+    def _page(self, path: str) -> HttpPage | None:
         """What is to be seen under a path; None if nothing is."""
         pages = {
             "/metrics": self._on_metrics,
@@ -138,24 +138,24 @@ class Telemetry:
         try:
             return show()
         except (TimeoutError, CancelledError):
-            return Page(HTTPStatus.SERVICE_UNAVAILABLE, b"the event loop does not answer\n")
+            return HttpPage(HTTPStatus.SERVICE_UNAVAILABLE, b"the event loop does not answer\n")
         except Exception as error:  # noqa: BLE001  (a mistake of ours ends nothing but the answer)
             _LOG.error("page failed", path=path, error=repr(error))
-            return Page(HTTPStatus.INTERNAL_SERVER_ERROR, b"this is a mistake in skipring\n")
+            return HttpPage(HTTPStatus.INTERNAL_SERVER_ERROR, b"this is a mistake in skipring\n")
 
-    def _on_metrics(self) -> Page:
-        return Page(HTTPStatus.OK, generate_latest(self._registry), METRICS_TEXT)
+    def _on_metrics(self) -> HttpPage:
+        return HttpPage(HTTPStatus.OK, generate_latest(self._registry), METRICS_TEXT)
 
-    def _on_health(self) -> Page:
+    def _on_health(self) -> HttpPage:
         self._ask(lambda: None)
-        return Page(HTTPStatus.OK, b"alive\n")
+        return HttpPage(HTTPStatus.OK, b"alive\n")
 
-    def _on_ready(self) -> Page:
+    def _on_ready(self) -> HttpPage:
         reasons = self._ask(self._source.readiness)
         if not reasons:
-            return Page(HTTPStatus.OK, b"ready\n")
+            return HttpPage(HTTPStatus.OK, b"ready\n")
         text = "".join(f"{reason}\n" for reason in reasons)
-        return Page(HTTPStatus.SERVICE_UNAVAILABLE, text.encode(errors="replace"))
+        return HttpPage(HTTPStatus.SERVICE_UNAVAILABLE, text.encode(errors="replace"))
 
     def _metrics(self) -> list[Metric]:
         return self._ask(lambda: list(self._source.metrics()))
@@ -207,13 +207,13 @@ class _Server(ThreadingTCPServer):
     def __init__(
         self,
         address: tuple[str, int],
-        page: Callable[[str], Page | None],
+        page: Callable[[str], HttpPage | None],
         credentials: ServerCredentials | None,
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.page = page
         self._credentials = credentials
-        self._rarely = Rarely(_LOG)
+        self._rarely = RateLimitedLogger(_LOG)
         self._ends: dict[socket.socket, float] = {}  # of connections
         self._changed = threading.Condition()
         super().__init__(address, _Request)
@@ -327,11 +327,11 @@ class _Request(BaseHTTPRequestHandler):
         """Send what is above a page."""
         self._send(self._find(), with_text=False)
 
-    def _find(self) -> Page:
+    def _find(self) -> HttpPage:
         found = cast("_Server", self.server).page(self.path)
-        return found if found is not None else Page(HTTPStatus.NOT_FOUND, b"nothing is here\n")
+        return found if found is not None else HttpPage(HTTPStatus.NOT_FOUND, b"nothing is here\n")
 
-    def _send(self, page: Page, *, with_text: bool = True) -> None:
+    def _send(self, page: HttpPage, *, with_text: bool = True) -> None:
         self.send_response(page.status)
         self.send_header("Content-Type", page.kind)
         self.send_header("Content-Length", str(len(page.text)))

@@ -39,7 +39,7 @@ _COLOURS: Final = {"debug": _DIM, "warning": "\x1b[33m", "error": "\x1b[31m"}
 logging.getLogger(ROOT).addHandler(logging.NullHandler())  # else warnings would go to stderr
 
 
-class Log:
+class EventLogger:
     """Says what happens in one part of skipring."""
 
     __slots__ = ("_logger",)
@@ -70,19 +70,22 @@ class Log:
             self._logger.log(level, "%s", _in_words(event, plain), extra={_FIELDS: said})
 
 
-def logger(part: str) -> Log:
+def logger(part: str) -> EventLogger:
     """The log of one part of skipring, such as "links"."""
-    return Log(part)
+    return EventLogger(part)
 
 
-class Rarely:
+class RateLimitedLogger:
     """Lets one warning per event and reason through in a while, and says how many it has left out.
 
     For what others can cause as often as they like: it must not fill the disk.
     """
 
     def __init__(
-        self, log: Log, period_s: float = PERIOD_S, clock: Callable[[], float] = time.monotonic
+        self,
+        log: EventLogger,
+        period_s: float = PERIOD_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
         self._period_s = period_s

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """How the values of a metric go on."""
 
     COUNTER = "counter"  # up, from 0 at the start of the process
@@ -23,7 +23,7 @@ class Metric(Struct, frozen=True):
     """One metric, as it is exported."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     meaning: str
     labels: tuple[str, ...] = ()
     alarm: str = ""  # when somebody should look; empty: it explains others
@@ -32,71 +32,71 @@ class Metric(Struct, frozen=True):
 OF_ALL: Final = (
     Metric(
         "skipring_build_info",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Always 1; the version of skipring, and whether this is a node or a supervisor.",
         ("version", "role"),
     ),
     Metric(
         "skipring_ready",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "1 if /readyz says so: a node has a place in the ring of every topic, has everything that "
         "a neighbour had, and can store.",
         alarm="0 for 5 minutes",
     ),
     Metric(
         "skipring_ticks_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "How often the periodic actions have run.",
         alarm="does not grow for 1 minute",
     ),
     Metric(
         "skipring_late_ticks_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Ticks that began more than an interval late: the process or its machine was stuck.",
         alarm="grows for 5 minutes: too little CPU, or too short a tick",
     ),
     Metric(
         "skipring_tick_lag_seconds",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "How much later than due the last tick began.",
         alarm="above the tick for 5 minutes",
     ),
     Metric(
         "skipring_loop_pause_seconds_max",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Longest time for which the event loop was busy or blocked since the start; waiting for a "
         "processor does not count, where the system reports it.",
         alarm="above 1: requests and ticks wait",
     ),
     Metric(
         "skipring_links",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Connections open to other processes, in either direction.",
         alarm="near 4096: others are refused",
     ),
     Metric(
         "skipring_received_bytes_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Bytes that have come over links, without what TLS adds.",
     ),
     Metric(
         "skipring_sent_bytes_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Bytes that were handed to links, without what TLS adds.",
     ),
     Metric(
         "skipring_received_frames_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Messages that have come over links.",
     ),
     Metric(
         "skipring_sent_frames_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Messages that were handed to links.",
     ),
     Metric(
         "skipring_dropped_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Messages not sent and connections refused, by reason; what was published comes by repair.",
         ("reason",),
         alarm="FramingError, GreetingError, MessageError, no certificate or bad certificate grows: "
@@ -104,26 +104,26 @@ OF_ALL: Final = (
     ),
     Metric(
         "skipring_dial_backs_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Dials to addresses that were not proven, by result: proven, failed or limited.",
         ("result",),
         alarm="failed or limited grows for 5 minutes: a member claims addresses that are not there",
     ),
     Metric(
         "skipring_name_conflicts",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Names that two live processes have claimed lately, as seen by this process.",
         alarm="above 0: a data directory was copied, or two processes were given one name",
     ),
     Metric(
         "skipring_certificate_expires_timestamp_seconds",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "When others cease to accept the certificate of this process; missing without one.",
         alarm="less than 14 days away",
     ),
     Metric(
         "skipring_topics_left_out",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Topics that have no values of their own here, because there are too many.",
     ),
 )
@@ -131,26 +131,26 @@ OF_ALL: Final = (
 OF_NODES: Final = (
     Metric(
         "skipring_topics",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Topics this node takes part in.",
     ),
     Metric(
         "skipring_joined",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "1 if this node has a place in the ring of the topic.",
         ("topic",),
         alarm="0 for 5 minutes: is the supervisor of the topic up?",
     ),
     Metric(
         "skipring_publications",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Publications of the topic that are stored here.",
         ("topic",),
         alarm="differs between nodes for 5 minutes while nothing is published",
     ),
     Metric(
         "skipring_deliveries_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Publications that were stored, by how they came: own, spread (as new, from a neighbour) "
         "or repair (a neighbour had what was missing here).",
         ("topic", "origin"),
@@ -159,45 +159,45 @@ OF_NODES: Final = (
     ),
     Metric(
         "skipring_ring_neighbours",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Ring neighbours in the topic: 2, or 1 in a ring of two, or 0 alone.",
         ("topic",),
         alarm="0 for 5 minutes where there should be others",
     ),
     Metric(
         "skipring_ring_neighbours_linked",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Ring neighbours in the topic to which there is a connection.",
         ("topic",),
         alarm="below skipring_ring_neighbours for 5 minutes: the network does not let all through",
     ),
     Metric(
         "skipring_supervisor_linked",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "1 if there is a connection to the supervisor of the topic; only joining needs it.",
         ("topic",),
         alarm="0 for 5 minutes: nobody can join, and crashed nodes stay in the ring",
     ),
     Metric(
         "skipring_commits_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Commits to the disk; one makes all durable that came meanwhile.",
     ),
     Metric(
         "skipring_commit_failures_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Commits that failed; what they were to write stays in memory and is tried again.",
         alarm="grows: is the disk full, or broken?",
     ),
     Metric(
         "skipring_unwritten_publications",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Publications only in memory until the next commit; always 0 without a data directory.",
         alarm="above 0 for 1 minute: the disk is too slow, or full",
     ),
     Metric(
         "skipring_put_aside_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Stored publications that were not what had been stored, and are fetched from a neighbour.",
         alarm="grows: the disk or the memory of this machine flips bits",
     ),
@@ -206,49 +206,49 @@ OF_NODES: Final = (
 OF_SUPERVISORS: Final = (
     Metric(
         "skipring_supervisor_topics",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Topics that have members here.",
     ),
     Metric(
         "skipring_supervisor_members",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Members of all topics; a node counts once for each topic it is in.",
         alarm="falls by a third within 10 minutes and nobody stopped nodes",
     ),
     Metric(
         "skipring_supervisor_topic_members",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Members of the topic; given for the largest topics.",
         ("topic",),
         alarm="below the number of nodes you run for 5 minutes",
     ),
     Metric(
         "skipring_supervisor_requests_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Messages received, by type; of a ring that is in order there are a few a tick.",
         ("type",),
         alarm="grows by more than 10 a tick and topic for 10 minutes: a ring does not become right",
     ),
     Metric(
         "skipring_supervisor_evictions_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Members that were taken for crashed; one that lives subscribes again.",
         alarm="grows while no node is stopped: nodes are stuck, or cannot be reached",
     ),
     Metric(
         "skipring_supervisor_probes_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Signs of life that were asked for.",
     ),
     Metric(
         "skipring_supervisor_suspects",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Members that a ring neighbour has reported silent and that have not spoken since.",
         alarm="above 0 for 5 minutes",
     ),
     Metric(
         "skipring_supervisor_store_failures_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Times that the database could not be kept; it may be lost, the rings tell it again.",
         alarm="grows: is the disk full?",
     ),

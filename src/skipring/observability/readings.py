@@ -19,7 +19,7 @@ from skipring.errors import StorageError
 from skipring.net.addresses import supervisor_at
 from skipring.net.dial_back import DialBackResult, DialBacks
 from skipring.observability.loop_pause import LoopPause
-from skipring.observability.metrics import METRICS, Kind
+from skipring.observability.metrics import METRICS, MetricKind
 from skipring.security.credentials import Credentials
 from skipring.wire.limits import shown
 from skipring.wire.rpc import WIRE_TYPES, Address
@@ -295,7 +295,7 @@ def _one(name: str, value: float) -> Family:
 def _family(name: str, samples: Samples) -> Family:
     """A metric of the table, with its values."""
     metric = METRICS[name]
-    made = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    made = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
     family: Family = made(metric.name, metric.meaning, labels=metric.labels)
     for labels, value in samples:
         family.add_metric(labels, value)

@@ -26,7 +26,7 @@ class Section(Struct, frozen=True):
     fold_table: bool = True  # a long table is opened by whoever wants it
 
 
-class Page(Struct, frozen=True):
+class HtmlReport(Struct, frozen=True):
     """What is on a page, from top to bottom; ``parts`` are titles with the sections below each."""
 
     title: str
@@ -84,7 +84,7 @@ $made</dl>
 """)
 
 
-def render(page: Page) -> str:
+def render(page: HtmlReport) -> str:
     """The page as one HTML file."""
     return _PAGE.substitute(
         policy=_POLICY,
@@ -112,7 +112,7 @@ def _beside(name: str) -> str:
     return (files("skipring.spark") / name).read_text(encoding="utf-8")
 
 
-def _contents(page: Page) -> str:
+def _contents(page: HtmlReport) -> str:
     parts = [
         f"<li>{escape(title)}<ol>{''.join(map(_entry, sections))}</ol></li>\n"
         for title, sections in page.parts

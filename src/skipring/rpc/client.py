@@ -14,29 +14,29 @@ from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError, VolatileMembersError
 from skipring.net.addresses import AddressBook, supervisor_at, supervisor_of
-from skipring.net.transport import Links
+from skipring.net.transport import Transport
 from skipring.node.publish_proxy import NO_DISK
-from skipring.wire.chaos import Done
+from skipring.wire.chaos import ChaosAck
 from skipring.wire.codec import Envelope, encode, named_nodes
 from skipring.wire.framing import Frame
-from skipring.wire.handshake import Greeting, Role
+from skipring.wire.handshake import Hello, Role
 from skipring.wire.monitor_rpc import ArrivalPage, SupervisorStatus
 from skipring.wire.name_messages import NO_TOPIC
 from skipring.wire.rpc import (
     Address,
+    ChangePage,
     DatabasePage,
     DeliveryPage,
-    JournalPage,
-    Locate,
-    Members,
+    FindMembers,
+    LogInfo,
+    LogPage,
+    MemberList,
     NodeStatus,
     PublicationPage,
     Publish,
-    Published,
+    PublishAck,
     Refused,
     RuntimeMessage,
-    StoredPage,
-    Surveyed,
     WireMessage,
 )
 
@@ -53,18 +53,18 @@ MEMBERS: Final = 16  # to choose from: the first may just have crashed, or have 
 LOCATIONS_MAX: Final = 8  # Our guess: after so many members, of a large topic, we give up.
 
 Answer = (
-    Members
-    | Published
+    MemberList
+    | PublishAck
     | DatabasePage
     | NodeStatus
     | PublicationPage
-    | JournalPage
-    | Surveyed
-    | StoredPage
+    | ChangePage
+    | LogInfo
+    | LogPage
     | DeliveryPage
     | SupervisorStatus
     | ArrivalPage
-    | Done
+    | ChaosAck
 )
 Wanted = TypeVar("Wanted", bound=Answer)
 _ANSWERS: Final = (*get_args(Answer), Refused)
@@ -88,7 +88,7 @@ class WaitReport:
         self._last = ""
 
 
-class Outsider:
+class RpcClient:
     """Talks to supervisors and members, and is none of them."""
 
     def __init__(
@@ -106,8 +106,8 @@ class Outsider:
         self._is_volatile = is_volatile  # members that only have a memory will do
         self._supervisors = tuple(supervisors)
         self.book = AddressBook()
-        greeting = Greeting(node=self.name, address="", role=Role.CLIENT)
-        self._links = Links(
+        greeting = Hello(node=self.name, address="", role=Role.CLIENT)
+        self._links = Transport(
             greeting,
             self.book,
             self._receive,
@@ -140,7 +140,9 @@ class Outsider:
         """Which of the supervisors a topic belongs to."""
         return supervisor_of(topic, self._supervisors)
 
-    async def publish(self, topic: TopicId, publications: Sequence[Publication]) -> list[Published]:
+    async def publish(
+        self, topic: TopicId, publications: Sequence[Publication]
+    ) -> list[PublishAck]:
         """Publish in order through a member; returns once all are durable there.
 
         Members are tried one after the other. The id follows from the fields, so what a member
@@ -155,7 +157,7 @@ class Outsider:
                 break
             for node, address in members.items():
                 answers = await self._publish_through(topic, node, address, publications)
-                done = [answer for answer in answers if isinstance(answer, Published)]
+                done = [answer for answer in answers if isinstance(answer, PublishAck)]
                 if len(done) == len(publications):
                     self._located[topic] = {node: address}
                     return done
@@ -171,12 +173,12 @@ class Outsider:
 
     async def _publish_through(
         self, topic: TopicId, node: NodeId, address: Address, publications: Sequence[Publication]
-    ) -> list[Published | Refused | None]:
+    ) -> list[PublishAck | Refused | None]:
         self.book.hear({node: address})
         questions = (
             partial(Publish, publication=each, volatile=self._is_volatile) for each in publications
         )
-        asked = (self.ask(topic, node, question, Published) for question in questions)
+        asked = (self.ask(topic, node, question, PublishAck) for question in questions)
         return list(await asyncio.gather(*asked))
 
     async def _members(self, topic: TopicId) -> dict[NodeId, Address]:
@@ -187,8 +189,8 @@ class Outsider:
 
     async def locate(self, topic: TopicId, count: int = MEMBERS) -> dict[NodeId, Address]:
         """Some members of a topic by chance, from now on known; UnreachableError if nobody says."""
-        question = partial(Locate, count=count)
-        answer = await self.ask(topic, SUPERVISOR, question, Members, self._locate_s)
+        question = partial(FindMembers, count=count)
+        answer = await self.ask(topic, SUPERVISOR, question, MemberList, self._locate_s)
         if isinstance(answer, Refused):
             raise UnreachableError(f"{topic!r}: {answer.reason}")
         if answer is None:

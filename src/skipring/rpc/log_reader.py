@@ -12,18 +12,18 @@ from msgspec import Struct
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import DataLossError, UnreachableError
 from skipring.node.log_server import ANOTHER_STORE
-from skipring.rpc.client import Outsider, nobody_in
+from skipring.rpc.client import RpcClient, nobody_in
 from skipring.wire.limits import LOCATED_MAX
 from skipring.wire.rpc import (
     Address,
     DeliveryPage,
-    ReadDeliveries,
-    ReadStored,
+    FetchDeliveries,
+    FetchLog,
+    GetLogInfo,
+    LogInfo,
+    LogPage,
     Refused,
     RuntimeMessage,
-    StoredPage,
-    Survey,
-    Surveyed,
 )
 
 SURVEY_S: Final = 2.5  # Our guess: a member on a busy machine answers within.
@@ -31,18 +31,18 @@ PAGE_S: Final = 10.0  # Our guess: a page may be read from a slow disk.
 ATTEMPTS: Final = 2  # an answer may be lost
 
 Question = Callable[[int], RuntimeMessage]  # by the number of the request
-Page = TypeVar("Page", StoredPage, DeliveryPage)
+Page = TypeVar("Page", LogPage, DeliveryPage)
 
 
-class Holder(Struct, frozen=True, kw_only=True):
+class MemberLog(Struct, frozen=True, kw_only=True):
     """A member of a topic, and how far it has stored it."""
 
     node: NodeId
     address: Address
-    survey: Surveyed
+    survey: LogInfo
 
 
-class Stretch(Struct, frozen=True, kw_only=True):
+class LogRange(Struct, frozen=True, kw_only=True):
     """What is wanted of a member: offsets from ``start`` to before ``end``, under a prefix."""
 
     store: str
@@ -55,13 +55,13 @@ class Stretch(Struct, frozen=True, kw_only=True):
 
 
 async def survey(
-    outsider: Outsider,
+    outsider: RpcClient,
     topic: TopicId,
     bits: int | None,
     count: int = LOCATED_MAX,
     *,
     offset: int | None = None,
-) -> list[Holder]:
+) -> list[MemberLog]:
     """Ask some members how far they have stored a topic; those who answer, by name.
 
     The chain values are those at an offset, or at the end of what is durable. UnreachableError if
@@ -80,40 +80,40 @@ async def survey(
 
 
 async def survey_of(
-    outsider: Outsider,
+    outsider: RpcClient,
     topic: TopicId,
     members: Iterable[tuple[NodeId, Address]],
     bits: int | None,
     *,
     offset: int | None = None,
-) -> list[Holder]:
+) -> list[MemberLog]:
     """The same, of members that are known; without those who do not answer."""
-    question = partial(Survey, bits=bits, offset=offset)
+    question = partial(GetLogInfo, bits=bits, offset=offset)
     asked = (_ask(outsider, topic, node, address, question) for node, address in sorted(members))
     return [holder for holder in await asyncio.gather(*asked) if holder is not None]
 
 
 async def _ask(
-    outsider: Outsider, topic: TopicId, node: NodeId, address: Address, question: Question
-) -> Holder | None:
+    outsider: RpcClient, topic: TopicId, node: NodeId, address: Address, question: Question
+) -> MemberLog | None:
     outsider.book.hear({node: address})
-    answer = await outsider.ask(topic, node, question, Surveyed, SURVEY_S)
-    if not isinstance(answer, Surveyed):
+    answer = await outsider.ask(topic, node, question, LogInfo, SURVEY_S)
+    if not isinstance(answer, LogInfo):
         return None
-    return Holder(node=node, address=address, survey=answer)
+    return MemberLog(node=node, address=address, survey=answer)
 
 
 # -- pages -------------------------------------------------------------------------------------
 
 
 def pages(
-    outsider: Outsider, topic: TopicId, node: NodeId, address: Address, wanted: Stretch
-) -> AsyncGenerator[StoredPage, None]:
+    outsider: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: LogRange
+) -> AsyncGenerator[LogPage, None]:
     """What a member has stored; DataLossError if it has another store by now."""
 
     def question(start: int) -> Question:
         return partial(
-            ReadStored,
+            FetchLog,
             store=wanted.store,
             epoch=wanted.epoch,
             start=start,
@@ -123,22 +123,22 @@ def pages(
             contents=wanted.has_contents,
         )
 
-    return _in_pages(outsider, topic, (node, address), StoredPage, question, wanted.start)
+    return _in_pages(outsider, topic, (node, address), LogPage, question, wanted.start)
 
 
 def delivery_pages(
-    outsider: Outsider, topic: TopicId, node: NodeId, address: Address, wanted: range
+    outsider: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: range
 ) -> AsyncGenerator[DeliveryPage, None]:
     """How what is at these offsets came to a member."""
 
     def question(start: int) -> Question:
-        return partial(ReadDeliveries, start=start, end=wanted.stop)
+        return partial(FetchDeliveries, start=start, end=wanted.stop)
 
     return _in_pages(outsider, topic, (node, address), DeliveryPage, question, wanted.start)
 
 
 async def _in_pages(
-    outsider: Outsider,
+    outsider: RpcClient,
     topic: TopicId,
     member: tuple[NodeId, Address],
     kind: type[Page],
@@ -170,7 +170,7 @@ async def _in_pages(
 
 
 async def _page(
-    outsider: Outsider,
+    outsider: RpcClient,
     topic: TopicId,
     node: NodeId,
     kind: type[Page],

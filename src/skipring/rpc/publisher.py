@@ -19,16 +19,16 @@ from skipring.core.publications import Publication
 from skipring.errors import InputError, MessageError, UnreachableError, VolatileMembersError
 from skipring.net.access import Access
 from skipring.observability.clock import publication_time_us
-from skipring.rpc.client import Outsider, WaitReport, locate_s
+from skipring.rpc.client import RpcClient, WaitReport, locate_s
 from skipring.wire.limits import PAYLOAD_BYTES_MAX, check_publication, check_topic
-from skipring.wire.rpc import Published
+from skipring.wire.rpc import PublishAck
 
 AT_ONCE: Final = 64  # Guess: publications that share one commit of the member.
 BYTES_AT_ONCE: Final = 1 << 20  # Guess: a quarter of what a connection queues for a peer.
 CHUNK_BYTES: Final = 1 << 16
 RETRY_S: Final = 0.1  # Guess: a ring that starts has a member within a few of these.
 
-Emit = Callable[[Published], None]
+Emit = Callable[[PublishAck], None]
 Report = Callable[[str], None]
 
 
@@ -52,7 +52,7 @@ async def publish_all(
     """
     _check(lambda: check_topic(plan.topic))
     waiting = WaitReport(report if plan.wait_s > 0 else _ignore)
-    client = Outsider(
+    client = RpcClient(
         access.supervisors,
         rng=Random(),
         credentials=access.credentials(),
@@ -75,8 +75,8 @@ def _ignore(_: str) -> None:
 
 
 async def _publish(
-    outsider: Outsider, plan: PublishPlan, made: Sequence[Publication], waiting: WaitReport
-) -> list[Published]:
+    outsider: RpcClient, plan: PublishPlan, made: Sequence[Publication], waiting: WaitReport
+) -> list[PublishAck]:
     """Publish a batch; try again until a member takes it or the wait is over.
 
     The id follows from the fields, so a batch that is sent twice is published once.

@@ -21,11 +21,11 @@ from skipring.core.publications import ID_BYTES, Publication, ids_of, name
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
 from skipring.net.access import Access
 from skipring.observability.clock import time_us
-from skipring.rpc.client import Outsider, WaitReport, locate_s, nobody_in
-from skipring.rpc.log_reader import Holder, Stretch, pages, survey_of
+from skipring.rpc.client import RpcClient, WaitReport, locate_s, nobody_in
+from skipring.rpc.log_reader import LogRange, MemberLog, pages, survey_of
 from skipring.storage.record import decoded_page
 from skipring.wire.limits import LOCATED_MAX, NUMBER_MAX, check_topic
-from skipring.wire.rpc import StoredPage
+from skipring.wire.rpc import LogPage
 
 POLL_S: Final = 0.1  # Guess: soon for a person; a poll is one small request to one member.
 SEEN_BYTES: Final = 16  # of an id: enough that two of 2^40 publications do not collide
@@ -69,7 +69,7 @@ async def follow_topic(
     credentials = access.credentials()
     since = time_us() if plan.is_new else plan.since
     waiting = WaitReport(report)
-    client = Outsider(
+    client = RpcClient(
         access.supervisors,
         rng=Random(),
         credentials=credentials,
@@ -127,14 +127,14 @@ class TopicTail:
     """
 
     def __init__(
-        self, client: Outsider, topic: TopicId, *, since: int = 0, is_new: bool = False
+        self, client: RpcClient, topic: TopicId, *, since: int = 0, is_new: bool = False
     ) -> None:
         self.topic = topic
         self._client = client
         self._since = 0 if is_new else since
         self._since_after_failover = since
         self._starts_at_end = is_new
-        self._holder: Holder | None = None
+        self._holder: MemberLog | None = None
         self._next = 0  # offset at the holder
         self._connection: object | None = None  # over which the holder served
         self._seen: set[bytes] = set()
@@ -186,7 +186,7 @@ class TopicTail:
         if self._starts_at_end:
             self._next, self._starts_at_end = self._holder.survey.end, False
 
-    def _start_over(self, holder: Holder) -> None:
+    def _start_over(self, holder: MemberLog) -> None:
         """Read a log from its start; ids that were returned are skipped."""
         self._connection = self._client.connection_to(holder.node)
         self._next = 0
@@ -198,7 +198,7 @@ class TopicTail:
         assert self._holder is not None
         return await self._read_page(self._holder)
 
-    async def _refreshed(self, holder: Holder) -> Holder | None:
+    async def _refreshed(self, holder: MemberLog) -> MemberLog | None:
         """Ask the member how far it is; None if it is gone, or its offsets are others by now."""
         found = await survey_of(self._client, self.topic, [(holder.node, holder.address)], None)
         if not found:
@@ -209,11 +209,11 @@ class TopicTail:
 
     # -- publications --------------------------------------------------------------------------
 
-    async def _read_page(self, holder: Holder) -> list[Publication]:
+    async def _read_page(self, holder: MemberLog) -> list[Publication]:
         survey = holder.survey
         if self._next >= survey.end:
             return []
-        wanted = Stretch(
+        wanted = LogRange(
             store=survey.store,
             epoch=survey.epoch,
             start=self._next,
@@ -230,7 +230,7 @@ class TopicTail:
         self._next = survey.end if page.next is None else page.next
         return self._fresh(page)
 
-    def _fresh(self, page: StoredPage) -> list[Publication]:
+    def _fresh(self, page: LogPage) -> list[Publication]:
         """Return the publications of a page that are genuine, wanted and not yet returned."""
         try:
             publications = decoded_page(page.publications)

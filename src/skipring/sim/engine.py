@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import (
-    Confirmed,
     Deliver,
     Discard,
     Drained,
     Effect,
     HeldBy,
-    Left,
     Origin,
+    PeerInSync,
     Send,
     SendSynced,
     Store,
+    Unsubscribed,
 )
 from skipring.core.events import (
     CompletenessRequested,
@@ -35,7 +35,7 @@ from skipring.core.events import (
     Tick,
     UnsubscribeRequested,
 )
-from skipring.core.log import MemoryArchive
+from skipring.core.log import MemoryLog
 from skipring.core.messages import Message
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.roster import Roster
@@ -46,7 +46,7 @@ from skipring.sim.network_faults import DELIVERED, Fault
 from skipring.world.snapshot import CARRIERS, Parcel, Snapshot, publications_in
 
 
-class Deliveries:
+class DeliveryStats:
     """What a world has delivered so far."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class World:
         self.round = 0
         self.events = 0
         self.sent: Counter[type[Message]] = Counter()
-        self.deliveries = Deliveries()
+        self.deliveries = DeliveryStats()
         self.confirmed: list[tuple[NodeId, NodeId]] = []  # by whom, that its trie is equal (T19)
         self.drained: dict[NodeId, NodeId | None] = {}  # who has confirmed everything (0049)
         self.drained_absent: dict[NodeId, bool] = {}  # True: members remain that are unreachable
@@ -273,7 +273,7 @@ class World:
                 self._archive_of(node).discard(offset)
             case Deliver():
                 self.deliveries.note(effect)
-            case Confirmed():
+            case PeerInSync():
                 self.confirmed.append((node, effect.node))
             case Drained():
                 self.drained[node] = effect.node
@@ -281,12 +281,12 @@ class World:
             case HeldBy():
                 for key in effect.ids:
                     self.held_by.setdefault(key, set()).add(effect.node)
-            case Left() | Send() | SendSynced():
+            case Unsubscribed() | Send() | SendSynced():
                 pass
 
-    def _archive_of(self, node: NodeId) -> MemoryArchive:
+    def _archive_of(self, node: NodeId) -> MemoryLog:
         archive = self.subscribers[node].archive
-        assert isinstance(archive, MemoryArchive)
+        assert isinstance(archive, MemoryLog)
         return archive
 
     def _post(self, parcel: Parcel) -> None:
@@ -308,7 +308,7 @@ class World:
 
     def add(self, node: NodeId, state: SubscriberState) -> None:
         """Start a subscriber in a given state."""
-        archive = MemoryArchive(state.publications) if state.publications else None
+        archive = MemoryLog(state.publications) if state.publications else None
         machine = Subscriber(
             node, topic=self.topic, rng=self.rng, config=self.config, archive=archive
         )

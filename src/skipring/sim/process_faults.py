@@ -114,7 +114,7 @@ class WrongSuspicion(Struct, frozen=True):
                     world.suspect(node)
 
 
-class Publishing(Struct, frozen=True):
+class PublishLoad(Struct, frozen=True):
     """In each of the first rounds some members publish."""
 
     rounds: int
@@ -134,7 +134,7 @@ class Publishing(Struct, frozen=True):
             world.publish(world.rng.choice(members), f"round {world.round} {number}".encode())
 
 
-class Detector(Struct, frozen=True):
+class OracleDetector(Struct, frozen=True):
     """The supervisor's failure detector: the dead are suspected some rounds after their crash."""
 
     delay_rounds: int = 0

@@ -20,9 +20,9 @@ from skipring.sim.network_faults import Delay, Duplication, Fault, Loss, Partiti
 from skipring.sim.process_faults import (
     Churn,
     CrashWave,
-    Detector,
     Incident,
-    Publishing,
+    OracleDetector,
+    PublishLoad,
     SupervisorRestart,
     WrongSuspicion,
 )
@@ -165,10 +165,10 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.wrong_suspicion is not None:
             found.append(WrongSuspicion(self.wrong_suspicion.share, self.wrong_suspicion.rounds))
         if self.publish is not None:
-            found.append(Publishing(self.publish.rounds, self.publish.per_round))
+            found.append(PublishLoad(self.publish.rounds, self.publish.per_round))
         if self.supervisor_restarts:
             found.append(SupervisorRestart(self.supervisor_restarts))
-        return (*found, Detector(self.detector_delay))
+        return (*found, OracleDetector(self.detector_delay))
 
 
 def make_scenario(values: Mapping[str, Any]) -> Scenario:

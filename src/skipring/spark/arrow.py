@@ -12,7 +12,7 @@ from skipring.core.publications import ID_BYTES, Publication, ids_of
 from skipring.errors import MessageError
 from skipring.spark.offsets import Entry
 from skipring.storage.record import decoded_page
-from skipring.wire.rpc import StoredPage
+from skipring.wire.rpc import LogPage
 
 # Kafka's columns first, so that a Spark user is at home. Batch: the partition is the number of the
 # prefix; stream: 0. The offset is the one of the member that was read.
@@ -65,7 +65,7 @@ def spark_schema(schema: pa.Schema) -> str:
     return ", ".join(f"`{field.name}` {_NAMES[field.type]}" for field in schema)
 
 
-class Rows:
+class ArrowRows:
     """Publications that were read, each with its offset and the id that its fields give (T10)."""
 
     __slots__ = ("ids", "offsets", "publications", "topic")
@@ -86,7 +86,7 @@ class Rows:
         return len(self.ids)
 
     @classmethod
-    def of(cls, topic: TopicId, page: StoredPage) -> Rows:
+    def of(cls, topic: TopicId, page: LogPage) -> ArrowRows:
         """What is in a page; MessageError if it is not what a member should send."""
         publications = decoded_page(page.publications)
         count = len(publications)
@@ -96,33 +96,33 @@ class Rows:
         rows = cls(topic, page.offsets, publications, ids)
         return rows if b"".join(ids) == page.ids else rows._believed(page.ids)
 
-    def _believed(self, claimed: bytes) -> Rows:
+    def _believed(self, claimed: bytes) -> ArrowRows:
         """Those whose fields give the id that was claimed: the others are spoilt."""
         places = range(len(self.ids))
         spans = (claimed[ID_BYTES * place : ID_BYTES * (place + 1)] for place in places)
         pairs = zip(places, self.ids, spans, strict=True)
         return self.where([place for place, key, said in pairs if key == said])
 
-    def where(self, chosen: Sequence[int]) -> Rows:
+    def where(self, chosen: Sequence[int]) -> ArrowRows:
         """Some of them, by their places."""
-        return Rows(
+        return ArrowRows(
             self.topic,
             [self.offsets[place] for place in chosen],
             [self.publications[place] for place in chosen],
             [self.ids[place] for place in chosen],
         )
 
-    def without(self, ids: set[bytes] | frozenset[bytes]) -> Rows:
+    def without(self, ids: set[bytes] | frozenset[bytes]) -> ArrowRows:
         """Those that have none of these ids."""
         if not ids or ids.isdisjoint(self.ids):
             return self
         return self.where([place for place, key in enumerate(self.ids) if key not in ids])
 
-    def once(self) -> Rows:
+    def once(self) -> ArrowRows:
         """Each of them once, should some come twice."""
         return self.where(sorted({key: place for place, key in enumerate(self.ids)}.values()))
 
-    def since(self, time: int) -> Rows:
+    def since(self, time: int) -> ArrowRows:
         """Those that were not published earlier."""
         if not time:
             return self
@@ -157,7 +157,7 @@ def _array(values: pa.Array | Sequence[object], kind: pa.DataType) -> pa.Array:
     return values if isinstance(values, pa.Array) else pa.array(values, kind)
 
 
-def entries(page: StoredPage) -> list[Entry]:
+def entries(page: LogPage) -> list[Entry]:
     """Offsets and ids in a page without contents."""
     ids = [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
     if len(page.ids) % ID_BYTES or len(ids) != len(page.offsets):

@@ -13,12 +13,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from skipring.core.peers import TopicId
 from skipring.core.summaries import digest_of
 from skipring.errors import DataLossError, MessageError, UnreachableError
-from skipring.rpc.log_reader import Stretch
-from skipring.spark.arrow import Rows
+from skipring.rpc.log_reader import LogRange
+from skipring.spark.arrow import ArrowRows
 from skipring.spark.options import EARLIEST, LATEST, ReadOptions
 from skipring.spark.partitions import RangePartition, range_partitions, read_range
-from skipring.spark.ring_client import Reach, settle
-from skipring.spark.snapshot import Part, Source, agreed_parts, is_shared
+from skipring.spark.ring_client import RingClient, settle
+from skipring.spark.snapshot import Part, SnapshotSource, agreed_parts, is_shared
 from skipring.wire.limits import SURVEY_BITS_MAX
 
 # Measured: on two cores four of 25,000 take a quarter more processor time than two of 50,000. Each
@@ -48,7 +48,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Agree with the members on what is read; called at every planning."""
         settle()
-        with Reach(self._options.access) as reach:
+        with RingClient(self._options.access) as reach:
             return [
                 partition
                 for topic in self._options.topics
@@ -59,7 +59,7 @@ class BatchReader(DataSourceReader):
         """Read one partition, in the process of a task."""
         settle()
         options = self._options
-        with Reach(options.access) as reach:
+        with RingClient(options.access) as reach:
             match partition:
                 case PrefixPartition(part=part):
                     number, found = part.prefix, read_part(reach, partition)
@@ -72,7 +72,7 @@ class BatchReader(DataSourceReader):
                 if len(wanted):
                     yield wanted.to_arrow(number, with_headers=options.with_headers)
 
-    def _partitions_of(self, topic: TopicId, reach: Reach) -> Sequence[InputPartition]:
+    def _partitions_of(self, topic: TopicId, reach: RingClient) -> Sequence[InputPartition]:
         options = self._options
         if options.starting == EARLIEST and options.ending == LATEST:
             return _prefix_partitions(topic, reach, options.partitions_min)
@@ -80,7 +80,7 @@ class BatchReader(DataSourceReader):
 
 
 def _prefix_partitions(
-    topic: TopicId, reach: Reach, partitions_min: int | None
+    topic: TopicId, reach: RingClient, partitions_min: int | None
 ) -> list[PrefixPartition]:
     count = max(holder.survey.count for holder in reach.survey(topic, None))
     wanted = max(partitions_min or PARTITIONS_DEFAULT, count // ROWS_PER_PARTITION)
@@ -88,7 +88,7 @@ def _prefix_partitions(
     return [PrefixPartition(topic, bits, part) for part in _snapshot(topic, reach, bits)]
 
 
-def _snapshot(topic: TopicId, reach: Reach, bits: int) -> list[Part]:
+def _snapshot(topic: TopicId, reach: RingClient, bits: int) -> list[Part]:
     """Ask until two members at least agree on everything, for a while."""
     deadline = monotonic() + AGREEMENT_S
     while True:
@@ -99,7 +99,7 @@ def _snapshot(topic: TopicId, reach: Reach, bits: int) -> list[Part]:
         sleep(AGAIN_S)
 
 
-def read_part(reach: Reach, partition: PrefixPartition) -> Iterator[Rows]:
+def read_part(reach: RingClient, partition: PrefixPartition) -> Iterator[ArrowRows]:
     """Read what lies under a prefix, from one member after the other until nothing is missing.
 
     UnreachableError if what all of them have is not what was agreed on: then the read fails.
@@ -124,8 +124,10 @@ def read_part(reach: Reach, partition: PrefixPartition) -> Iterator[Rows]:
     )
 
 
-def _read_from(reach: Reach, partition: PrefixPartition, source: Source) -> Iterator[Rows]:
-    wanted = Stretch(
+def _read_from(
+    reach: RingClient, partition: PrefixPartition, source: SnapshotSource
+) -> Iterator[ArrowRows]:
+    wanted = LogRange(
         store=source.store,
         epoch=source.epoch,
         start=0,
@@ -134,4 +136,4 @@ def _read_from(reach: Reach, partition: PrefixPartition, source: Source) -> Iter
         prefix=partition.part.prefix,
     )
     for page in reach.pages(partition.topic, source.node, source.address, wanted):
-        yield Rows.of(partition.topic, page)
+        yield ArrowRows.of(partition.topic, page)

@@ -32,11 +32,11 @@ from skipring.core.effects import Origin
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.errors import InputError, MessageError, UnreachableError
-from skipring.rpc.log_reader import Holder
+from skipring.rpc.log_reader import MemberLog
 from skipring.spark.arrow import DELIVERY, spark_schema
 from skipring.spark.options import ACCESS_OPTIONS, EARLIEST, ReadOptions, check_names
 from skipring.spark.partitions import cut
-from skipring.spark.ring_client import Reach, settle
+from skipring.spark.ring_client import RingClient, settle
 from skipring.wire.rpc import Address, DeliveryPage
 
 NAME: Final = "skipring_deliveries"
@@ -49,14 +49,14 @@ _LOG: Final = getLogger(__name__)
 Json = dict[str, Any]
 
 
-class Mark(Struct, frozen=True, forbid_unknown_fields=True):
+class TracePosition(Struct, frozen=True, forbid_unknown_fields=True):
     """How far a store has been read."""
 
     epoch: int
     offset: int
 
 
-Marks = dict[TopicId, dict[str, Mark]]  # by topic and store
+Marks = dict[TopicId, dict[str, TracePosition]]  # by topic and store
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,14 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
 # -- whom to ask -------------------------------------------------------------------------------
 
 
-class Members:
+class TraceMembers:
     """The members of topics that have disks; those once found are asked again."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: RingClient) -> None:
         self._reach = reach
         self._known: dict[TopicId, dict[NodeId, Address]] = {}
 
-    def holders(self, topic: TopicId) -> dict[str, Holder]:
+    def holders(self, topic: TopicId) -> dict[str, MemberLog]:
         """Who answers now, by their stores; UnreachableError if nobody was ever found."""
         known = self._known.setdefault(topic, {})
         try:
@@ -138,8 +138,8 @@ class TraceBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Parts of the members' stores."""
-        with Reach(self._options.access) as reach:
-            members = Members(reach)
+        with RingClient(self._options.access) as reach:
+            members = TraceMembers(reach)
             return [
                 partition
                 for topic in self._options.topics
@@ -157,8 +157,8 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._reach: Reach | None = None
-        self._members: Members | None = None
+        self._reach: RingClient | None = None
+        self._members: TraceMembers | None = None
         self._initial: Json | None = None
         self._last: Marks | None = None  # where a query that drains ends
 
@@ -220,17 +220,17 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read one partition, in the process of a task."""
         return read_partition(self._options, partition)
 
-    def _found(self) -> Members:
+    def _found(self) -> TraceMembers:
         if self._members is None:
-            self._reach = Reach(self._options.access)
-            self._members = Members(self._reach)
+            self._reach = RingClient(self._options.access)
+            self._members = TraceMembers(self._reach)
         return self._members
 
     def _ends(self) -> Marks:
         """How far each store goes."""
         return {
             topic: {
-                store: Mark(holder.survey.epoch, holder.survey.durable_end)
+                store: TracePosition(holder.survey.epoch, holder.survey.durable_end)
                 for store, holder in self._found().holders(topic).items()
             }
             for topic in self._options.topics
@@ -243,7 +243,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     if not isinstance(partition, TracePartition):
         return
     topic, node, address = partition.topic, partition.node, partition.address
-    with Reach(options.access) as reach:
+    with RingClient(options.access) as reach:
         try:
             for page in reach.deliveries(topic, node, address, partition.offsets):
                 if page.offsets:
@@ -252,7 +252,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
             _LOG.warning("%s; the rest is skipped", error)
 
 
-def _partitions(topic: TopicId, holder: Holder, start: int, end: int) -> list[TracePartition]:
+def _partitions(topic: TopicId, holder: MemberLog, start: int, end: int) -> list[TracePartition]:
     return [
         TracePartition(topic, holder.node, holder.address, offsets)
         for (offsets,) in cut([range(start, end)], ROWS_PER_PARTITION)
@@ -300,18 +300,20 @@ def advanced(before: Marks, ends: Marks, rows_max: int | None) -> Marks:
         end = ends[topic][store]
         if count:
             taken = max(1, int(count * share))
-            after[topic][store] = Mark(end.epoch, end.offset - count + taken)
+            after[topic][store] = TracePosition(end.epoch, end.offset - count + taken)
     return {topic: _remembered(marks, ends[topic]) for topic, marks in after.items()}
 
 
-def _start(before: Mark | None, end: Mark) -> int:
+def _start(before: TracePosition | None, end: TracePosition) -> int:
     """Where reading up to a mark begins; a store in another epoch begins anew."""
     if before is None or before.epoch != end.epoch:
         return 0
     return min(before.offset, end.offset)
 
 
-def _remembered(marks: Mapping[str, Mark], present: Mapping[str, Mark]) -> dict[str, Mark]:
+def _remembered(
+    marks: Mapping[str, TracePosition], present: Mapping[str, TracePosition]
+) -> dict[str, TracePosition]:
     """As many marks as we keep, those of stores that are there before the others."""
     kept = sorted(marks, key=lambda store: (store not in present, store))[:STORES_MAX]
     return {store: marks[store] for store in sorted(kept)}
@@ -328,6 +330,6 @@ def to_json(marks: Marks) -> Json:
 def from_json(kept: Json) -> Marks:
     """Marks as they were kept; InputError if they cannot be any."""
     try:
-        return convert(kept, dict[str, dict[str, Mark]])
+        return convert(kept, dict[str, dict[str, TracePosition]])
     except ValidationError as error:
         raise InputError(f"the offsets of {NAME} cannot be read: {error}") from None

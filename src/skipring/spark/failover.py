@@ -12,16 +12,20 @@ from msgspec.structs import replace
 
 from skipring.core.peers import TopicId
 from skipring.errors import DataLossError, MessageError, UnreachableError
-from skipring.rpc.log_reader import Holder
-from skipring.spark.offsets import Place, Position, Standby
+from skipring.rpc.log_reader import MemberLog
+from skipring.spark.offsets import LogPlace, Position, Standby
 from skipring.spark.partitions import BRING_IT_BACK, RangePartition, gone, partitions_of
-from skipring.spark.snapshot import Stores
+from skipring.spark.snapshot import MemberStores
 
 IDS_MAX: Final = 100_000  # Our guess: 3 MB; after more the two are compared by their roots.
 
 
 def with_standby(
-    stores: Stores, topic: TopicId, before: Position | None, after: Position, holder: Holder
+    stores: MemberStores,
+    topic: TopicId,
+    before: Position | None,
+    after: Position,
+    holder: MemberLog,
 ) -> Position:
     """A position together with its standby, if there can be one.
 
@@ -34,7 +38,7 @@ def with_standby(
 
 
 def _moved(
-    stores: Stores, topic: TopicId, before: Position, after: Position, holder: Holder
+    stores: MemberStores, topic: TopicId, before: Position, after: Position, holder: MemberLog
 ) -> Standby | None:
     """The standby that was there, moved on by what is read and what has arrived."""
     standby = before.standby or _at_the_start(stores, topic, before)
@@ -52,7 +56,7 @@ def _moved(
     return standby.moved((key for _, key in read), arrived, end)
 
 
-def _at_the_start(stores: Stores, topic: TopicId, before: Position) -> Standby | None:
+def _at_the_start(stores: MemberStores, topic: TopicId, before: Position) -> Standby | None:
     """Where nothing has been read, nothing has been read of any store."""
     if before.offset:
         return None
@@ -62,7 +66,9 @@ def _at_the_start(stores: Stores, topic: TopicId, before: Position) -> Standby |
     return None
 
 
-def _begun(stores: Stores, topic: TopicId, after: Position, holder: Holder) -> Standby | None:
+def _begun(
+    stores: MemberStores, topic: TopicId, after: Position, holder: MemberLog
+) -> Standby | None:
     """A standby at the end of a store that holds the same, if everything has been read."""
     holders = stores.durable(topic, bits=0)
     ours = [each for each in holders if each.survey.store == holder.survey.store]
@@ -79,7 +85,7 @@ def _begun(stores: Stores, topic: TopicId, after: Position, holder: Holder) -> S
     return None
 
 
-def _is_settled(holder: Holder) -> bool:
+def _is_settled(holder: MemberLog) -> bool:
     """True if all that a member has is on its disk."""
     return holder.survey.end == holder.survey.durable_end
 
@@ -90,7 +96,7 @@ _LOG: Final = getLogger(__name__)
 
 
 def replayed(
-    stores: Stores,
+    stores: MemberStores,
     topic: TopicId,
     before: Position,
     after: Position,
@@ -133,8 +139,8 @@ def _place_in(before: Position, end: Standby) -> Standby | None:
 
 def partitions_between(
     topic: TopicId,
-    holder: Holder,
-    places: tuple[Standby, Standby, Place],
+    holder: MemberLog,
+    places: tuple[Standby, Standby, LogPlace],
     partitions_min: int | None,
 ) -> list[RangePartition]:
     """What has been read at the end and not at the start, in one member's store.

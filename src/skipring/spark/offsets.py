@@ -31,7 +31,7 @@ Entry = tuple[int, bytes]  # an offset and the id there
 Json = dict[str, Any]
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class LogPlace(Struct, frozen=True, kw_only=True):
     """An offset in the log of one member's store."""
 
     store: str
@@ -39,22 +39,22 @@ class Place(Struct, frozen=True, kw_only=True):
     offset: int
     chain: bytes = b""  # the log's running digest there; none at offset 0, or if it is not known
 
-    def bare(self) -> Place:
+    def bare(self) -> LogPlace:
         """The place without what else a position has."""
-        return Place(store=self.store, epoch=self.epoch, offset=self.offset, chain=self.chain)
+        return LogPlace(store=self.store, epoch=self.epoch, offset=self.offset, chain=self.chain)
 
-    def is_in_log_of(self, other: Place) -> bool:
+    def is_in_log_of(self, other: LogPlace) -> bool:
         """Return True if both count in the same epoch of a store; offset 0 is in all of them."""
         return self.store == other.store and (self.epoch == other.epoch or not self.offset)
 
 
-class Standby(Place, frozen=True, kw_only=True):
+class Standby(LogPlace, frozen=True, kw_only=True):
     """The same position in the store of another member."""
 
     missing: tuple[Entry, ...] = ()  # before the offset, but not read
     seen: frozenset[bytes] = frozenset()  # read, but not before the offset
 
-    def moved(self, read: Iterable[bytes], arrived: Iterable[Entry], end: Place) -> Self | None:
+    def moved(self, read: Iterable[bytes], arrived: Iterable[Entry], end: LogPlace) -> Self | None:
         """The same after more was read and more has arrived there; None if they differ much."""
         missing = {key: offset for offset, key in self.missing}
         seen = set(self.seen)
@@ -78,7 +78,7 @@ class Standby(Place, frozen=True, kw_only=True):
         )
 
 
-class Position(Place, frozen=True, kw_only=True):
+class Position(LogPlace, frozen=True, kw_only=True):
     """How far a topic has been read."""
 
     seen: frozenset[bytes] = frozenset()  # read from a store that is gone, and not to be read again
@@ -129,7 +129,7 @@ def _position_to_json(position: Position) -> Json:
     return known
 
 
-def _place_to_json(place: Place) -> Json:
+def _place_to_json(place: LogPlace) -> Json:
     known: Json = {"store": place.store, "epoch": place.epoch, "offset": place.offset}
     if place.chain:
         known["chain"] = place.chain.hex()

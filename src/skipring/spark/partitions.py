@@ -11,12 +11,12 @@ from pyspark.sql.datasource import InputPartition
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import DataLossError, InputError
-from skipring.rpc.log_reader import Holder, Stretch
-from skipring.spark.arrow import Rows
-from skipring.spark.offsets import Place, Position
+from skipring.rpc.log_reader import LogRange, MemberLog
+from skipring.spark.arrow import ArrowRows
+from skipring.spark.offsets import LogPlace, Position
 from skipring.spark.options import ReadOptions
-from skipring.spark.ring_client import Reach
-from skipring.spark.snapshot import Stores, verified
+from skipring.spark.ring_client import RingClient
+from skipring.spark.snapshot import MemberStores, verified
 from skipring.wire.rpc import Address
 
 ROWS_PER_PARTITION: Final = 25_000  # Our guess: a second's work at most.
@@ -30,14 +30,14 @@ class RangePartition(InputPartition):
     topic: TopicId
     node: NodeId
     address: Address
-    end: Place  # in the store; the task reads nothing if another log is there by now
+    end: LogPlace  # in the store; the task reads nothing if another log is there by now
     ranges: tuple[range, ...]
     without: frozenset[bytes] = frozenset()
     only: frozenset[bytes] | None = None
 
 
 def range_partitions(
-    topic: TopicId, reach: Reach, options: ReadOptions
+    topic: TopicId, reach: RingClient, options: ReadOptions
 ) -> Sequence[RangePartition]:
     """The partitions of a batch read between two positions, one of which may be left open."""
     given = [
@@ -50,7 +50,7 @@ def range_partitions(
             f"startingOffsets and endingOffsets of {topic!r} are of different stores or epochs, "
             "which count differently; take both from the same member"
         )
-    stores = Stores(reach)
+    stores = MemberStores(reach)
     holder = stores.find(topic, replace(given[0], offset=0))  # the member that has the store
     if holder is None:
         raise DataLossError(gone(topic, given[0], READ_WITHOUT))
@@ -64,7 +64,7 @@ def range_partitions(
     return partitions_of(topic, holder, [range(start, end)], options.partitions_min, place)
 
 
-def _check_given(stores: Stores, topic: TopicId, holder: Holder, given: Position) -> None:
+def _check_given(stores: MemberStores, topic: TopicId, holder: MemberLog, given: Position) -> None:
     """Raise DataLossError or InputError if a position is not in a member's store."""
     end = holder.survey.durable_end
     if given.epoch == holder.survey.epoch and not given.chain and given.offset > end:
@@ -77,10 +77,10 @@ def _check_given(stores: Stores, topic: TopicId, holder: Holder, given: Position
 
 def partitions_of(
     topic: TopicId,
-    holder: Holder,
+    holder: MemberLog,
     ranges: Sequence[range],
     partitions_min: int | None,
-    end: Place,
+    end: LogPlace,
     without: frozenset[bytes] = frozenset(),
 ) -> list[RangePartition]:
     """Partitions of about the same size for some ranges of a member's store, before ``end``."""
@@ -111,14 +111,14 @@ def cut(ranges: Sequence[range], size: int) -> Iterator[tuple[range, ...]]:
         yield tuple(group)
 
 
-def read_range(reach: Reach, partition: RangePartition) -> Iterator[Rows]:
+def read_range(reach: RingClient, partition: RangePartition) -> Iterator[ArrowRows]:
     """Read a part of a store; DataLossError if the member has another one, or another log."""
     topic, node, address, end = partition.topic, partition.node, partition.address, partition.end
     verified(reach, topic, node, address, end)
     for part in partition.ranges:
-        wanted = Stretch(store=end.store, epoch=end.epoch, start=part.start, end=part.stop)
+        wanted = LogRange(store=end.store, epoch=end.epoch, start=part.start, end=part.stop)
         for page in reach.pages(topic, node, address, wanted):
-            rows = Rows.of(topic, page).without(partition.without)
+            rows = ArrowRows.of(topic, page).without(partition.without)
             if partition.only is not None:
                 only = partition.only
                 rows = rows.where([i for i, key in enumerate(rows.ids) if key in only])
@@ -133,7 +133,7 @@ READ_ON: Final = (
 )
 
 
-def gone(topic: TopicId, position: Place, advice: str) -> str:
+def gone(topic: TopicId, position: LogPlace, advice: str) -> str:
     """That a store cannot be found, and what to do."""
     return (
         f"the store {position.store} (epoch {position.epoch}) from which {topic!r} was read up to "

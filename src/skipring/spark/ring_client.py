@@ -16,16 +16,16 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.net.access import Access
 from skipring.node.process import new_loop
-from skipring.rpc.client import Outsider
+from skipring.rpc.client import RpcClient
 from skipring.rpc.log_reader import (
-    Holder,
-    Stretch,
+    LogRange,
+    MemberLog,
     delivery_pages,
     pages,
     survey,
     survey_of,
 )
-from skipring.wire.rpc import Address, DeliveryPage, Published, StoredPage
+from skipring.wire.rpc import Address, DeliveryPage, LogPage, PublishAck
 
 
 @cache
@@ -41,13 +41,13 @@ def settle() -> None:
 Result = TypeVar("Result")
 
 
-class Reach:
+class RingClient:
     """An outsider with an event loop of its own, which runs while something is asked."""
 
     def __init__(self, access: Access) -> None:
         credentials = access.credentials()  # first: the files may be missing
         self._loop = new_loop()
-        self._outsider = Outsider(access.supervisors, rng=Random(), credentials=credentials)
+        self._outsider = RpcClient(access.supervisors, rng=Random(), credentials=credentials)
 
     def __enter__(self) -> Self:
         return self
@@ -66,21 +66,23 @@ class Reach:
         """Some members of a topic; UnreachableError if the supervisor does not say."""
         return self._run(self._outsider.locate(topic))
 
-    def survey(self, topic: TopicId, bits: int | None, offset: int | None = None) -> list[Holder]:
+    def survey(
+        self, topic: TopicId, bits: int | None, offset: int | None = None
+    ) -> list[MemberLog]:
         """How far some members have stored a topic; UnreachableError if nobody says."""
         return self._run(survey(self._outsider, topic, bits, offset=offset))
 
     def survey_of(
         self, topic: TopicId, node: NodeId, address: Address, offset: int | None = None
-    ) -> Holder | None:
+    ) -> MemberLog | None:
         """How far a member that is known has stored a topic; None if it does not say."""
         members = [(node, address)]
         found = self._run(survey_of(self._outsider, topic, members, None, offset=offset))
         return found[0] if found else None
 
     def pages(
-        self, topic: TopicId, node: NodeId, address: Address, wanted: Stretch
-    ) -> Iterator[StoredPage]:
+        self, topic: TopicId, node: NodeId, address: Address, wanted: LogRange
+    ) -> Iterator[LogPage]:
         """What a member has stored, page by page; UnreachableError when it stops answering."""
         return self._each(pages(self._outsider, topic, node, address, wanted))
 
@@ -90,7 +92,7 @@ class Reach:
         """How publications came to a member, page by page; UnreachableError likewise."""
         return self._each(delivery_pages(self._outsider, topic, node, address, wanted))
 
-    def publish(self, topic: TopicId, publications: Sequence[Publication]) -> list[Published]:
+    def publish(self, topic: TopicId, publications: Sequence[Publication]) -> list[PublishAck]:
         """Publish through a member; returns once all are durable there."""
         return self._run(self._outsider.publish(topic, publications))
 

@@ -26,7 +26,7 @@ from skipring.core.peers import TopicId
 from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
 from skipring.errors import InputError, MessageError
 from skipring.spark.options import WriteOptions
-from skipring.spark.ring_client import Reach
+from skipring.spark.ring_client import RingClient
 from skipring.wire.limits import check_publication, check_topic
 
 QUERY: Final = "sql.streaming.queryId"  # Spark's names of what a task knows of its query
@@ -75,7 +75,7 @@ def publish_rows(
     partition = 0 if context is None else context.partitionId()
     numbers = _numbers(f"{write_id}/{batch}/{partition}")
     count = 0
-    with Reach(options.access) as reach:
+    with RingClient(options.access) as reach:
         for given in batches:
             rows = _publications(given, options, numbers)
             for topic, publications in _portions(rows):

@@ -12,26 +12,26 @@ from msgspec.structs import replace
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import DataLossError, UnreachableError
-from skipring.rpc.log_reader import ATTEMPTS, Holder, Stretch
+from skipring.rpc.log_reader import ATTEMPTS, LogRange, MemberLog
 from skipring.spark.arrow import entries
-from skipring.spark.offsets import Entry, Place
-from skipring.spark.ring_client import Reach
+from skipring.spark.offsets import Entry, LogPlace
+from skipring.spark.ring_client import RingClient
 from skipring.wire.limits import LOCATED_MAX
-from skipring.wire.rpc import Address, Surveyed
+from skipring.wire.rpc import Address, LogInfo
 
 LOOKS: Final = 4  # a member may be restarting
 LOOKS_AT_MANY: Final = 8  # Our guess: a supervisor names 32 members at a time, by chance.
 AGAIN_S: Final = 1.0  # Our guess: what a node needs to come back is a few of these.
 
 
-class Stores:
+class MemberStores:
     """Finds members by their stores, and remembers where they were."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: RingClient) -> None:
         self._reach = reach
         self._known: dict[tuple[TopicId, str], tuple[NodeId, Address]] = {}
 
-    def find(self, topic: TopicId, place: Place) -> Holder | None:
+    def find(self, topic: TopicId, place: LogPlace) -> MemberLog | None:
         """The member that has the log of a place; None if there is none, or it is another log.
 
         Its survey has the chain value at the place.
@@ -50,12 +50,12 @@ class Stores:
             sleep(AGAIN_S)
         return None
 
-    def durable(self, topic: TopicId, bits: int | None = None) -> list[Holder]:
+    def durable(self, topic: TopicId, bits: int | None = None) -> list[MemberLog]:
         """Members that keep the topic on a disk, those with most of it first."""
         holders = [holder for holder in self._look(topic, bits) if holder.survey.store]
         return sorted(holders, key=lambda each: (-each.survey.durable_end, each.node))
 
-    def first(self, topic: TopicId) -> Holder:
+    def first(self, topic: TopicId) -> MemberLog:
         """The member that has most of a topic on its disk; UnreachableError if there is none."""
         found = self.durable(topic)
         if not found:
@@ -65,13 +65,13 @@ class Stores:
             )
         return found[0]
 
-    def place_at(self, topic: TopicId, holder: Holder, offset: int) -> Place:
+    def place_at(self, topic: TopicId, holder: MemberLog, offset: int) -> LogPlace:
         """A place in the log of a member, with its chain value; errors as those of ``verified``."""
-        place = Place(store=holder.survey.store, epoch=holder.survey.epoch, offset=offset)
+        place = LogPlace(store=holder.survey.store, epoch=holder.survey.epoch, offset=offset)
         survey = verified(self._reach, topic, holder.node, holder.address, place)
         return replace(place, chain=survey.chain)
 
-    def has(self, topic: TopicId, holder: Holder, place: Place) -> bool:
+    def has(self, topic: TopicId, holder: MemberLog, place: LogPlace) -> bool:
         """Return True if a member's log is that of a place; UnreachableError if it is silent."""
         try:
             verified(self._reach, topic, holder.node, holder.address, place)
@@ -79,10 +79,10 @@ class Stores:
             return False
         return True
 
-    def entries(self, topic: TopicId, holder: Holder, start: int, end: int) -> list[Entry]:
+    def entries(self, topic: TopicId, holder: MemberLog, start: int, end: int) -> list[Entry]:
         """Offsets and ids in a part of a member's store."""
         survey = holder.survey
-        wanted = Stretch(
+        wanted = LogRange(
             store=survey.store, epoch=survey.epoch, start=start, end=end, has_contents=False
         )
         pages = self._reach.pages(topic, holder.node, holder.address, wanted)
@@ -90,26 +90,26 @@ class Stores:
 
     def _look(
         self, topic: TopicId, bits: int | None = None, offset: int | None = None
-    ) -> list[Holder]:
+    ) -> list[MemberLog]:
         holders = self._reach.survey(topic, bits, offset)
         for holder in holders:
             self._known[topic, holder.survey.store] = holder.node, holder.address
         return holders
 
 
-def fits(survey: Surveyed, place: Place) -> bool:
+def fits(survey: LogInfo, place: LogPlace) -> bool:
     """Return True if a survey at the offset of a place is of the log that the place is in.
 
     A place without a chain value is believed if the log is long enough.
     """
-    log = Place(store=survey.store, epoch=survey.epoch, offset=survey.durable_end)
+    log = LogPlace(store=survey.store, epoch=survey.epoch, offset=survey.durable_end)
     is_same = not place.chain or not place.offset or survey.chain == place.chain
     return place.is_in_log_of(log) and place.offset <= survey.durable_end and is_same
 
 
 def verified(
-    reach: Reach, topic: TopicId, node: NodeId, address: Address, place: Place
-) -> Surveyed:
+    reach: RingClient, topic: TopicId, node: NodeId, address: Address, place: LogPlace
+) -> LogInfo:
     """Survey a member at a place; DataLossError if its log is another one by now.
 
     UnreachableError if it does not answer.
@@ -127,7 +127,7 @@ def verified(
     raise UnreachableError(f"{node} stopped serving {topic!r} at offset {place.offset}")
 
 
-class Source(Struct, frozen=True):
+class SnapshotSource(Struct, frozen=True):
     """A member to read from: what it has at offsets below its mark."""
 
     node: NodeId
@@ -142,10 +142,10 @@ class Part(Struct, frozen=True):
 
     prefix: int
     digest: bytes
-    sources: tuple[Source, ...]
+    sources: tuple[SnapshotSource, ...]
 
 
-def agreed_parts(holders: Sequence[Holder]) -> list[Part]:
+def agreed_parts(holders: Sequence[MemberLog]) -> list[Part]:
     """One snapshot of a topic in parts, read from as many members as agree; without empty parts.
 
     The reference is a member that has most, and among those one with whom most agree.
@@ -163,9 +163,9 @@ def agreed_parts(holders: Sequence[Holder]) -> list[Part]:
     return parts
 
 
-def _source(holder: Holder) -> Source:
+def _source(holder: MemberLog) -> SnapshotSource:
     survey = holder.survey
-    return Source(holder.node, holder.address, survey.store, survey.epoch, survey.end)
+    return SnapshotSource(holder.node, holder.address, survey.store, survey.epoch, survey.end)
 
 
 def is_shared(parts: Sequence[Part]) -> bool:
@@ -173,7 +173,7 @@ def is_shared(parts: Sequence[Part]) -> bool:
     return all(len(part.sources) > 1 for part in parts)
 
 
-def _agreement(holder: Holder, holders: Sequence[Holder]) -> int:
+def _agreement(holder: MemberLog, holders: Sequence[MemberLog]) -> int:
     """Of how many members and prefixes the digests are those of a member."""
     digests = holder.survey.digests
     return sum(
@@ -181,6 +181,6 @@ def _agreement(holder: Holder, holders: Sequence[Holder]) -> int:
     )
 
 
-def _digest(holder: Holder, prefix: int) -> bytes | None:
+def _digest(holder: MemberLog, prefix: int) -> bytes | None:
     digests = holder.survey.digests
     return digests[prefix] if prefix < len(digests) else None

@@ -23,23 +23,23 @@ from pyspark.sql.streaming.datasource import (
 
 from skipring.core.peers import TopicId
 from skipring.errors import DataLossError
-from skipring.rpc.log_reader import Holder
+from skipring.rpc.log_reader import MemberLog
 from skipring.spark.failover import SKIPPED, replayed, with_standby
 from skipring.spark.offsets import Position, from_json, to_json
 from skipring.spark.options import EARLIEST, ReadOptions
 from skipring.spark.partitions import READ_ON, RangePartition, gone, partitions_of, read_range
-from skipring.spark.ring_client import Reach, settle
-from skipring.spark.snapshot import Stores
+from skipring.spark.ring_client import RingClient, settle
+from skipring.spark.snapshot import MemberStores
 
 _LOG: Final = getLogger(__name__)
 
 Json = dict[str, Any]
 
 
-class Ahead(Struct, frozen=True, kw_only=True):
+class Pending(Struct, frozen=True, kw_only=True):
     """What lies ahead of a position: offsets of a member's store."""
 
-    holder: Holder
+    holder: MemberLog
     start: int
     end: int
     seen: frozenset[bytes] = frozenset()
@@ -55,8 +55,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._reach: Reach | None = None
-        self._stores: Stores | None = None
+        self._reach: RingClient | None = None
+        self._stores: MemberStores | None = None
         self._initial: Json | None = None
         self._last: dict[TopicId, Position] | None = None  # where a query that drains ends
 
@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _complete(
-        self, topic: TopicId, before: Position, after: Position, ahead: Ahead
+        self, topic: TopicId, before: Position, after: Position, ahead: Pending
     ) -> Position:
         """A position with its chain value and its standby."""
         stores = self._members()
@@ -162,7 +162,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, RangePartition):
             return
         options = self._options
-        with Reach(options.access) as reach:
+        with RingClient(options.access) as reach:
             for rows in read_range(reach, partition):
                 wanted = rows.since(options.since)
                 if len(wanted):
@@ -170,10 +170,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- what lies ahead ---------------------------------------------------------------------
 
-    def _members(self) -> Stores:
+    def _members(self) -> MemberStores:
         if self._stores is None:
-            self._reach = Reach(self._options.access)
-            self._stores = Stores(self._reach)
+            self._reach = RingClient(self._options.access)
+            self._stores = MemberStores(self._reach)
         return self._stores
 
     def _positions(self, start: Json) -> dict[TopicId, Position]:
@@ -185,19 +185,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known[topic] = _position(stores.first(topic), 0)
         return {topic: known[topic] for topic in self._options.topics}
 
-    def _ahead(self, topic: TopicId, position: Position) -> Ahead:
+    def _ahead(self, topic: TopicId, position: Position) -> Pending:
         """What can be read from a position on; elsewhere, if its store is gone."""
         holder = self._members().find(topic, position)
         if holder is not None:
             end = holder.survey.durable_end
-            ahead = Ahead(holder=holder, start=position.offset, end=end, seen=position.seen)
+            ahead = Pending(holder=holder, start=position.offset, end=end, seen=position.seen)
         elif self._options.fails_on_data_loss:
             raise DataLossError(gone(topic, position, READ_ON))
         else:
             ahead = self._elsewhere(topic, position)
         return self._until_the_last(topic, ahead)
 
-    def _elsewhere(self, topic: TopicId, position: Position) -> Ahead:
+    def _elsewhere(self, topic: TopicId, position: Position) -> Pending:
         """The same position in another store; behind everything there, if it is not known."""
         stores, standby = self._members(), position.standby
         holder = standby and stores.find(topic, standby)
@@ -210,9 +210,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 _LOG.warning("%s", gone(topic, position, SKIPPED))
             start = holder.survey.durable_end if position.offset else 0
         end = holder.survey.durable_end
-        return Ahead(holder=holder, start=start, end=end, seen=seen, is_elsewhere=True)
+        return Pending(holder=holder, start=start, end=end, seen=seen, is_elsewhere=True)
 
-    def _until_the_last(self, topic: TopicId, ahead: Ahead) -> Ahead:
+    def _until_the_last(self, topic: TopicId, ahead: Pending) -> Pending:
         """The same, but not beyond where a query that drains ends."""
         if self._last is None:
             return ahead
@@ -250,7 +250,7 @@ def shared_out(ahead: Mapping[TopicId, int], rows_max: int | None) -> dict[Topic
     return {topic: max(count * rows_max // total, min(count, 1)) for topic, count in ahead.items()}
 
 
-def _position(holder: Holder, offset: int, seen: frozenset[bytes] = frozenset()) -> Position:
+def _position(holder: MemberLog, offset: int, seen: frozenset[bytes] = frozenset()) -> Position:
     survey = holder.survey
     return Position(store=survey.store, epoch=survey.epoch, offset=offset, seen=seen)
 

@@ -66,7 +66,7 @@ COMPLAINTS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 @contextmanager
-def failures_told(place: Path) -> Iterator[None]:
+def translate_os_errors(place: Path) -> Iterator[None]:
     """Turn what the system and SQLite complain about into our errors, with what to do."""
     try:
         yield
@@ -193,33 +193,33 @@ def write_durably(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
-def beside(path: Path, suffix: str) -> Path:
+def sibling(path: Path, suffix: str) -> Path:
     """The file whose name has a suffix more."""
     return path.with_name(path.name + suffix)
 
 
-def put_aside(path: Path, wal: bytes | None = None) -> Path | None:
+def quarantine_file(path: Path, wal: bytes | None = None) -> Path | None:
     """Rename a damaged database, with its log, and forget the oldest of those kept.
 
     Return its new name; None if there was nothing. A log that SQLite may have removed meanwhile is
     given as it was.
     """
-    log = beside(path, "-wal")
+    log = sibling(path, "-wal")
     if wal is None:
         wal = log.read_bytes() if log.exists() else b""
     aside = None
     if path.exists() or wal:
         kept = _damaged(path)
-        aside = beside(path, f".damaged-{max(kept, default=0) + 1}")
+        aside = sibling(path, f".damaged-{max(kept, default=0) + 1}")
         if wal:
-            beside(aside, "-wal").write_bytes(wal)
+            sibling(aside, "-wal").write_bytes(wal)
         if path.exists():
             path.replace(aside)
         for number in sorted(kept)[: max(0, len(kept) + 1 - DAMAGED_MAX)]:
             for suffix in ("", "-wal"):
-                beside(path, f".damaged-{number}{suffix}").unlink(missing_ok=True)
+                sibling(path, f".damaged-{number}{suffix}").unlink(missing_ok=True)
     for suffix in ("-wal", "-shm", "-journal"):
-        beside(path, suffix).unlink(missing_ok=True)
+        sibling(path, suffix).unlink(missing_ok=True)
     return aside
 
 
@@ -245,7 +245,7 @@ def node_id(directory: Path, name: str | None = None) -> NodeId:
     if name is not None:
         check_name(name, parameter="name")
     path = directory / FILE
-    with failures_told(directory):
+    with translate_os_errors(directory):
         make_directory(directory)
         kept = _read(path)
         if kept is None:

@@ -17,7 +17,7 @@ from msgspec import DecodeError, Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
 from skipring.core.peers import TopicId
-from skipring.storage.data_dir import COMPLAINTS, beside, is_damage
+from skipring.storage.data_dir import COMPLAINTS, is_damage, sibling
 from skipring.storage.sqlite import connect, transaction
 
 FILE: Final = "deliveries.sqlite3"
@@ -82,7 +82,7 @@ def _seal(content: bytes) -> bytes:
     return state.digest()
 
 
-class TraceFile:
+class DeliveryFile:
     """The SQLite file of a trace, made when it is first used; what it says may be anything."""
 
     def __init__(self, path: Path) -> None:
@@ -125,7 +125,7 @@ class TraceFile:
         """Remove the file; the next use makes another one."""
         self.close()
         for suffix in ("", "-wal", "-shm", "-journal"):
-            beside(self._path, suffix).unlink(missing_ok=True)
+            sibling(self._path, suffix).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the file until it is used again."""

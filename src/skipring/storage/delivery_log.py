@@ -18,9 +18,9 @@ from typing import Final, NamedTuple, Self
 
 from skipring.core.effects import Origin
 from skipring.core.peers import TopicId
-from skipring.storage.delivery_file import FAILURES, FILE, Body, TraceFile, parsed
+from skipring.storage.delivery_file import FAILURES, FILE, Body, DeliveryFile, parsed
 from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import StoredArchive
+from skipring.storage.topic_log import TopicLog
 
 ON_DISK_MAX: Final = 1_000_000  # Limit of ours: the last offsets of a topic, about 10 MB.
 IN_MEMORY_MAX: Final = 100_000  # Limit of ours: without a disk, or with one that takes nothing.
@@ -29,7 +29,7 @@ CHUNK_MAX: Final = 1024  # Our guess: the last chunk is written again and again 
 _PLACES: Final = {origin: place for place, origin in enumerate(Origin)}
 
 
-class Deliveries(NamedTuple):
+class DeliveryRows(NamedTuple):
     """Deliveries at consecutive offsets, the first of them ``start``."""
 
     start: int
@@ -43,14 +43,14 @@ class Deliveries(NamedTuple):
         return self.start + len(self.times)
 
 
-class DeliveryTrace:
+class DeliveryLog:
     """The deliveries of a node, in all its topics; without a file they are in memory.
 
     ``write`` may run in a thread of its own, one at a time; noting and reading go on meanwhile.
     """
 
     def __init__(
-        self, store: PublicationStore | None = None, file: TraceFile | None = None
+        self, store: PublicationStore | None = None, file: DeliveryFile | None = None
     ) -> None:
         self.failures = 0  # of the file
         self.error: str | None = None  # why the last write failed
@@ -64,7 +64,7 @@ class DeliveryTrace:
     @classmethod
     def open(cls, directory: Path, store: PublicationStore) -> Self:
         """The trace beside a store; what of it cannot be used is forgotten."""
-        trace = cls(store, TraceFile(directory / FILE))
+        trace = cls(store, DeliveryFile(directory / FILE))
         trace._load({topic: store.archive(topic) for topic in store.topics})
         return trace
 
@@ -107,7 +107,7 @@ class DeliveryTrace:
         chunks = self._topics.get(topic)
         return chunks[-1].end if chunks else 0
 
-    def read(self, topic: TopicId, start: int, end: int, count: int) -> Iterator[Deliveries]:
+    def read(self, topic: TopicId, start: int, end: int, count: int) -> Iterator[DeliveryRows]:
         """Known deliveries between two offsets, in order: the first ones, up to a number."""
         with self._lock:
             known = self._topics.get(topic, [])
@@ -121,18 +121,18 @@ class DeliveryTrace:
             if found is not None:
                 count -= last - first
                 part = slice(first - chunk.start, last - chunk.start)
-                yield Deliveries(first, found.times[part], found.hops[part], found.origins[part])
+                yield DeliveryRows(first, found.times[part], found.hops[part], found.origins[part])
 
-    def _contents(self, topic: TopicId, chunk: _Chunk) -> Deliveries | None:
+    def _contents(self, topic: TopicId, chunk: _Chunk) -> DeliveryRows | None:
         """All that is in a chunk; None if it cannot be read."""
         with self._lock:
             if chunk.times:
                 hops, origins = bytes(chunk.hops), bytes(chunk.origins)
-                return Deliveries(chunk.start, chunk.times, hops, origins)
+                return DeliveryRows(chunk.start, chunk.times, hops, origins)
         body = self._body_in(chunk.row) if chunk.row is not None else None
         if body is None or (body.topic, body.start) != (topic, chunk.start):
             return None
-        return Deliveries(body.start, body.unpacked(), body.hops, body.origins)
+        return DeliveryRows(body.start, body.unpacked(), body.hops, body.origins)
 
     def _body_in(self, row: int) -> Body | None:
         try:
@@ -230,7 +230,7 @@ class DeliveryTrace:
         if chunk.written >= chunk.end and (is_full or self._latest.get(due.topic) is not chunk):
             chunk.release()
 
-    def _fail(self, file: TraceFile, error: Exception, obsolete: Iterable[int]) -> None:
+    def _fail(self, file: DeliveryFile, error: Exception, obsolete: Iterable[int]) -> None:
         """Go on without what was in the file, if that is damaged; else it is tried again."""
         self.failures += 1
         self.error = str(error)
@@ -247,7 +247,7 @@ class DeliveryTrace:
         with suppress(*FAILURES):
             file.discard()
 
-    def _load(self, archives: Mapping[TopicId, StoredArchive]) -> None:
+    def _load(self, archives: Mapping[TopicId, TopicLog]) -> None:
         assert self._file is not None
         try:
             for row, data in self._file.rows():
@@ -257,7 +257,7 @@ class DeliveryTrace:
             self._fail(self._file, error, ())
         self.write()  # obsolete rows go at once, before their offsets are given anew
 
-    def _take(self, row: int, body: Body | None, archives: Mapping[TopicId, StoredArchive]) -> None:
+    def _take(self, row: int, body: Body | None, archives: Mapping[TopicId, TopicLog]) -> None:
         """Use a chunk of the file if it is of this store, in this epoch; one written later wins."""
         archive = archives.get(body.topic) if body is not None else None
         if body is None or archive is None or not self._is_of(archive, body):
@@ -266,7 +266,7 @@ class DeliveryTrace:
         self._cut(body.topic, body.start)
         self._topics.setdefault(body.topic, []).append(_Chunk(body.start, body.end, row))
 
-    def _is_of(self, archive: StoredArchive, body: Body) -> bool:
+    def _is_of(self, archive: TopicLog, body: Body) -> bool:
         assert self._store is not None
         is_same = (body.store, body.epoch) == (self._store.id, archive.epoch)
         return is_same and body.end <= archive.end

@@ -45,26 +45,26 @@ def losses_of(epoch: int) -> int:
     return epoch >> _RANDOM_BITS
 
 
-class Promise(Struct, frozen=True, array_like=True, order=True, gc=False):
+class DurableMark(Struct, frozen=True, array_like=True, order=True, gc=False):
     """Everything of a topic below ``end`` is durable; the offsets count in an epoch."""
 
     epoch: int = 0
     end: int = 0
 
 
-class Promises(Struct, frozen=True, array_like=True):
+class DurableMarks(Struct, frozen=True, array_like=True):
     """All promises of a store."""
 
     store: str
     number: int  # of the write: the later one counts
-    topics: dict[TopicId, Promise]
+    topics: dict[TopicId, DurableMark]
 
 
 _ENCODER: Final = Encoder()
-_DECODER: Final = Decoder(Promises)
+_DECODER: Final = Decoder(DurableMarks)
 
 
-class PromiseFile:
+class DurableMarkFile:
     """The two files; damaged or missing ones are as if nothing had been promised."""
 
     __slots__ = ("_descriptors", "_number")
@@ -86,7 +86,7 @@ class PromiseFile:
         while self._descriptors:
             os.close(self._descriptors.pop())
 
-    def read(self) -> Promises | None:
+    def read(self) -> DurableMarks | None:
         """What was promised last; None if that cannot be read."""
         found = [promises for d in self._descriptors if (promises := _read(d)) is not None]
         if not found:
@@ -95,10 +95,10 @@ class PromiseFile:
         self._number = newest.number
         return newest
 
-    def write(self, store: str, topics: Mapping[TopicId, Promise]) -> None:
+    def write(self, store: str, topics: Mapping[TopicId, DurableMark]) -> None:
         """Promise; after this has returned, it is remembered."""
         number = self._number + 1
-        data = _framed(_ENCODER.encode(Promises(store, number, dict(topics))))
+        data = _framed(_ENCODER.encode(DurableMarks(store, number, dict(topics))))
         descriptor = self._descriptors[number % len(self._descriptors)]
         done = 0
         while done < len(data):
@@ -112,7 +112,7 @@ def _framed(data: bytes) -> bytes:
     return framed + _digest(framed)
 
 
-def _read(descriptor: int) -> Promises | None:
+def _read(descriptor: int) -> DurableMarks | None:
     begin = len(_MAGIC) + _SIZE_BYTES
     try:
         data = os.pread(descriptor, _BYTES_MAX, 0)

@@ -94,28 +94,28 @@ def number_in(data: bytes) -> tuple[NodeId, int]:
     return numbered.publisher, numbered.seq
 
 
-class Rows(NamedTuple):
+class EncodedRecords(NamedTuple):
     """Publications as they are stored, in order: of each its offset, its id and its data."""
 
     offsets: list[int]
     ids: list[bytes]
     data: list[bytes]
 
-    def first(self, count: int | None) -> Rows:
+    def first(self, count: int | None) -> EncodedRecords:
         """So many of them; None: all."""
         offsets, ids, data = self
-        return Rows(offsets[:count], ids[:count], data[:count])
+        return EncodedRecords(offsets[:count], ids[:count], data[:count])
 
-    def chosen(self, marks: Iterable[object]) -> Rows:
+    def chosen(self, marks: Iterable[object]) -> EncodedRecords:
         """Some of them: those with a mark that is true."""
         marks = list(marks)
         offsets, ids, data = self
-        return Rows(
+        return EncodedRecords(
             list(compress(offsets, marks)), list(compress(ids, marks)), list(compress(data, marks))
         )
 
 
-class Stretch(NamedTuple):
+class RecordRun(NamedTuple):
     """Publications with consecutive offsets, as they lie in a pack."""
 
     length: int  # how many they are

@@ -20,15 +20,21 @@ from skipring.core.publications import ID_BYTES
 from skipring.errors import StorageError
 from skipring.storage.carving import carved, page_sizes
 from skipring.storage.chain import LOST_ID
-from skipring.storage.data_dir import COMPLAINTS, beside, is_damage, put_aside, sync_directory
-from skipring.storage.durable_mark import Promise, Promises, new_epoch
-from skipring.storage.segment import Draft, Head, Pack, Places
+from skipring.storage.data_dir import (
+    COMPLAINTS,
+    is_damage,
+    quarantine_file,
+    sibling,
+    sync_directory,
+)
+from skipring.storage.durable_mark import DurableMark, DurableMarks, new_epoch
+from skipring.storage.segment import Head, Segment, SegmentBuilder, SegmentIndex
 from skipring.storage.sqlite import (
     FILE,
     LOST,
-    Contents,
     DamageError,
-    Mark,
+    QuarantineEntry,
+    StoreContents,
     connect,
     connect_durably,
     contents_of,
@@ -58,17 +64,17 @@ class Rebuilt(NamedTuple):
 
 
 def rebuild(
-    path: Path, wal: bytes, promises: Promises | None, new_id: Callable[[], str]
+    path: Path, wal: bytes, promises: DurableMarks | None, new_id: Callable[[], str]
 ) -> Rebuilt:
     """Write what is intact into a new file beside the damaged one."""
     old = _Remembered.read(path)
     if promises is not None and old.store not in (None, promises.store):
         promises = None  # another store's
     said_store = promises.store if promises is not None else None
-    fresh = beside(path, INCOMPLETE)
+    fresh = sibling(path, INCOMPLETE)
     discard_incomplete(path)
     with closing(create(fresh, old.store or said_store or new_id())) as db:
-        gathered = _Gathered(db)
+        gathered = _GatheredRecords(db)
         with _opened(path) as file:
             for page_bytes in _sizes(file, wal):
                 for body in carved(file, wal, page_bytes):
@@ -78,7 +84,7 @@ def rebuild(
         places = gathered.settled()
         rebuilt = _account(db, places, gathered, old, promises)
         db.execute("COMMIT")
-    fresh.replace(beside(path, COMPLETE))
+    fresh.replace(sibling(path, COMPLETE))
     sync_directory(path.parent)
     return rebuilt
 
@@ -90,7 +96,7 @@ def _sizes(file: BinaryIO, wal: bytes) -> list[int]:
         return [size for size, _ in votes.most_common()]
 
     def found(page_bytes: int) -> int:
-        packs = map(Pack.parse, carved(file, wal, page_bytes))
+        packs = map(Segment.parse, carved(file, wal, page_bytes))
         return sum(pack.head.count for pack in packs if pack is not None and pack.is_whole)
 
     return sorted(votes, key=found, reverse=True)
@@ -99,15 +105,15 @@ def _sizes(file: BinaryIO, wal: bytes) -> list[int]:
 def discard_incomplete(path: Path) -> None:
     """Remove what an attempt that was cut short has left."""
     for suffix in ("", "-journal"):
-        beside(path, INCOMPLETE + suffix).unlink(missing_ok=True)
+        sibling(path, INCOMPLETE + suffix).unlink(missing_ok=True)
 
 
-def is_short(end: int, own: Promise | None, said: Promise | None) -> bool:
+def is_short(end: int, own: DurableMark | None, said: DurableMark | None) -> bool:
     """True if a topic ends below what was promised, by the file itself or beside it.
 
     A promise of a later epoch than the file's own: the file is an old copy of itself.
     """
-    own, said = own or Promise(), said or Promise()
+    own, said = own or DurableMark(), said or DurableMark()
     return said.epoch > own.epoch or end < max(own, said).end
 
 
@@ -122,8 +128,8 @@ class _Remembered(NamedTuple):
     """What SQLite can still read of the small tables."""
 
     store: str | None
-    promises: dict[TopicId, Promise]
-    marks: list[Mark]
+    promises: dict[TopicId, DurableMark]
+    marks: list[QuarantineEntry]
 
     @classmethod
     def read(cls, path: Path) -> _Remembered:
@@ -148,14 +154,14 @@ def _readable(rows: Iterator[T]) -> list[T]:
     return found
 
 
-class _Gathered:
+class _GatheredRecords:
     """Packs that were found, in any order, some of them several times."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._digests: set[bytes] = set()
         self._whole: dict[TopicId, list[tuple[Head, int]]] = {}
-        self._damaged: list[Pack] = []
+        self._damaged: list[Segment] = []
         self.epochs: dict[TopicId, int] = {}
         self.claimed: dict[TopicId, dict[int, bytes]] = {}  # ids in damaged packs, right or wrong
 
@@ -166,7 +172,7 @@ class _Gathered:
 
     def take(self, body: bytes) -> None:
         """Keep a pack if it is whole; look at it later if it is not."""
-        pack = Pack.parse(body)
+        pack = Segment.parse(body)
         if pack is None or pack.digest in self._digests:
             return
         if pack.is_whole:
@@ -175,13 +181,13 @@ class _Gathered:
         else:
             self._damaged.append(pack)
 
-    def settled(self) -> dict[TopicId, Places]:
+    def settled(self) -> dict[TopicId, SegmentIndex]:
         """Where everything is in the end."""
         places = {topic: self._without_overlaps(packs) for topic, packs in self._whole.items()}
         for draft, epoch in self._salvaged(places):
             head = Head(draft.topic, epoch, draft.start, draft.end - draft.start)
             row = self._keep(head, draft.packed(epoch))
-            places.setdefault(draft.topic, Places()).add(draft.start, draft.end, row)
+            places.setdefault(draft.topic, SegmentIndex()).add(draft.start, draft.end, row)
         for place in places.values():
             is_orderly = place.settle()
             assert is_orderly, "what was salvaged was there already"
@@ -193,7 +199,7 @@ class _Gathered:
         self.epochs[head.topic] = max(self.epochs.get(head.topic, 0), head.epoch)
         return row
 
-    def _without_overlaps(self, packs: list[tuple[Head, int]]) -> Places:
+    def _without_overlaps(self, packs: list[tuple[Head, int]]) -> SegmentIndex:
         """One pack for each offset: of the later epoch, or the larger one."""
         kept: list[tuple[Head, int]] = []
         dropped: list[int] = []
@@ -208,14 +214,16 @@ class _Gathered:
             else:
                 kept.append((head, row))
         self._db.executemany("DELETE FROM packs WHERE pack = ?", ((row,) for row in dropped))
-        places = Places()
+        places = SegmentIndex()
         for head, row in kept:
             places.add(head.start, head.end, row)
         return places
 
-    def _salvaged(self, places: dict[TopicId, Places]) -> Iterator[tuple[Draft, int]]:
+    def _salvaged(
+        self, places: dict[TopicId, SegmentIndex]
+    ) -> Iterator[tuple[SegmentBuilder, int]]:
         """What is intact in damaged packs and nowhere else, as new packs."""
-        found: dict[tuple[TopicId, int], tuple[bytes, Pack]] = {}
+        found: dict[tuple[TopicId, int], tuple[bytes, Segment]] = {}
         for pack in self._damaged:
             topic, ids = pack.head.topic, bytes(pack.ids)
             self.claimed.setdefault(topic, {}).update(
@@ -225,13 +233,13 @@ class _Gathered:
             for key, offset in pack.entries():
                 if topic not in places or not places[topic].covers(offset):
                     found.setdefault((topic, offset), (key, pack))
-        draft, epoch = Draft("", 0), 0
+        draft, epoch = SegmentBuilder("", 0), 0
         for (topic, offset), (key, pack) in sorted(found.items(), key=lambda item: item[0]):
             here = (draft.topic, draft.end, epoch)
             if draft.is_full or here != (topic, offset, pack.head.epoch):
                 if draft.end > draft.start:
                     yield draft, epoch
-                draft, epoch = Draft(topic, offset), pack.head.epoch
+                draft, epoch = SegmentBuilder(topic, offset), pack.head.epoch
             draft.append(key, pack.data(offset))
         if draft.end > draft.start:
             yield draft, epoch
@@ -246,30 +254,32 @@ def _ids_between(start: int, end: int, ids: Mapping[int, bytes]) -> bytes:
 
 def _account(
     db: sqlite3.Connection,
-    places: dict[TopicId, Places],
-    gathered: _Gathered,
+    places: dict[TopicId, SegmentIndex],
+    gathered: _GatheredRecords,
     old: _Remembered,
-    promises: Promises | None,
+    promises: DurableMarks | None,
 ) -> Rebuilt:
     """Note what is lost, and raise the epochs of topics that end below what was promised."""
     lost, raised = 0, []
     known = lost_offsets(old.marks)
     said = promises.topics if promises is not None else {}
     for topic in sorted({*places, *old.promises, *said}):
-        place = places.get(topic, Places())
+        place = places.get(topic, SegmentIndex())
         own_promise, said_promise = old.promises.get(topic), said.get(topic)
-        promise = max(own_promise or Promise(), said_promise or Promise())
+        promise = max(own_promise or DurableMark(), said_promise or DurableMark())
         epoch = max(promise.epoch, gathered.epochs.get(topic, 0))
         gaps = [gap for gap in place.gaps() if gap not in known.get(topic, ())]
         ids = gathered.claimed.get(topic, {}) | lost_ids(topic, old.marks)
         for start, end in place.gaps():
-            insert_mark(db, Mark(topic, start, end - start, LOST, _ids_between(start, end, ids)))
+            insert_mark(
+                db, QuarantineEntry(topic, start, end - start, LOST, _ids_between(start, end, ids))
+            )
         lost += sum(end - start for start, end in gaps) + max(0, promise.end - place.end)
         is_unknown = promises is None or epoch > promise.epoch
         if is_unknown or is_short(place.end, own_promise or said_promise, said_promise):
             epoch = new_epoch(epoch)
             raised.append(topic)
-        replace_promise(db, topic, Promise(epoch, place.end))
+        replace_promise(db, topic, DurableMark(epoch, place.end))
     for mark in old.marks:
         is_before_end = mark.topic in places and mark.start < places[mark.topic].end
         if is_before_end and mark.reason != LOST:
@@ -302,17 +312,19 @@ class Opened(NamedTuple):
     """A store in which nothing is damaged any more."""
 
     db: sqlite3.Connection
-    contents: Contents
+    contents: StoreContents
     recovery: Recovery
 
 
-def open_database(directory: Path, promises: Promises | None, new_id: Callable[[], str]) -> Opened:
+def open_database(
+    directory: Path, promises: DurableMarks | None, new_id: Callable[[], str]
+) -> Opened:
     """Open the database of a directory, made anew if there is none or if it is damaged."""
     path = directory / FILE
     discard_incomplete(path)
-    if beside(path, COMPLETE).exists():
+    if sibling(path, COMPLETE).exists():
         _take_over(path, None)
-    log = beside(path, "-wal")
+    log = sibling(path, "-wal")
     wal = log.read_bytes() if log.exists() else b""  # SQLite removes it, all read or not
     damage = None
     if path.exists():
@@ -337,13 +349,13 @@ def open_database(directory: Path, promises: Promises | None, new_id: Callable[[
 
 def _take_over(path: Path, wal: bytes | None) -> Path | None:
     """Give the new file its name; what had it before is put aside."""
-    aside = put_aside(path, wal)
-    beside(path, COMPLETE).replace(path)
+    aside = quarantine_file(path, wal)
+    sibling(path, COMPLETE).replace(path)
     sync_directory(path.parent)
     return aside
 
 
-def _open_sound(path: Path, promises: Promises | None, recovery: Recovery) -> Opened:
+def _open_sound(path: Path, promises: DurableMarks | None, recovery: Recovery) -> Opened:
     """Open a database; DamageError if anything in it is wrong or missing."""
     db = None
     try:
@@ -362,7 +374,7 @@ def _open_sound(path: Path, promises: Promises | None, recovery: Recovery) -> Op
     return Opened(db, contents, structs.replace(recovery, publications=count))
 
 
-def _check_promises(contents: Contents, promises: Promises | None) -> None:
+def _check_promises(contents: StoreContents, promises: DurableMarks | None) -> None:
     said = {}
     if promises is not None and promises.store == contents.store:
         said = promises.topics

@@ -23,10 +23,10 @@ from msgspec.msgpack import Decoder, Encoder
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.storage.record import Rows, Stretch, number_in, restored
+from skipring.storage.record import EncodedRecords, RecordRun, number_in, restored
 
 
-class Places:
+class SegmentIndex:
     """First offset, end and row of each pack, in the order of the offsets."""
 
     __slots__ = ("_ends", "_rows", "_starts")
@@ -125,7 +125,7 @@ def _marks(firsts: range) -> bytes:
     return bytes(value in firsts for value in range(256))
 
 
-class Draft:
+class SegmentBuilder:
     """A pack in the making: publications that are only in memory."""
 
     __slots__ = ("_begins", "_data", "_ids", "_sizes", "start", "topic")
@@ -204,13 +204,13 @@ class Draft:
         *,
         count_max: int | None = None,
         is_checked: bool = True,
-    ) -> Rows:
+    ) -> EncodedRecords:
         """Those between two offsets whose ids begin with such a byte; the first, up to a number."""
         del is_checked  # memory is what was written
         offsets = range(max(start, self.start), min(end, self.end))
         chosen = [o for o in offsets if self._ids[ID_BYTES * (o - self.start)] in firsts]
         chosen = chosen[:count_max]
-        return Rows(chosen, [self._id(o) for o in chosen], [self.data(o) for o in chosen])
+        return EncodedRecords(chosen, [self._id(o) for o in chosen], [self.data(o) for o in chosen])
 
     def publication(self, offset: int) -> Publication | None:
         """The publication at an offset."""
@@ -231,7 +231,7 @@ class Draft:
         return content
 
 
-class Pack:
+class Segment:
     """A pack as it was read, damaged or not."""
 
     __slots__ = ("_body", "_ids", "_is_whole", "head")
@@ -243,7 +243,7 @@ class Pack:
         self._is_whole: bool | None = None
 
     @classmethod
-    def parse(cls, body: bytes) -> Pack | None:
+    def parse(cls, body: bytes) -> Segment | None:
         """The pack, however damaged, if one of its heads is intact."""
         found = _head_at(body, 0) or _head_at(body, body.rfind(_MAGIC))
         return cls(*found, body) if found is not None else None
@@ -318,7 +318,7 @@ class Pack:
         *,
         count_max: int | None = None,
         is_checked: bool = True,
-    ) -> Rows:
+    ) -> EncodedRecords:
         """Those between two offsets whose ids begin with such a byte; the first, up to a number.
 
         Only what is intact; unless whoever asks checks that itself.
@@ -330,9 +330,9 @@ class Pack:
         if self.is_whole if is_checked else self._has_room:
             return self._rows(first, chosen, offsets[:count_max])
         intact = [offset for offset in offsets if self.publication(offset) is not None][:count_max]
-        return Rows(intact, [self._id(o) for o in intact], [self.data(o) for o in intact])
+        return EncodedRecords(intact, [self._id(o) for o in intact], [self.data(o) for o in intact])
 
-    def stretch(self, start: int, end: int, bytes_max: int) -> Stretch | None:
+    def stretch(self, start: int, end: int, bytes_max: int) -> RecordRun | None:
         """All between two offsets, up to the one with which they are so long; None if damaged."""
         if not self.is_whole:
             return None
@@ -348,24 +348,24 @@ class Pack:
         length = 1 + bisect_left(places, begin + bytes_max, key=begin_of)
         is_last = first + length == self.head.count
         data_end = len(body) - DIGEST_BYTES - self._ids if is_last else begin_of(first + length)
-        return Stretch(length, body[ids_at : ids_at + ID_BYTES * length], body[begin:data_end])
+        return RecordRun(length, body[ids_at : ids_at + ID_BYTES * length], body[begin:data_end])
 
     @property
     def _has_room(self) -> bool:
         """True if it is as long as its head says, at least up to the publications."""
         return len(self._body) >= self._ids + (ID_BYTES + _SPAN.size) * self.head.count
 
-    def _rows(self, first: int, chosen: bytes, offsets: list[int]) -> Rows:
+    def _rows(self, first: int, chosen: bytes, offsets: list[int]) -> EncodedRecords:
         """What lies at some offsets: for each place from one on there is a byte, 1 or 0."""
         if not offsets:
-            return Rows([], [], [])
+            return EncodedRecords([], [], [])
         body, ids, count = self._body, self._ids, self.head.count
         chosen = chosen[: offsets[-1] + 1 - self.start - first]  # nothing is read in vain
         spans_at = ids + ID_BYTES * count
         spans_format = f"<{2 * len(chosen)}I"
         spans = iter(unpack_from(spans_format, body, spans_at + _SPAN.size * first))
         data = body[spans_at + _SPAN.size * count :]
-        return Rows(
+        return EncodedRecords(
             offsets,
             list(compress(_ids_from(body, ids + ID_BYTES * first, len(chosen)), chosen)),
             [data[at : at + size] for at, size in compress(zip(spans, spans, strict=True), chosen)],
@@ -376,7 +376,9 @@ class Pack:
         return self._body[place : place + ID_BYTES]
 
 
-Segment: TypeAlias = Pack | Draft  # publications with consecutive offsets, wherever they are
+AnySegment: TypeAlias = (
+    Segment | SegmentBuilder
+)  # publications with consecutive offsets, wherever they are
 
 
 def _ids_from(body: bytes, at: int, count: int) -> Iterator[bytes]:

@@ -15,8 +15,8 @@ from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.storage.carving import PAGE_BYTES, PAGE_SIZES
 from skipring.storage.chain import LOST_ID, LogChain
-from skipring.storage.durable_mark import Promise
-from skipring.storage.segment import Pack, Places
+from skipring.storage.durable_mark import DurableMark
+from skipring.storage.segment import Segment, SegmentIndex
 
 FILE: Final = "publications.sqlite3"
 LOG_BYTES: Final = 1 << 22  # SQLite's own guess, in pages of 4 KiB: a longer log is written back
@@ -45,7 +45,7 @@ class DamageError(Exception):
     """Something in a file is not what was written; the store is made anew from what is intact."""
 
 
-class Mark(NamedTuple):
+class QuarantineEntry(NamedTuple):
     """Offsets that are not served: of what was put aside, or lost."""
 
     topic: TopicId
@@ -55,19 +55,19 @@ class Mark(NamedTuple):
     body: bytes = b""
 
 
-class Contents(NamedTuple):
+class StoreContents(NamedTuple):
     """What is in a file, by topic."""
 
     store: str
-    promises: dict[TopicId, Promise]
-    places: dict[TopicId, Places]
+    promises: dict[TopicId, DurableMark]
+    places: dict[TopicId, SegmentIndex]
     epochs: dict[TopicId, int]  # as the packs have them
-    marks: list[Mark]
+    marks: list[QuarantineEntry]
     chains: dict[TopicId, LogChain]
 
     def epoch_of(self, topic: TopicId) -> int:
         """The latest that is known."""
-        return max(self.promises.get(topic, Promise()).epoch, self.epochs.get(topic, 0))
+        return max(self.promises.get(topic, DurableMark()).epoch, self.epochs.get(topic, 0))
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -139,40 +139,42 @@ def insert_pack(db: sqlite3.Connection, body: bytes | bytearray) -> int:
     return row
 
 
-def insert_mark(db: sqlite3.Connection, mark: Mark) -> None:
+def insert_mark(db: sqlite3.Connection, mark: QuarantineEntry) -> None:
     """Put something aside."""
     seal = seal_of(mark.topic, mark.start, mark.length)
     columns = "topic, start, count, reason, body, seal"
     db.execute(f"INSERT INTO quarantine({columns}) VALUES (?, ?, ?, ?, ?, ?)", (*mark, seal))  # noqa: S608
 
 
-def replace_promise(db: sqlite3.Connection, topic: TopicId, promise: Promise) -> None:
+def replace_promise(db: sqlite3.Connection, topic: TopicId, promise: DurableMark) -> None:
     """Note what is promised with the transaction."""
     seal = seal_of(topic, promise.epoch, promise.end)
     values = (topic, promise.epoch, promise.end, seal)
     db.execute("INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)", values)
 
 
-def read_pack(db: sqlite3.Connection, row: int) -> Pack | None:
+def read_pack(db: sqlite3.Connection, row: int) -> Segment | None:
     """The pack in a row; None if it cannot be read."""
     try:
         rows = db.execute("SELECT body FROM packs WHERE pack = ?", (row,)).fetchall()
     except sqlite3.Error:
         return None
-    return Pack.parse(rows[0][0]) if rows and isinstance(rows[0][0], bytes) else None
+    return Segment.parse(rows[0][0]) if rows and isinstance(rows[0][0], bytes) else None
 
 
 # -- all of it -----------------------------------------------------------------------------
 
 
-def contents_of(db: sqlite3.Connection) -> Contents:
+def contents_of(db: sqlite3.Connection) -> StoreContents:
     """All that is in a sound file; DamageError, or an error of SQLite, if it is not sound."""
     tables = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     if tables != SCHEMA or _page_bytes(db) not in PAGE_SIZES:
         raise DamageError("its tables are not those of a store")
     (store,) = stores_of(db)
     places, epochs, chains = _packs(db)
-    contents = Contents(store, dict(promises_of(db)), places, epochs, list(marks_of(db)), chains)
+    contents = StoreContents(
+        store, dict(promises_of(db)), places, epochs, list(marks_of(db)), chains
+    )
     _check_offsets(contents)
     for topic, its_places in places.items():
         if chains[topic].end != its_places.end:
@@ -192,19 +194,21 @@ def stores_of(db: sqlite3.Connection) -> Iterator[str]:
         yield store
 
 
-def promises_of(db: sqlite3.Connection) -> Iterator[tuple[TopicId, Promise]]:
+def promises_of(db: sqlite3.Connection) -> Iterator[tuple[TopicId, DurableMark]]:
     """What the file itself remembers to have promised."""
     for topic, epoch, promised, seal in db.execute("SELECT * FROM topics ORDER BY topic"):
         _check_seal(seal, topic, epoch, promised)
-        yield topic, Promise(epoch, promised)
+        yield topic, DurableMark(epoch, promised)
 
 
-def marks_of(db: sqlite3.Connection) -> Iterator[Mark]:
+def marks_of(db: sqlite3.Connection) -> Iterator[QuarantineEntry]:
     """What was put aside, oldest first."""
     query = "SELECT topic, start, count, reason, body, seal FROM quarantine ORDER BY entry"
     for topic, start, count, reason, body, seal in db.execute(query):
         _check_seal(seal, topic, start, count)
-        yield Mark(topic, start, count, str(reason), body if isinstance(body, bytes) else b"")
+        yield QuarantineEntry(
+            topic, start, count, str(reason), body if isinstance(body, bytes) else b""
+        )
 
 
 def _check_seal(seal: object, *fields: Any) -> None:  # noqa: ANN401  (damage gives anything)
@@ -214,18 +218,18 @@ def _check_seal(seal: object, *fields: Any) -> None:  # noqa: ANN401  (damage gi
 
 def _packs(
     db: sqlite3.Connection,
-) -> tuple[dict[TopicId, Places], dict[TopicId, int], dict[TopicId, LogChain]]:
+) -> tuple[dict[TopicId, SegmentIndex], dict[TopicId, int], dict[TopicId, LogChain]]:
     """Return places, epochs and chains; a chain ends early if the offsets are out of order."""
-    places: dict[TopicId, Places] = {}
+    places: dict[TopicId, SegmentIndex] = {}
     epochs: dict[TopicId, int] = {}
     chains: dict[TopicId, LogChain] = {}
     for row, body in db.execute("SELECT pack, body FROM packs ORDER BY pack"):
-        pack = Pack.parse(body) if isinstance(body, bytes) else None
+        pack = Segment.parse(body) if isinstance(body, bytes) else None
         if pack is None or not pack.is_whole:
             raise DamageError("a pack is not what was written")
         head = pack.head
         if head.topic not in places:
-            places[head.topic], chains[head.topic] = Places(), LogChain()
+            places[head.topic], chains[head.topic] = SegmentIndex(), LogChain()
         places[head.topic].add(head.start, head.end, row)
         epochs[head.topic] = max(epochs.get(head.topic, 0), head.epoch)
         if chains[head.topic].end == head.start:
@@ -233,7 +237,7 @@ def _packs(
     return places, epochs, chains
 
 
-def _chain_of(db: sqlite3.Connection, places: Places, lost: dict[int, bytes]) -> LogChain:
+def _chain_of(db: sqlite3.Connection, places: SegmentIndex, lost: dict[int, bytes]) -> LogChain:
     """Return the chain of a topic whose packs were rebuilt: out of order, or with gaps."""
     chain = LogChain()
     for start, row in places.rows():
@@ -246,7 +250,7 @@ def _chain_of(db: sqlite3.Connection, places: Places, lost: dict[int, bytes]) ->
     return chain
 
 
-def _check_offsets(contents: Contents) -> None:
+def _check_offsets(contents: StoreContents) -> None:
     """Every offset is in one pack, or known to be lost."""
     known = lost_offsets(contents.marks)
     for topic, places in contents.places.items():
@@ -256,7 +260,7 @@ def _check_offsets(contents: Contents) -> None:
             raise DamageError("a pack is missing")
 
 
-def lost_ids(topic: TopicId, marks: Iterable[Mark]) -> dict[int, bytes]:
+def lost_ids(topic: TopicId, marks: Iterable[QuarantineEntry]) -> dict[int, bytes]:
     """Ids that lost publications of a topic had, as far as they are known, by offset.
 
     They count for the chain alone: a wrong one leads to another chain, as no id does.
@@ -269,7 +273,7 @@ def lost_ids(topic: TopicId, marks: Iterable[Mark]) -> dict[int, bytes]:
     }
 
 
-def lost_offsets(marks: Iterable[Mark]) -> dict[TopicId, set[tuple[int, int]]]:
+def lost_offsets(marks: Iterable[QuarantineEntry]) -> dict[TopicId, set[tuple[int, int]]]:
     """First and last offset of what is marked, by topic."""
     lost: dict[TopicId, set[tuple[int, int]]] = {}
     for mark in marks:

@@ -13,14 +13,14 @@ from typing import Final, Self
 
 from skipring.core.peers import TopicId
 from skipring.storage.chain import LogChain
-from skipring.storage.data_dir import Lock, failures_told, make_directory
-from skipring.storage.durable_mark import Promise, PromiseFile, new_epoch
+from skipring.storage.data_dir import Lock, make_directory, translate_os_errors
+from skipring.storage.durable_mark import DurableMark, DurableMarkFile, new_epoch
 from skipring.storage.recovery import open_database
-from skipring.storage.segment import Pack, Places
+from skipring.storage.segment import Segment, SegmentIndex
 from skipring.storage.sqlite import (
     FILE,
-    Contents,
-    Mark,
+    QuarantineEntry,
+    StoreContents,
     connect,
     insert_mark,
     insert_pack,
@@ -28,7 +28,7 @@ from skipring.storage.sqlite import (
     replace_promise,
     transaction,
 )
-from skipring.storage.topic_log import Batch, StoredArchive
+from skipring.storage.topic_log import Batch, TopicLog
 
 LOCK_FILE: Final = "publications.lock"
 ID_BYTES: Final = 16
@@ -48,7 +48,7 @@ class PublicationStore:
         self._committing = ThreadLock()
         with ExitStack() as resources:
             resources.callback(Lock(directory / LOCK_FILE).release)
-            self._promise_file = PromiseFile(directory)
+            self._promise_file = DurableMarkFile(directory)
             resources.callback(self._promise_file.close)
             opened = open_database(directory, self._promise_file.read(), _new_id)
             self._db = opened.db
@@ -58,7 +58,7 @@ class PublicationStore:
             self.id = opened.contents.store  # made once
             self.recovery = opened.recovery  # what was found
             self._archives = self._archives_of(opened.contents)
-            self._promised: dict[TopicId, Promise] | None = None
+            self._promised: dict[TopicId, DurableMark] | None = None
             self._promise()
             self._resources = resources.pop_all()
 
@@ -69,13 +69,13 @@ class PublicationStore:
         StorageError if the directory cannot be used, StoreBusyError if another process uses it,
         StoreFullError if there is no room.
         """
-        with failures_told(directory):
+        with translate_os_errors(directory):
             make_directory(directory)
             return cls(directory)
 
     def close(self) -> None:
         """Close the files; what is not committed is dropped. A second time does nothing."""
-        with self._committing, failures_told(self._path):
+        with self._committing, translate_os_errors(self._path):
             self._resources.close()
 
     def __enter__(self) -> Self:
@@ -94,13 +94,13 @@ class PublicationStore:
         """How many publications are only in memory."""
         return sum(archive.unwritten for archive in self._archives.values())
 
-    def archive(self, topic: TopicId) -> StoredArchive:
+    def archive(self, topic: TopicId) -> TopicLog:
         """The publications of one topic."""
         if topic not in self._archives:
-            self._archives[topic] = StoredArchive(
+            self._archives[topic] = TopicLog(
                 topic,
                 self._cache.pack,
-                places=Places(),
+                places=SegmentIndex(),
                 epoch=new_epoch(),
                 marks=(),
                 chain=LogChain(),
@@ -114,7 +114,7 @@ class PublicationStore:
         more. If it fails, StoreFullError or StorageError, everything is still in memory and can be
         read; the next commit tries again.
         """
-        with self._committing, failures_told(self._path):
+        with self._committing, translate_os_errors(self._path):
             prepared = [
                 (archive, batch)
                 for archive in list(self._archives.values())
@@ -132,7 +132,7 @@ class PublicationStore:
             on_durable()
             self._promise()
 
-    def _write(self, prepared: list[tuple[StoredArchive, Batch]]) -> dict[TopicId, list[int]]:
+    def _write(self, prepared: list[tuple[TopicLog, Batch]]) -> dict[TopicId, list[int]]:
         rows: dict[TopicId, list[int]] = {}
         with transaction(self._db):
             for archive, (drafts, marks) in prepared:
@@ -141,28 +141,28 @@ class PublicationStore:
                 for mark in marks:
                     insert_mark(self._db, mark)
                 end = drafts[-1].end if drafts else archive.written_end
-                replace_promise(self._db, archive.topic, Promise(archive.epoch, end))
+                replace_promise(self._db, archive.topic, DurableMark(archive.epoch, end))
         return rows
 
     def _promise(self) -> None:
         """Remember outside of the database how far each topic is durable."""
         archives = [archive for archive in list(self._archives.values()) if archive.is_known]
-        promised = {a.topic: Promise(a.epoch, a.written_end) for a in archives}
+        promised = {a.topic: DurableMark(a.epoch, a.written_end) for a in archives}
         if promised != self._promised:
             self._promise_file.write(self.id, promised)
             self._promised = promised
         for archive in archives:
             archive.durable_end = promised[archive.topic].end
 
-    def _archives_of(self, contents: Contents) -> dict[TopicId, StoredArchive]:
-        marks: dict[TopicId, list[Mark]] = {}
+    def _archives_of(self, contents: StoreContents) -> dict[TopicId, TopicLog]:
+        marks: dict[TopicId, list[QuarantineEntry]] = {}
         for mark in contents.marks:
             marks.setdefault(mark.topic, []).append(mark)
         return {
-            topic: StoredArchive(
+            topic: TopicLog(
                 topic,
                 self._cache.pack,
-                places=contents.places.get(topic, Places()),
+                places=contents.places.get(topic, SegmentIndex()),
                 epoch=contents.epoch_of(topic),
                 marks=marks.get(topic, ()),
                 chain=contents.chains.get(topic) or LogChain(),
@@ -176,14 +176,14 @@ class _Cache:
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
-        self._packs: OrderedDict[int, Pack] = OrderedDict()
+        self._packs: OrderedDict[int, Segment] = OrderedDict()
         self._bytes = 0
 
     def close(self) -> None:
         """Read no more."""
         self._db.close()
 
-    def pack(self, row: int) -> Pack | None:
+    def pack(self, row: int) -> Segment | None:
         """The pack in a row; None if it cannot be read."""
         pack = self._packs.get(row)
         if pack is not None:

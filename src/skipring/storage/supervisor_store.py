@@ -17,10 +17,10 @@ from skipring.core.state import SupervisorState
 from skipring.storage.data_dir import (
     COMPLAINTS,
     Lock,
-    failures_told,
     is_damage,
     make_directory,
-    put_aside,
+    quarantine_file,
+    translate_os_errors,
 )
 from skipring.storage.sqlite import connect, transaction
 
@@ -59,13 +59,13 @@ class SupervisorStore:
 
         StorageError if the directory cannot be used, StoreBusyError if another process uses it.
         """
-        with failures_told(directory):
+        with translate_os_errors(directory):
             make_directory(directory)
             return cls(directory)
 
     def close(self) -> None:
         """Close the file. A second time does nothing."""
-        with failures_told(self._path):
+        with translate_os_errors(self._path):
             self._resources.close()
 
     def __enter__(self) -> Self:
@@ -82,14 +82,14 @@ class SupervisorStore:
         """Keep the state of a topic; one that has not changed costs nothing."""
         body = _ENCODER.encode(state)
         if self._saved.get(topic) != body:
-            with failures_told(self._path):
+            with translate_os_errors(self._path):
                 self._carry_out(lambda db: _write(db, {topic: body}))
             self._saved[topic] = body
 
     def forget(self, topic: TopicId) -> None:
         """Keep nothing of a topic."""
         if topic in self._saved:
-            with failures_told(self._path):
+            with translate_os_errors(self._path):
                 self._carry_out(lambda db: _delete(db, topic))
             del self._saved[topic]
 
@@ -102,7 +102,7 @@ class SupervisorStore:
                 raise
             self.damage = f"{self._path.name} was damaged ({error}) and is put aside"
             self._close()
-            put_aside(self._path)
+            quarantine_file(self._path)
             _write(self._connected(), self._saved)
             action(self._connected())
 

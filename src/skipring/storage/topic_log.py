@@ -12,9 +12,9 @@ from skipring.core.publications import ID_BYTES, Encoded, Publication
 from skipring.core.sequences import SequenceId, newest_of
 from skipring.storage.chain import LOST_ID, LogChain
 from skipring.storage.durable_mark import losses_of
-from skipring.storage.record import Rows, Stretch, encoded_all
-from skipring.storage.segment import Draft, Pack, Places, Segment
-from skipring.storage.sqlite import Mark, lost_ids
+from skipring.storage.record import EncodedRecords, RecordRun, encoded_all
+from skipring.storage.segment import AnySegment, Segment, SegmentBuilder, SegmentIndex
+from skipring.storage.sqlite import QuarantineEntry, lost_ids
 
 SPOILT: Final = "not what was stored there (T12)"
 
@@ -22,8 +22,8 @@ SPOILT: Final = "not what was stored there (T12)"
 class Batch(NamedTuple):
     """What of a topic goes to the disk with the next commit."""
 
-    drafts: list[Draft]
-    marks: list[Mark]
+    drafts: list[SegmentBuilder]
+    marks: list[QuarantineEntry]
 
 
 class Stored(NamedTuple):
@@ -31,10 +31,10 @@ class Stored(NamedTuple):
 
     end: int  # of the segment
     size_bytes: int  # of all of it
-    rows: Rows
+    rows: EncodedRecords
 
 
-class StoredArchive:
+class TopicLog:
     """The publications of one topic that a subscriber has stored (``core.archive.Archive``).
 
     What is written can be read at once, and is durable after the next commit of its store. That
@@ -60,11 +60,11 @@ class StoredArchive:
     def __init__(
         self,
         topic: TopicId,
-        fetch: Callable[[int], Pack | None],
+        fetch: Callable[[int], Segment | None],
         *,
-        places: Places,
+        places: SegmentIndex,
         epoch: int,
-        marks: Sequence[Mark],
+        marks: Sequence[QuarantineEntry],
         chain: LogChain,
     ) -> None:
         assert chain.end == places.end, "a chain of another log"
@@ -80,8 +80,8 @@ class StoredArchive:
         for mark in marks:
             if places.covers(mark.start):  # else nothing is there
                 self._put_aside.update(range(mark.start, mark.start + mark.length))
-        self._drafts: list[Draft] = []
-        self._marks: list[Mark] = []
+        self._drafts: list[SegmentBuilder] = []
+        self._marks: list[QuarantineEntry] = []
         self._on_the_way = Batch([], [])
         self._lock = Lock()  # of what a commit in another thread changes
 
@@ -161,15 +161,19 @@ class StoredArchive:
                 count_max -= len(rows.ids)
             yield Stored(segment.end, segment.size_bytes, rows)
 
-    def stretches(self, start: int, end: int, count_max: int, bytes_max: int) -> list[Stretch]:
+    def stretches(self, start: int, end: int, count_max: int, bytes_max: int) -> list[RecordRun]:
         """What is on the disk from an offset on, about so much, as it lies there.
 
         As far as it is intact and nothing of it is missing: it may be nothing at all.
         """
-        found: list[Stretch] = []
+        found: list[RecordRun] = []
         for segment in self._segments(start) if not self._put_aside else ():
             stop = min(end, segment.end, start + count_max)
-            if isinstance(segment, Draft) or not segment.start <= start < stop or bytes_max <= 0:
+            if (
+                isinstance(segment, SegmentBuilder)
+                or not segment.start <= start < stop
+                or bytes_max <= 0
+            ):
                 break
             part = segment.stretch(start, stop, bytes_max)
             if part is None:
@@ -192,7 +196,7 @@ class StoredArchive:
         with self._lock:
             while sizes:
                 if not self._drafts or self._drafts[-1].is_full:
-                    self._drafts.append(Draft(self.topic, offset))
+                    self._drafts.append(SegmentBuilder(self.topic, offset))
                 count = self._drafts[-1].fill(ids, data, sizes)
                 ids, data = ids[ID_BYTES * count :], data[sum(sizes[:count]) :]
                 sizes, offset = sizes[count:], offset + count
@@ -225,7 +229,7 @@ class StoredArchive:
         data = segment.data(offset) if segment is not None else b""
         self._put_aside.add(offset)
         with self._lock:
-            self._marks.append(Mark(self.topic, offset, 1, reason, data))
+            self._marks.append(QuarantineEntry(self.topic, offset, 1, reason, data))
 
     @property
     def unwritten(self) -> int:
@@ -269,7 +273,7 @@ class StoredArchive:
 
     # -- where things are ------------------------------------------------------------------
 
-    def _located(self, offset: int) -> tuple[int, int, int | Draft] | None:
+    def _located(self, offset: int) -> tuple[int, int, int | SegmentBuilder] | None:
         """The first draft or row of a pack that ends after an offset, with its first and end."""
         with self._lock:
             place = self._places.after(offset)
@@ -280,21 +284,21 @@ class StoredArchive:
                     return draft.start, draft.end, draft
             return None
 
-    def _opened(self, start: int, end: int, source: int | Draft) -> Segment | None:
+    def _opened(self, start: int, end: int, source: int | SegmentBuilder) -> AnySegment | None:
         """A draft itself, or the pack in a row, if it is still the one that was written there."""
-        if isinstance(source, Draft):
+        if isinstance(source, SegmentBuilder):
             return source
         pack = self._fetch(source)
         if pack is None or pack.head.topic != self.topic:
             return None
         return pack if (pack.start, pack.end) == (start, end) else None
 
-    def _segment(self, offset: int) -> Segment | None:
+    def _segment(self, offset: int) -> AnySegment | None:
         """Where the publication with an offset is."""
         place = self._located(offset)
         return self._opened(*place) if place is not None and place[0] <= offset else None
 
-    def _segments(self, start: int) -> Iterator[Segment]:
+    def _segments(self, start: int) -> Iterator[AnySegment]:
         """All that can be read from an offset on, in order."""
         place = self._located(start)
         while place is not None:

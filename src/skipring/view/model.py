@@ -63,7 +63,7 @@ class EdgeView(Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class Card(Struct, frozen=True, kw_only=True):
+class SupervisorCard(Struct, frozen=True, kw_only=True):
     """What is shown of the topic's supervisor."""
 
     answers: bool
@@ -76,7 +76,7 @@ class Card(Struct, frozen=True, kw_only=True):
     conditions: Mapping[str, int]  # entries that break each condition of section 3.1
 
 
-class Scene(Struct, frozen=True, kw_only=True):
+class TopicView(Struct, frozen=True, kw_only=True):
     """A topic at one moment."""
 
     number: int
@@ -91,10 +91,12 @@ class Scene(Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeView, ...]
     edges: tuple[EdgeView, ...]
     tree: tuple[Pair, ...]  # parent and child
-    supervisor: Card
+    supervisor: SupervisorCard
 
 
-def make_scene(inspection: Inspection, card: Card, number: int, time_ms: float) -> Scene:
+def make_scene(
+    inspection: Inspection, card: SupervisorCard, number: int, time_ms: float
+) -> TopicView:
     """Judge what was seen of a topic, and put it to nodes and edges."""
     snapshot = inspection.snapshot
     found = (*live_violations(inspection), *content_violations(inspection))
@@ -102,7 +104,7 @@ def make_scene(inspection: Inspection, card: Card, number: int, time_ms: float) 
     members = {node for node, state in snapshot.subscribers.items() if state.member}
     counts = [each.count for each in inspection.statuses.values()]
     wrong = Counter(str(each.layer) for each in found)
-    return Scene(
+    return TopicView(
         number=number,
         time=time_ms,
         topic=snapshot.topic,

@@ -19,10 +19,10 @@ from skipring.admin.inspector import Inspection
 from skipring.core.effects import Origin
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
-from skipring.view.model import Card, Scene, broken_conditions, make_scene
+from skipring.view.model import SupervisorCard, TopicView, broken_conditions, make_scene
 from skipring.view.overview import REQUESTS_BOUND, Observer
-from skipring.wire.monitor_rpc import Arrival, ArrivalPage, ReadArrivals
-from skipring.wire.rpc import ListPublications, PublicationPage
+from skipring.wire.monitor_rpc import Arrival, ArrivalPage, FetchArrivals
+from skipring.wire.rpc import FetchPublications, PublicationPage
 
 KEPT: Final = 2000  # Limit of ours: publications whose way is remembered.
 STEPS_MAX: Final = 200_000  # Limit of ours, over all of them: some 60 MB.
@@ -31,7 +31,7 @@ PACK_MAX: Final = 64  # of a longer pack only the first publications have a jour
 _WAYS: Final = tuple(str(origin) for origin in Origin)
 
 
-class Pulse(Struct, frozen=True, kw_only=True, rename={"sender": "from"}):
+class HopEvent(Struct, frozen=True, kw_only=True, rename={"sender": "from"}):
     """A message with publications that has come to a node."""
 
     sender: NodeId | None
@@ -46,7 +46,7 @@ class Pulse(Struct, frozen=True, kw_only=True, rename={"sender": "from"}):
     latency: float | None
 
 
-class Step(Struct, kw_only=True, rename={"sender": "from"}):
+class HopStep(Struct, kw_only=True, rename={"sender": "from"}):
     """How a publication came to one node."""
 
     node: NodeId
@@ -58,7 +58,7 @@ class Step(Struct, kw_only=True, rename={"sender": "from"}):
     duplicates: int = 0  # how often it came again
 
 
-class Journey(Struct, frozen=True, kw_only=True):
+class DeliveryPath(Struct, frozen=True, kw_only=True):
     """How a publication came to everybody, as far as it was seen."""
 
     publisher: NodeId
@@ -68,12 +68,12 @@ class Journey(Struct, frozen=True, kw_only=True):
     reached: int
     messages: int  # that brought it, new or not
     duplicates: int
-    arrivals: tuple[Step, ...]  # the first comes first
+    arrivals: tuple[HopStep, ...]  # the first comes first
 
 
-def pulse_of(node: NodeId, arrival: Arrival) -> Pulse:
+def pulse_of(node: NodeId, arrival: Arrival) -> HopEvent:
     """What a node noted, as it is shown."""
-    return Pulse(
+    return HopEvent(
         sender=arrival.sender,
         to=node,
         time=arrival.time / 1000,
@@ -87,26 +87,26 @@ def pulse_of(node: NodeId, arrival: Arrival) -> Pulse:
     )
 
 
-class Journeys:
+class DeliveryPaths:
     """The ways of the last publications."""
 
     def __init__(self) -> None:
-        self._steps: OrderedDict[tuple[NodeId, int], dict[NodeId, Step]] = OrderedDict()
+        self._steps: OrderedDict[tuple[NodeId, int], dict[NodeId, HopStep]] = OrderedDict()
         self._count = 0  # of all steps
 
-    def add(self, pulses: Iterable[Pulse]) -> None:
+    def add(self, pulses: Iterable[HopEvent]) -> None:
         """Note what has come to nodes."""
         for pulse in pulses:
             for seq in range(pulse.seq, pulse.seq + min(pulse.count, PACK_MAX)):
                 self._add_step(seq, pulse)
 
-    def _add_step(self, seq: int, pulse: Pulse) -> None:
+    def _add_step(self, seq: int, pulse: HopEvent) -> None:
         steps = self._steps.setdefault((pulse.publisher, seq), {})
         self._steps.move_to_end((pulse.publisher, seq))
         known = steps.get(pulse.to)
         if known is None:
             self._count += 1
-            steps[pulse.to] = Step(
+            steps[pulse.to] = HopStep(
                 node=pulse.to,
                 sender=pulse.sender,
                 time=pulse.time,
@@ -120,7 +120,7 @@ class Journeys:
         while len(self._steps) > KEPT or self._count > STEPS_MAX:
             self._count -= len(self._steps.popitem(last=False)[1])
 
-    def find(self, publisher: NodeId, seq: int, members: int) -> Journey | None:
+    def find(self, publisher: NodeId, seq: int, members: int) -> DeliveryPath | None:
         """The way of a publication; None if nothing was seen of it."""
         steps = self._steps.get((publisher, seq))
         if steps is None:
@@ -129,7 +129,7 @@ class Journeys:
         published = (step.time - step.latency for step in arrivals if step.latency is not None)
         duplicates = sum(step.duplicates for step in arrivals)
         sent = sum(step.sender is not None for step in arrivals)
-        return Journey(
+        return DeliveryPath(
             publisher=publisher,
             seq=seq,
             published=next(published, None),
@@ -149,7 +149,7 @@ ANSWER_S: Final = 1.0  # what is looked at again and again does not wait long
 ASKED_AT_ONCE: Final = 128
 
 
-class Sample(Struct, frozen=True, kw_only=True):
+class HealthSample(Struct, frozen=True, kw_only=True):
     """A scene on the timeline."""
 
     number: int
@@ -173,29 +173,29 @@ class Message(Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-class TopicWatcher:
+class TopicMonitor:
     """Watches one topic; what was seen of it is kept, in bounds."""
 
     def __init__(
         self, observer: Observer, topic: TopicId, clock: Callable[[], float] = time.time
     ) -> None:
         self.topic = topic
-        self.scene: Scene | None = None
+        self.scene: TopicView | None = None
         self.messages: deque[Message] = deque(maxlen=MESSAGES_MAX)
         self._observer = observer
         self._clock = clock
-        self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
-        self._kept: Scene | None = None  # the last one on the timeline
+        self._samples: deque[HealthSample] = deque(maxlen=SAMPLES_MAX)
+        self._kept: TopicView | None = None  # the last one on the timeline
         self._scenes: OrderedDict[int, bytes] = OrderedDict()  # packed
         self._scenes_bytes = 0
-        self._journeys = Journeys()
+        self._journeys = DeliveryPaths()
         self._heard: dict[NodeId, int] = {}  # up to which arrival, of each node
         self._read: tuple[NodeId, int] | None = None  # from whom, and up to which offset
         self._known: set[str] = set()  # the ids of the messages above
 
     # -- scenes --------------------------------------------------------------------------------
 
-    async def look(self) -> Scene | None:
+    async def look(self) -> TopicView | None:
         """Look at the topic; the new scene, or None if it is as it was."""
         inspection = await self._observer.inspect(self.topic)
         if inspection is None:
@@ -211,10 +211,10 @@ class TopicWatcher:
             await self.listen()  # nodes note what comes once they were asked
         return scene
 
-    def _card(self, inspection: Inspection) -> Card:
+    def _card(self, inspection: Inspection) -> SupervisorCard:
         address = self._observer.outsider.supervisor_of(self.topic)
         status = self._observer.statuses.get(address)
-        return Card(
+        return SupervisorCard(
             answers=status is not None,
             address=address,
             ticks=status.ticks if status is not None else 0,
@@ -225,10 +225,10 @@ class TopicWatcher:
             conditions=broken_conditions(inspection.snapshot.supervisor.database),
         )
 
-    def _keep(self, scene: Scene) -> None:
+    def _keep(self, scene: TopicView) -> None:
         self._kept = scene
         self._samples.append(
-            Sample(
+            HealthSample(
                 number=scene.number,
                 time=scene.time,
                 wrong=dict(scene.wrong),
@@ -242,7 +242,7 @@ class TopicWatcher:
         while self._scenes_bytes > SCENES_BYTES_MAX or len(self._scenes) > SAMPLES_MAX:
             self._scenes_bytes -= len(self._scenes.popitem(last=False)[1])
 
-    def timeline(self) -> list[Sample]:
+    def timeline(self) -> list[HealthSample]:
         """The scenes that can still be shown, the oldest first."""
         return [sample for sample in self._samples if sample.number in self._scenes]
 
@@ -253,7 +253,7 @@ class TopicWatcher:
 
     # -- what travels --------------------------------------------------------------------------
 
-    async def listen(self) -> list[Pulse]:
+    async def listen(self) -> list[HopEvent]:
         """What has come to the members since we last asked, in the order of time."""
         if self.scene is None:
             return []
@@ -265,18 +265,18 @@ class TopicWatcher:
         self._journeys.add(pulses)
         return pulses
 
-    async def _arrivals(self, node: NodeId, slots: asyncio.Semaphore) -> list[Pulse]:
+    async def _arrivals(self, node: NodeId, slots: asyncio.Semaphore) -> list[HopEvent]:
         since = self._heard.get(node, 0)
         async with slots:
             page = await self._observer.outsider.ask(
-                self.topic, node, partial(ReadArrivals, since=since), ArrivalPage, ANSWER_S
+                self.topic, node, partial(FetchArrivals, since=since), ArrivalPage, ANSWER_S
             )
         if not isinstance(page, ArrivalPage):
             return []
         self._heard[node] = page.next
         return [pulse_of(node, arrival) for arrival in page.arrivals]
 
-    def journey(self, publisher: NodeId, seq: int) -> Journey | None:
+    def journey(self, publisher: NodeId, seq: int) -> DeliveryPath | None:
         """The way of a publication; None if nothing was seen of it."""
         return self._journeys.find(publisher, seq, self.scene.members if self.scene else 0)
 
@@ -305,7 +305,7 @@ class TopicWatcher:
         page = await self._observer.outsider.ask(
             self.topic,
             node,
-            partial(ListPublications, start=start, end=ends[node], payloads=True),
+            partial(FetchPublications, start=start, end=ends[node], payloads=True),
             PublicationPage,
             ANSWER_S,
         )
@@ -316,7 +316,7 @@ class TopicWatcher:
         return page.publications
 
 
-def _is_alike(scene: Scene, other: Scene, *, but_for_load: bool = False) -> bool:
+def _is_alike(scene: TopicView, other: TopicView, *, but_for_load: bool = False) -> bool:
     """True if nobody could tell two scenes apart but by when they were, or by the load too."""
     load = other.supervisor.requests if but_for_load else scene.supervisor.requests
     card = replace(scene.supervisor, ticks=other.supervisor.ticks, requests=load)

@@ -16,12 +16,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.admin.health import live_violations
-from skipring.admin.inspector import Contents, Inspection, Inspector
+from skipring.admin.inspector import Inspection, Inspector, TopicContents
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError, UnreachableError
 from skipring.net.addresses import parse_supervisors
-from skipring.rpc.client import Outsider
-from skipring.wire.monitor_rpc import InspectSupervisor, SupervisorStatus, TopicStatus
+from skipring.rpc.client import RpcClient
+from skipring.wire.monitor_rpc import GetSupervisorStatus, SupervisorStatus, TopicStatus
 from skipring.wire.rpc import Address
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
@@ -123,7 +123,7 @@ class Observer:
     ) -> None:
         self._supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
         # What somebody publishes while watching may be in memory only, where members have no disk.
-        self.outsider = Outsider(
+        self.outsider = RpcClient(
             self._supervisors, rng=Random(), credentials=credentials, is_volatile=True
         )
         self.inspections: dict[TopicId, Inspection] = {}  # what was last seen
@@ -185,10 +185,10 @@ class Observer:
         inspector.patience_s = inspector.supervisor_patience_s = ANSWER_S
         before = self.inspections.get(topic)
         if before is not None and not self._may_answer(topic):
-            seen = await inspector.inspect_again(before, Contents.NOTHING)
+            seen = await inspector.inspect_again(before, TopicContents.NOTHING)
         else:
             try:
-                seen = await inspector.inspect(Contents.NOTHING, before)
+                seen = await inspector.inspect(TopicContents.NOTHING, before)
             except UnreachableError:
                 if inspector.is_refused:
                     raise
@@ -288,8 +288,8 @@ def requests_max(spans: Iterable[float]) -> float:
     return mean + DEVIATIONS_MAX * sqrt(sum(count / span**2 for count, span in expected))
 
 
-def _question(start: int) -> Callable[[int], InspectSupervisor]:
-    return lambda request: InspectSupervisor(request, start)
+def _question(start: int) -> Callable[[int], GetSupervisorStatus]:
+    return lambda request: GetSupervisorStatus(request, start)
 
 
 def roots_of(inspection: Inspection) -> dict[NodeId, bytes]:

@@ -24,7 +24,7 @@ from skipring.core.topology import Edge, level, levels, ring_edges, shortcut_edg
 from skipring.sim.engine import World
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import Scenario
-from skipring.view.text import Dot, Mark, Portrait, portray
+from skipring.view.text import GlyphState, NodeGlyph, RingLayout, portray
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.legitimacy import Layer, census
 from skipring.world.snapshot import SubscriberView, View
@@ -59,7 +59,11 @@ ROWS: Final[Mapping[Layer, str]] = {
     Layer.SHORTCUTS: "shortcuts",
     Layer.PUBLICATIONS: "publications",
 }
-FILLS: Final[Mapping[Mark, str]] = {Mark.RIGHT: "ok", Mark.EDGES: "half", Mark.LABEL: "bad"}
+FILLS: Final[Mapping[GlyphState, str]] = {
+    GlyphState.RIGHT: "ok",
+    GlyphState.EDGES: "half",
+    GlyphState.LABEL: "bad",
+}
 LEVEL_COLOURS: Final = 4  # as many as there are below; rings of more levels use them in turn
 
 # Both palettes have a ground of their own, so that it does not matter on what page they are. The
@@ -90,13 +94,13 @@ class Stroke(Struct, frozen=True):
     look: str
 
 
-class Frame(Struct, frozen=True, kw_only=True):
+class SvgFrame(Struct, frozen=True, kw_only=True):
     """One moment of the film."""
 
     title: str
     text: str
     lasts_s: float
-    dots: tuple[Dot, ...]
+    dots: tuple[NodeGlyph, ...]
     strokes: tuple[Stroke, ...]
     wrong: Mapping[Layer, int]
 
@@ -109,9 +113,9 @@ class Frame(Struct, frozen=True, kw_only=True):
 # --- what is seen ----------------------------------------------------------------------
 
 
-def film(scenario: Scenario) -> list[Frame]:
+def film(scenario: Scenario) -> list[SvgFrame]:
     """The ring as it was, damaged, and after each round until it is right."""
-    seen: list[Frame] = []
+    seen: list[SvgFrame] = []
     Simulation(scenario).run(lambda world: seen.append(_frame(world)))
     before = replace(
         seen[-1],
@@ -125,10 +129,10 @@ def film(scenario: Scenario) -> list[Frame]:
     return [before, damaged, *seen[1:-1], healed]
 
 
-def _frame(world: World) -> Frame:
+def _frame(world: World) -> SvgFrame:
     portrait = portray(world)
     wrong = census(world)
-    return Frame(
+    return SvgFrame(
         title=f"Round {world.round}",
         text=_told(wrong),
         lasts_s=ROUND_S,
@@ -144,9 +148,9 @@ def _told(wrong: Counter[Layer]) -> str:
     return f"The {busy} heal" + ("s" if busy in ("database", "ring") else "")
 
 
-def _strokes(view: View, portrait: Portrait) -> Iterator[Stroke]:
+def _strokes(view: View, portrait: RingLayout) -> Iterator[Stroke]:
     """Edges that hold first, then what only one end believes, or believes wrongly."""
-    at = {dot.label: dot.node for dot in portrait.dots if dot.mark is not Mark.LABEL}
+    at = {dot.label: dot.node for dot in portrait.dots if dot.mark is not GlyphState.LABEL}
     drawn = set[frozenset[NodeId]]()
     for a, b in sorted(portrait.sound):
         drawn.add(frozenset((at[a], at[b])))
@@ -189,10 +193,10 @@ def _look(edge: Edge, n: int) -> str:
 # --- where it is drawn -----------------------------------------------------------------
 
 
-def _places(dots: Sequence[Dot]) -> Iterator[tuple[NodeId, Point]]:
+def _places(dots: Sequence[NodeGlyph]) -> Iterator[tuple[NodeId, Point]]:
     """On the ring; farther out where it is taken already; aside without a label."""
     taken: list[Point] = []
-    for dot in sorted(dots, key=lambda dot: (dot.mark is Mark.LABEL, dot.node)):
+    for dot in sorted(dots, key=lambda dot: (dot.mark is GlyphState.LABEL, dot.node)):
         if dot.label is None:
             continue
         reach = RADIUS
@@ -219,13 +223,13 @@ def _distance(a: Point, b: Point) -> float:
 class Reel:
     """The frames on their way round: every animation is cut to the same times."""
 
-    def __init__(self, frames: Sequence[Frame]) -> None:
+    def __init__(self, frames: Sequence[SvgFrame]) -> None:
         self.frames = frames
         ends = list(accumulate(frame.lasts_s for frame in frames))
         self.total_s = ends[-1]
         self._spans = [(0.0, ends[0]), *pairwise(ends)]
 
-    def keyframes(self, name: str, state: Callable[[Frame], str]) -> str:
+    def keyframes(self, name: str, state: Callable[[SvgFrame], str]) -> str:
         """A rule by which something has a state in each frame and glides to the next."""
         steps = []
         for frame, (begin, end) in zip(self.frames, self._spans, strict=True):
@@ -267,7 +271,7 @@ def _node_rules(reel: Reel) -> Iterator[str]:
         yield reel.keyframes(f"n-{node}", partial(_standing, node=node))
 
 
-def _standing(frame: Frame, node: NodeId) -> str:
+def _standing(frame: SvgFrame, node: NodeId) -> str:
     x, y = frame.places[node]
     (mark,) = (dot.mark for dot in frame.dots if dot.node == node)
     return f"transform:translate({x:.1f}px,{y:.1f}px);fill:var(--{FILLS[mark]})"
@@ -285,7 +289,7 @@ def _bar_rules(reel: Reel) -> Iterator[str]:
         yield reel.keyframes(f"b{row}", partial(_length, layer=layer, most=most))
 
 
-def _length(frame: Frame, layer: Layer, most: int) -> str:
+def _length(frame: SvgFrame, layer: Layer, most: int) -> str:
     return f"transform:scaleX({frame.wrong[layer] / most:.3f})"
 
 
@@ -294,7 +298,7 @@ def _frame_rules(reel: Reel) -> Iterator[str]:
         yield reel.keyframes(f"f{number}", partial(_opacity, shown=shown))
 
 
-def _opacity(frame: Frame, shown: Frame) -> str:
+def _opacity(frame: SvgFrame, shown: SvgFrame) -> str:
     return f"opacity:{int(frame is shown)}"
 
 
@@ -325,8 +329,8 @@ def _path(stroke: Stroke, places: Mapping[NodeId, Point]) -> str:
     return f'<path class="{stroke.look}" d="{way}"/>'
 
 
-def _is_at_home(dot: Dot) -> bool:
-    return dot.mark is not Mark.LABEL
+def _is_at_home(dot: NodeGlyph) -> bool:
+    return dot.mark is not GlyphState.LABEL
 
 
 def _label(label: Label) -> str:
@@ -334,7 +338,7 @@ def _label(label: Label) -> str:
     return _text((x, y + 4), label.bits, "mono", anchor="middle")
 
 
-def _figures(frame: Frame) -> Iterator[str]:
+def _figures(frame: SvgFrame) -> Iterator[str]:
     for row, layer in enumerate(ROWS):
         y, count = ROW_Y + 38 * row, frame.wrong[layer]
         if count:

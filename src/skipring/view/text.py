@@ -121,7 +121,7 @@ def _line(begin: Point, end: Point) -> Iterator[Point]:
         yield x + (to_x - x) * share, y + (to_y - y) * share
 
 
-class Mark(Enum):
+class GlyphState(Enum):
     """How well a node stands; the worst last."""
 
     RIGHT = "right"
@@ -129,20 +129,20 @@ class Mark(Enum):
     LABEL = "wrong label"
 
 
-class Dot(Struct, frozen=True):
+class NodeGlyph(Struct, frozen=True):
     """A node where it believes to stand; without a label it stands nowhere."""
 
     node: NodeId
     label: Label | None
-    mark: Mark
+    mark: GlyphState
 
 
-class Portrait(Struct, frozen=True, kw_only=True):
+class RingLayout(Struct, frozen=True, kw_only=True):
     """What a drawing of a topic needs to know of it."""
 
     members: int
     recorded: int  # members whom the supervisor knows
-    dots: tuple[Dot, ...]
+    dots: tuple[NodeGlyph, ...]
     dead: tuple[Label, ...]  # places that the database gives to a crashed node
     sound: frozenset[Edge]  # edges that both ends know rightly
 
@@ -151,26 +151,26 @@ class Portrait(Struct, frozen=True, kw_only=True):
         """The labels that this many members should have."""
         return [Label.nth(index) for index in range(self.members)]
 
-    def count(self, mark: Mark) -> int:
+    def count(self, mark: GlyphState) -> int:
         """How many nodes are marked so."""
         return sum(dot.mark is mark for dot in self.dots)
 
     @property
-    def homeless(self) -> list[Dot]:
+    def homeless(self) -> list[NodeGlyph]:
         """Nodes without a label."""
         return [dot for dot in self.dots if dot.label is None]
 
 
-def portray(view: View) -> Portrait:
+def portray(view: View) -> RingLayout:
     """Look at a topic; nodes are held against the database as its repair will leave it."""
     roster = _repaired(view.roster)
     index = {node: i for i, node in enumerate(roster.nodes)}
     members = [node for node, seen in view.subscribers.items() if seen.member]
-    return Portrait(
+    return RingLayout(
         members=len(members),
         recorded=sum(node in index for node in members),
         dots=tuple(
-            Dot(node, seen.label, _judge(seen, index.get(node), roster.nodes, view.crashed))
+            NodeGlyph(node, seen.label, _judge(seen, index.get(node), roster.nodes, view.crashed))
             for node, seen in view.subscribers.items()
             if seen.member or seen.label is not None
         ),
@@ -188,18 +188,18 @@ def _repaired(roster: Roster) -> Roster:
 
 def _judge(
     seen: SubscriberView, index: int | None, nodes: Sequence[NodeId], crashed: Collection[NodeId]
-) -> Mark:
+) -> GlyphState:
     if index is None or not seen.member:
-        return Mark.LABEL
+        return GlyphState.LABEL
     should = legitimate_state(index, nodes)
     if seen.label != should.label:
-        return Mark.LABEL
+        return GlyphState.LABEL
     edges = (seen.left, seen.right, seen.ring, dict(seen.shortcuts))
     if edges != (should.left, should.right, should.ring, should.shortcuts):
-        return Mark.EDGES
+        return GlyphState.EDGES
     # While the database holds a dead node, who leads to it is as recorded and yet not well.
     leads_to_dead = any(holder in crashed for _, holder in _references(seen))
-    return Mark.EDGES if leads_to_dead else Mark.RIGHT
+    return GlyphState.EDGES if leads_to_dead else GlyphState.RIGHT
 
 
 def _sound_edges(view: View, nodes: Sequence[NodeId]) -> Iterator[Edge]:
@@ -225,7 +225,7 @@ def _references(seen: SubscriberView) -> set[tuple[Label, NodeId | None]]:
 class Glyphs(Struct, frozen=True, kw_only=True):
     """The characters of a drawing; none says by its colour alone what it is."""
 
-    marks: Mapping[Mark, str]
+    marks: Mapping[GlyphState, str]
     dead: str
     vacant: str
     outline: str
@@ -241,7 +241,7 @@ class Glyphs(Struct, frozen=True, kw_only=True):
 
 
 UNICODE: Final = Glyphs(
-    marks={Mark.RIGHT: "●", Mark.EDGES: "◐", Mark.LABEL: "✗"},
+    marks={GlyphState.RIGHT: "●", GlyphState.EDGES: "◐", GlyphState.LABEL: "✗"},
     dead="†",
     vacant="○",
     outline="·",
@@ -256,7 +256,7 @@ UNICODE: Final = Glyphs(
     has_dots=True,
 )
 ASCII: Final = Glyphs(
-    marks={Mark.RIGHT: "O", Mark.EDGES: "%", Mark.LABEL: "X"},
+    marks={GlyphState.RIGHT: "O", GlyphState.EDGES: "%", GlyphState.LABEL: "X"},
     dead="+",
     vacant="_",
     outline=".",
@@ -277,13 +277,13 @@ def glyphs_for(encoding: str) -> Glyphs:
     return UNICODE if "utf" in encoding.lower() else ASCII
 
 
-STYLES: Final[Mapping[Mark, str]] = {
-    Mark.RIGHT: "green",
-    Mark.EDGES: "yellow",
-    Mark.LABEL: "bold red",
+STYLES: Final[Mapping[GlyphState, str]] = {
+    GlyphState.RIGHT: "green",
+    GlyphState.EDGES: "yellow",
+    GlyphState.LABEL: "bold red",
 }
 DEAD_STYLE: Final = "bold red"
-_SEVERITY: Final = {mark: rank for rank, mark in enumerate(Mark)}
+_SEVERITY: Final = {mark: rank for rank, mark in enumerate(GlyphState)}
 # The longest shortcuts first; green, yellow and red say how well something stands.
 LEVEL_STYLES: Final = ("magenta", "blue", "cyan", "bright_black")
 RING_STYLE: Final = "green"
@@ -313,7 +313,7 @@ def _point(turn: float, size: Size) -> Point:
 
 
 def draw_ring(
-    portrait: Portrait, size: Size, glyphs: Glyphs = UNICODE, centre: Sequence[Text] = ()
+    portrait: RingLayout, size: Size, glyphs: Glyphs = UNICODE, centre: Sequence[Text] = ()
 ) -> list[Text]:
     """Draw the nodes on an ellipse, with some lines of text in its middle."""
     canvas = Canvas(size)
@@ -333,7 +333,7 @@ def _put_outline(canvas: Canvas, glyphs: Glyphs) -> None:
         canvas.put(_on_ellipse(step / steps, canvas.size), glyphs.outline, "dim")
 
 
-def _put_edges(canvas: Canvas, portrait: Portrait) -> None:
+def _put_edges(canvas: Canvas, portrait: RingLayout) -> None:
     """The ring as arcs, the longest shortcuts as chords; those that are not sound first."""
     dots, arcs = Dots(), _arcs(portrait.members)
     for is_sound in (False, True):
@@ -373,7 +373,7 @@ def _arc(edge: Edge, size: Size, *, is_short: bool) -> list[Point]:
     return [_point(begin + way * step / steps, size) for step in range(steps + 1)]
 
 
-def _put_places(canvas: Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
+def _put_places(canvas: Canvas, portrait: RingLayout, glyphs: Glyphs) -> None:
     """The places that should be filled, to be covered by those who fill them."""
     for label in portrait.places:
         canvas.put(spot(label, canvas.size), glyphs.vacant, "dim")
@@ -381,9 +381,9 @@ def _put_places(canvas: Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
         canvas.put(spot(label, canvas.size), glyphs.dead, DEAD_STYLE, take=True)
 
 
-def _put_dots(canvas: Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
+def _put_dots(canvas: Canvas, portrait: RingLayout, glyphs: Glyphs) -> None:
     """The nodes first, so that no label hides one; then the labels, the shortest first."""
-    crowd: dict[Spot, list[Dot]] = {}
+    crowd: dict[Spot, list[NodeGlyph]] = {}
     for dot in portrait.dots:
         if dot.label is not None:
             crowd.setdefault(spot(dot.label, canvas.size), []).append(dot)
@@ -393,12 +393,12 @@ def _put_dots(canvas: Canvas, portrait: Portrait, glyphs: Glyphs) -> None:
     for at, dots in crowd.items():
         mark = max((dot.mark for dot in dots), key=_SEVERITY.__getitem__)
         canvas.put(at, glyphs.marks[mark], STYLES[mark], take=True)
-        captions[at] = (_caption(dots, glyphs), STYLES[mark] if mark is Mark.LABEL else "")
+        captions[at] = (_caption(dots, glyphs), STYLES[mark] if mark is GlyphState.LABEL else "")
     for at, (text, style) in sorted(captions.items(), key=lambda item: len(item[1][0])):
         canvas.put_beside(at, text, style)
 
 
-def _caption(dots: list[Dot], glyphs: Glyphs) -> str:
+def _caption(dots: list[NodeGlyph], glyphs: Glyphs) -> str:
     """The label of the one who stands in a spot, or how many they are."""
     if len(dots) > 1 or dots[0].label is None:
         return f"x{len(dots)}"
@@ -411,12 +411,18 @@ def _short(label: Label, glyphs: Glyphs) -> str:
     return label.bits[: _LABEL_BITS_SHOWN - 1] + glyphs.cut
 
 
-def _put_centre(canvas: Canvas, portrait: Portrait, glyphs: Glyphs, centre: Sequence[Text]) -> None:
+def _put_centre(
+    canvas: Canvas, portrait: RingLayout, glyphs: Glyphs, centre: Sequence[Text]
+) -> None:
     lines = list(centre)
     if portrait.homeless:
         count = len(portrait.homeless)
         lines.append(Text(f"{count} without a label", "red"))
-        lines.append(Text(" ".join(glyphs.marks[Mark.LABEL] * min(count, 10)), STYLES[Mark.LABEL]))
+        lines.append(
+            Text(
+                " ".join(glyphs.marks[GlyphState.LABEL] * min(count, 10)), STYLES[GlyphState.LABEL]
+            )
+        )
     row = (canvas.size.rows - len(lines)) // 2
     for offset, line in enumerate(lines):
         column = (canvas.size.columns - len(line.plain)) // 2
@@ -426,7 +432,7 @@ def _put_centre(canvas: Canvas, portrait: Portrait, glyphs: Glyphs, centre: Sequ
 # --- unrolled --------------------------------------------------------------------------
 
 
-def draw_levels(portrait: Portrait, columns: int, glyphs: Glyphs = UNICODE) -> list[Text]:
+def draw_levels(portrait: RingLayout, columns: int, glyphs: Glyphs = UNICODE) -> list[Text]:
     """Draw the ring unrolled, one row a level; at the right end stands label 0 again."""
     if portrait.members == 0:
         return []
@@ -450,7 +456,7 @@ def _level_style(level: int, top: int) -> str:
     return LEVEL_STYLES[min(level, len(LEVEL_STYLES)) - 1]
 
 
-def _level_row(portrait: Portrait, level: int, width: int, glyphs: Glyphs) -> Text:
+def _level_row(portrait: RingLayout, level: int, width: int, glyphs: Glyphs) -> Text:
     """The sorted ring over the labels of at most this length."""
     labels = sorted(Label.nth(i) for i in range(min(portrait.members, 1 << level)))
     signs = _signs(portrait, glyphs)
@@ -462,7 +468,9 @@ def _level_row(portrait: Portrait, level: int, width: int, glyphs: Glyphs) -> Te
         is_sound = (min(label, other), max(label, other)) in portrait.sound
         sign, style = signs[label]
         has_room = label.length == level and there - here > len(label.bits)
-        is_named = has_room and sign == glyphs.marks[Mark.RIGHT]  # else only its colour would tell
+        is_named = (
+            has_room and sign == glyphs.marks[GlyphState.RIGHT]
+        )  # else only its colour would tell
         text = label.bits if is_named else sign
         row.append(text, style)
         edge = glyphs.edge if is_sound else glyphs.broken_edge
@@ -470,7 +478,7 @@ def _level_row(portrait: Portrait, level: int, width: int, glyphs: Glyphs) -> Te
     return row.append(signs[Label(0)][0], "dim")
 
 
-def _signs(portrait: Portrait, glyphs: Glyphs) -> dict[Label, tuple[str, str]]:
+def _signs(portrait: RingLayout, glyphs: Glyphs) -> dict[Label, tuple[str, str]]:
     """The character and style of every place."""
     signs = dict.fromkeys(portrait.places, (glyphs.vacant, "dim"))
     signs |= dict.fromkeys(portrait.dead, (glyphs.dead, DEAD_STYLE))

@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from skipring.admin import chaos_plans as sabotage
-from skipring.admin.chaos_client import Saboteur
+from skipring.admin.chaos_client import ChaosClient
 from skipring.admin.chaos_plans import Damages
 from skipring.admin.diagnosis import LAYERS, REPAIRS, explain, is_about
 from skipring.admin.inspector import Inspector
@@ -33,8 +33,8 @@ from skipring.observability.clock import publication_time_us
 from skipring.observability.logs import logger
 from skipring.view.model import content_violations
 from skipring.view.overview import Observer
-from skipring.web.auth import Gate, Guarded, refused
-from skipring.web.events import KEEP_ALIVE_S, Event, Feed
+from skipring.web.auth import Guarded, TokenAuth, refused
+from skipring.web.events import KEEP_ALIVE_S, Event, EventStream
 from skipring.wire.limits import check_publication, check_topic
 from skipring.wire.rpc import Address, NodeStatus
 from skipring.world.adversaries import ADVERSARIES
@@ -56,7 +56,7 @@ WORDS: Final[Mapping[str, str]] = {
 }
 
 
-class Wish(Struct, frozen=True):
+class ChaosRequest(Struct, frozen=True):
     """What somebody wants to be damaged."""
 
     damage: Literal["kill", "adversary", "database", "labels", "tries", "partition", "heal"]
@@ -74,7 +74,7 @@ class Wish(Struct, frozen=True):
         return WORDS[self.damage]
 
 
-def plan_of(wish: Wish, topic: TopicId, members: Members) -> Damages:
+def plan_of(wish: ChaosRequest, topic: TopicId, members: Members) -> Damages:
     """Who is to suffer what; InputError if it cannot be."""
     seed = randbits(SEED_BITS)
     if wish.damage == "adversary":
@@ -108,7 +108,7 @@ Given = TypeVar("Given")
 _LOG: Final = logger("dashboard")
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class DashboardSettings(Struct, frozen=True, kw_only=True):
     """What a dashboard shows, and what it lets one do."""
 
     supervisors: tuple[Address, ...]
@@ -126,13 +126,13 @@ class _Text(Struct, frozen=True):
 class App:
     """The dashboard of some supervisors."""
 
-    def __init__(self, settings: Settings, observer: Observer, feed: Feed) -> None:
+    def __init__(self, settings: DashboardSettings, observer: Observer, feed: EventStream) -> None:
         self._settings = settings
         self._observer = observer
         self._feed = feed
         self._seqs = count()
 
-    def behind(self, gate: Gate) -> ASGIApp:
+    def behind(self, gate: TokenAuth) -> ASGIApp:
         """The application that a server runs."""
         routes = [
             Route("/", self._index),
@@ -262,8 +262,8 @@ class App:
         return _json(answer)
 
     async def _damage(self, request: Request) -> Response:
-        topic, wish = _topic(request), await _body(request, Wish)
-        saboteur = Saboteur(self._observer.outsider, topic)
+        topic, wish = _topic(request), await _body(request, ChaosRequest)
+        saboteur = ChaosClient(self._observer.outsider, topic)
         plan = plan_of(wish, topic, await saboteur.members())
         inflict = saboteur.inflict_gently if wish.is_gentle else saboteur.inflict
         done = await inflict(plan)

@@ -47,7 +47,7 @@ NO_COOKIE: Final = "this browser has no access; open the address that skipring p
 USED: Final = "this address has been used, or never was one; skipring printed a new one"
 
 
-class Gate:
+class TokenAuth:
     """Gives out the one-time addresses, and knows who came with one."""
 
     def __init__(self, on_entered: Callable[[], None] = lambda: None) -> None:
@@ -98,7 +98,7 @@ class Gate:
 class Guarded:
     """An application behind a gate; every answer carries the headers above."""
 
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+    def __init__(self, app: ASGIApp, gate: TokenAuth) -> None:
         self._app = app
         self._gate = gate
 

@@ -13,7 +13,7 @@ import msgspec
 from skipring.core.peers import TopicId
 from skipring.errors import SkipringError
 from skipring.observability.logs import logger
-from skipring.view.monitor import TopicWatcher
+from skipring.view.monitor import TopicMonitor
 from skipring.view.overview import Observer, Overview
 
 # Our guesses: often enough that one sees a ring heal and publications travel.
@@ -41,7 +41,7 @@ def event(name: str, value: object) -> Event:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(value))
 
 
-class Page:
+class SseClient:
     """A page that is open, and what it has not read yet."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class _Audience:
     """Pages that hear the same."""
 
     def __init__(self) -> None:
-        self.pages: set[Page] = set()
+        self.pages: set[SseClient] = set()
         self.troubles: dict[str, str] = {}  # why what cannot be seen
 
     def now(self) -> Iterator[Event]:
@@ -86,7 +86,7 @@ class _Audience:
 class _Channel(_Audience):
     """A topic that is watched, and the pages that hear of it."""
 
-    def __init__(self, watcher: TopicWatcher) -> None:
+    def __init__(self, watcher: TopicMonitor) -> None:
         super().__init__()
         self.watcher = watcher
         self.task: asyncio.Task[None] | None = None
@@ -98,7 +98,7 @@ class _Channel(_Audience):
             yield event("scene", self.watcher.scene)
 
 
-class Feed:
+class EventStream:
     """Watches one topic always, if it is given, and others while somebody wants to see them."""
 
     def __init__(self, observer: Observer, topic: TopicId | None = None) -> None:
@@ -127,7 +127,7 @@ class Feed:
         self._tell_all(None)
         await asyncio.gather(*running, return_exceptions=True)
 
-    def watcher(self, topic: TopicId) -> TopicWatcher:
+    def watcher(self, topic: TopicId) -> TopicMonitor:
         """Who watches a topic, from now on; SkipringError if there are too many."""
         return self._channel(topic).watcher
 
@@ -137,7 +137,7 @@ class Feed:
             self._make_room()
             if len(self._channels) >= WATCHED_MAX:
                 raise SkipringError(f"{WATCHED_MAX} topics are watched; close another page first")
-            channel = self._channels[topic] = _Channel(TopicWatcher(self._observer, topic))
+            channel = self._channels[topic] = _Channel(TopicMonitor(self._observer, topic))
             channel.task = asyncio.create_task(self._watch(channel))
         return self._channels[topic]
 
@@ -186,9 +186,9 @@ class Feed:
         return self._channel(topic) if topic is not None else self._undecided
 
     @contextmanager
-    def listening(self, topic: TopicId | None) -> Iterator[Page]:
+    def listening(self, topic: TopicId | None) -> Iterator[SseClient]:
         """A page that hears of a topic, or of all topics, until the block ends."""
-        audience, page = self._audience(topic), Page()
+        audience, page = self._audience(topic), SseClient()
         self._greet(page, audience)
         audience.pages.add(page)
         try:
@@ -198,7 +198,7 @@ class Feed:
             if isinstance(audience, _Channel):
                 audience.seen_at = monotonic()
 
-    def _greet(self, page: Page, audience: _Audience) -> None:
+    def _greet(self, page: SseClient, audience: _Audience) -> None:
         """Tell a page how things are now."""
         page.put(self._trouble(audience))
         if self._overview is not None:

@@ -17,9 +17,9 @@ from skipring.errors import InputError
 from skipring.net.addresses import is_loopback, join_address
 from skipring.net.sockets import why_not_listening
 from skipring.view.overview import Observer
-from skipring.web.app import App, Settings, check_given
-from skipring.web.auth import Gate
-from skipring.web.events import Feed
+from skipring.web.app import App, DashboardSettings, check_given
+from skipring.web.auth import TokenAuth
+from skipring.web.events import EventStream
 from skipring.wire.rpc import Address
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
@@ -56,10 +56,10 @@ class Dashboard:
         if topic is not None:
             check_given(topic)
         self._observer = Observer(supervisors, credentials)
-        self._settings = Settings(supervisors=tuple(supervisors), topic=topic, chaos=chaos)
+        self._settings = DashboardSettings(supervisors=tuple(supervisors), topic=topic, chaos=chaos)
         self._place = (host, port)
-        self._gate = Gate(on_entered)
-        self._feed = Feed(self._observer, topic)
+        self._gate = TokenAuth(on_entered)
+        self._feed = EventStream(self._observer, topic)
 
     @property
     def url(self) -> str:
@@ -82,7 +82,7 @@ class Dashboard:
             server_header=False,
             timeout_graceful_shutdown=ENDING_S,
         )
-        self._server = _Server(config)
+        self._server = _DashboardServer(config)
         self._feed.start()
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         return self
@@ -138,7 +138,7 @@ class _Http(H11Protocol):
             self._deadline = None
 
 
-class _Server(uvicorn.Server):
+class _DashboardServer(uvicorn.Server):
     """A server that leaves signals to whoever runs it."""
 
     @contextmanager

@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId, Peer
-from skipring.core.state import SilenceState
+from skipring.core.state import LivenessState
 
 
-class AskConsent(Struct, frozen=True, array_like=True, gc=False, tag=96):
+class ChaosPing(Struct, frozen=True, array_like=True, gc=False, tag=96):
     """Ask a process whether it lets itself be damaged; answered by Done or Refused.
 
     Only one that was started with ``--chaos`` does, and no other carries out what follows.
@@ -35,7 +35,7 @@ class Overwrite(Struct, frozen=True, array_like=True, gc=False, tag=97):
     right: Peer | None
     ring: Peer | None
     shortcuts: tuple[tuple[Label, NodeId | None], ...]
-    silence: dict[NodeId, SilenceState]
+    silence: dict[NodeId, LivenessState]
     digests: dict[NodeId, int]
 
 
@@ -51,7 +51,7 @@ class OverwriteDatabase(Struct, frozen=True, array_like=True, gc=False, tag=98):
     queue: tuple[NodeId, ...]
 
 
-class Spoil(Struct, frozen=True, array_like=True, gc=False, tag=99):
+class CorruptTrie(Struct, frozen=True, array_like=True, gc=False, tag=99):
     """Let a node get so many digests of its trie wrong, and lose so many stored publications.
 
     Which ones follows from ``seed``; two nodes with the same one believe in the same wrong root.
@@ -91,10 +91,12 @@ class Crash(Struct, frozen=True, array_like=True, gc=False, tag=102):
     request: int
 
 
-class Done(Struct, frozen=True, array_like=True, gc=False, tag=103):
+class ChaosAck(Struct, frozen=True, array_like=True, gc=False, tag=103):
     """A request for damage was carried out."""
 
     request: int
 
 
-Damage: TypeAlias = AskConsent | Overwrite | OverwriteDatabase | Spoil | Forge | Isolate | Crash
+Damage: TypeAlias = (
+    ChaosPing | Overwrite | OverwriteDatabase | CorruptTrie | Forge | Isolate | Crash
+)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import MessageError
-from skipring.wire.formats import FORMATS, Format, tag_of
+from skipring.wire.formats import FORMATS, MessageFormat, tag_of
 from skipring.wire.framing import DATA, Frame, frame
 from skipring.wire.limits import SHOWN_CHARACTERS_MAX, check_address, check_topic
 from skipring.wire.rpc import WIRE_TYPES, Address, Publish, WireMessage
@@ -48,7 +48,7 @@ class _Reader(Struct, frozen=True):
     """How to read the messages of one type."""
 
     name: str
-    format: Format
+    format: MessageFormat
     decoder: Decoder[Envelope[Any]]
 
 
@@ -84,7 +84,7 @@ def decode(given: Frame) -> Envelope[WireMessage]:
     return envelope
 
 
-def _check(envelope: Envelope[Any], form: Format) -> None:
+def _check(envelope: Envelope[Any], form: MessageFormat) -> None:
     check_topic(envelope.topic)
     form.check(envelope.message)
     if envelope.hints:
@@ -101,7 +101,7 @@ def _on_one_line(error: Exception) -> str:
     return text[1:-1]
 
 
-def _too_long(name: str, size: int, form: Format) -> str:
+def _too_long(name: str, size: int, form: MessageFormat) -> str:
     return f"{name} of {size} bytes, and {form.body_bytes_max} is the limit"
 
 

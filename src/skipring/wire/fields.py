@@ -13,7 +13,7 @@ from skipring.core.messages import HOPS_MAX
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.state import SilenceState
+from skipring.core.state import LivenessState
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.errors import MessageError
 from skipring.wire.limits import (
@@ -54,7 +54,7 @@ from skipring.wire.limits import (
     shown,
 )
 from skipring.wire.monitor_rpc import Arrival, TopicStatus
-from skipring.wire.rpc import Address, JournalEntry, NodeHealth
+from skipring.wire.rpc import Address, ChangeEntry, NodeHealth
 
 Check: TypeAlias = Callable[[Any], None]
 Naming: TypeAlias = Callable[[Any], tuple[NodeId, ...]]
@@ -134,7 +134,7 @@ def _check_shortcuts(shortcuts: tuple[tuple[Label, NodeId | None], ...]) -> None
             check_node(node)
 
 
-def _check_silence(silence: dict[NodeId, SilenceState]) -> None:
+def _check_silence(silence: dict[NodeId, LivenessState]) -> None:
     _check_count(silence, SHORTCUTS_MAX, "watches")
     for node, state in silence.items():
         check_node(node)
@@ -155,7 +155,7 @@ def _check_root(root: bytes) -> None:
         raise MessageError(f"a root of {len(root)} bytes, and it has {DIGEST_BYTES}")
 
 
-def _check_journal(entries: tuple[JournalEntry, ...]) -> None:
+def _check_journal(entries: tuple[ChangeEntry, ...]) -> None:
     _check_count(entries, JOURNAL_MAX, "changes")
     for entry in entries:
         if not (0 <= entry.tick <= NUMBER_MAX and 0 <= entry.time <= NUMBER_MAX):

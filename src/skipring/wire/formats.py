@@ -34,14 +34,14 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import NodeId
 from skipring.wire.chaos import (
-    AskConsent,
+    ChaosAck,
+    ChaosPing,
+    CorruptTrie,
     Crash,
-    Done,
     Forge,
     Isolate,
     Overwrite,
     OverwriteDatabase,
-    Spoil,
 )
 from skipring.wire.fields import (
     ADDRESS,
@@ -98,32 +98,37 @@ from skipring.wire.fields import (
     Naming,
 )
 from skipring.wire.framing import CONTROL, CONTROL_BYTES_MAX, DATA, DATA_BYTES_MAX, FrameKind
-from skipring.wire.monitor_rpc import ArrivalPage, InspectSupervisor, ReadArrivals, SupervisorStatus
+from skipring.wire.monitor_rpc import (
+    ArrivalPage,
+    FetchArrivals,
+    GetSupervisorStatus,
+    SupervisorStatus,
+)
 from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
 from skipring.wire.rpc import (
+    ChangePage,
     ConfigurationAck,
     DatabasePage,
     DeliveryPage,
-    InspectDatabase,
-    InspectNode,
-    JournalPage,
-    ListPublications,
-    Locate,
-    Members,
+    FetchChanges,
+    FetchDatabase,
+    FetchDeliveries,
+    FetchLog,
+    FetchPublications,
+    FindMembers,
+    GetLogInfo,
+    GetNodeStatus,
+    LogInfo,
+    LogPage,
+    MemberList,
     NodeStatus,
-    Probe,
-    ProbeReply,
+    Ping,
+    Pong,
     PublicationPage,
     Publish,
-    Published,
-    ReadDeliveries,
-    ReadJournal,
-    ReadStored,
+    PublishAck,
     Refused,
-    ReportSilent,
-    StoredPage,
-    Survey,
-    Surveyed,
+    ReportUnresponsive,
     WireMessage,
 )
 
@@ -134,7 +139,7 @@ CLAIMS_BYTES_MAX: Final = 80 * 1024
 PAGE_BYTES_MAX: Final = 256 * 1024
 
 
-class Format(Struct, frozen=True):
+class MessageFormat(Struct, frozen=True):
     """How one type of message travels."""
 
     frame_kind: FrameKind
@@ -168,23 +173,23 @@ class Format(Struct, frozen=True):
         return tuple(node for get, nodes in self._naming for node in nodes(get(message)))
 
 
-def _control(**fields: FieldKind) -> Format:
-    return Format.of(CONTROL, CONTROL_BYTES_MAX, fields)
+def _control(**fields: FieldKind) -> MessageFormat:
+    return MessageFormat.of(CONTROL, CONTROL_BYTES_MAX, fields)
 
 
-def _data(**fields: FieldKind) -> Format:
-    return Format.of(DATA, DATA_BYTES_MAX, fields)
+def _data(**fields: FieldKind) -> MessageFormat:
+    return MessageFormat.of(DATA, DATA_BYTES_MAX, fields)
 
 
-def _claims(**fields: FieldKind) -> Format:
-    return Format.of(DATA, CLAIMS_BYTES_MAX, fields)
+def _claims(**fields: FieldKind) -> MessageFormat:
+    return MessageFormat.of(DATA, CLAIMS_BYTES_MAX, fields)
 
 
-def _page(**fields: FieldKind) -> Format:
-    return Format.of(DATA, PAGE_BYTES_MAX, fields)
+def _page(**fields: FieldKind) -> MessageFormat:
+    return MessageFormat.of(DATA, PAGE_BYTES_MAX, fields)
 
 
-FORMATS: Final[Mapping[type[WireMessage], Format]] = {
+FORMATS: Final[Mapping[type[WireMessage], MessageFormat]] = {
     Subscribe: _control(node=NODE.or_none()),
     Unsubscribe: _control(node=NODE.or_none()),
     GetConfiguration: _control(node=NODE.or_none(), digest=DIGEST.or_none()),
@@ -214,16 +219,16 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
     Draining: _control(sender=NODE, remaining=REMAINING),
     RequestHandover: _control(sender=NODE, session=NUMBER),
     HandoverDone: _control(sender=NODE, session=NUMBER, complete=FLAG),
-    Locate: _control(request=NUMBER, count=COUNT),
-    Members: _control(request=NUMBER, members=MEMBERS),
-    ReportSilent: _control(node=NODE),
-    Probe: _control(nonce=NUMBER),
-    ProbeReply: _control(nonce=NUMBER),
+    FindMembers: _control(request=NUMBER, count=COUNT),
+    MemberList: _control(request=NUMBER, members=MEMBERS),
+    ReportUnresponsive: _control(node=NODE),
+    Ping: _control(nonce=NUMBER),
+    Pong: _control(nonce=NUMBER),
     ConfigurationAck: _control(),
     Publish: _data(request=NUMBER, publication=PUBLICATION, volatile=FLAG),
-    Published: _control(request=NUMBER, id=ID, offset=OFFSET),
+    PublishAck: _control(request=NUMBER, id=ID, offset=OFFSET),
     Refused: _control(request=NUMBER, reason=REASON),
-    InspectDatabase: _control(request=NUMBER, start=NUMBER),
+    FetchDatabase: _control(request=NUMBER, start=NUMBER),
     DatabasePage: _page(
         request=NUMBER,
         total=NUMBER,
@@ -234,7 +239,7 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
         queue=WAITING,
         conflicts=CONFLICTS,
     ),
-    InspectNode: _control(request=NUMBER),
+    GetNodeStatus: _control(request=NUMBER),
     NodeStatus: _page(
         request=NUMBER,
         member=FLAG,
@@ -250,12 +255,12 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
         root=ROOT,
         health=HEALTH,
     ),
-    ListPublications: _control(request=NUMBER, start=OFFSET, end=OFFSET, payloads=FLAG),
+    FetchPublications: _control(request=NUMBER, start=OFFSET, end=OFFSET, payloads=FLAG),
     PublicationPage: _data(request=NUMBER, next=OFFSET.or_none(), publications=LISTED),
-    ReadJournal: _control(request=NUMBER),
-    JournalPage: _page(request=NUMBER, tick=NUMBER, entries=JOURNAL),
-    Survey: _control(request=NUMBER, bits=BITS.or_none(), offset=OFFSET.or_none()),
-    Surveyed: _control(
+    FetchChanges: _control(request=NUMBER),
+    ChangePage: _page(request=NUMBER, tick=NUMBER, entries=JOURNAL),
+    GetLogInfo: _control(request=NUMBER, bits=BITS.or_none(), offset=OFFSET.or_none()),
+    LogInfo: _control(
         request=NUMBER,
         store=STORE,
         epoch=NUMBER,
@@ -265,7 +270,7 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
         digests=SURVEY,
         chain=CHAIN,
     ),
-    ReadStored: _control(
+    FetchLog: _control(
         request=NUMBER,
         store=STORE,
         epoch=NUMBER,
@@ -275,10 +280,10 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
         prefix=PREFIX,
         contents=FLAG,
     ),
-    StoredPage: _data(
+    LogPage: _data(
         request=NUMBER, next=OFFSET.or_none(), offsets=OFFSETS, ids=IDS, publications=STORED
     ),
-    ReadDeliveries: _control(request=NUMBER, start=OFFSET, end=OFFSET),
+    FetchDeliveries: _control(request=NUMBER, start=OFFSET, end=OFFSET),
     DeliveryPage: _data(
         request=NUMBER,
         next=OFFSET.or_none(),
@@ -288,7 +293,7 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
         origins=BYTES_OF_EACH,
         ids=IDS,
     ),
-    InspectSupervisor: _control(request=NUMBER, start=NUMBER),
+    GetSupervisorStatus: _control(request=NUMBER, start=NUMBER),
     SupervisorStatus: _page(
         request=NUMBER,
         ticks=NUMBER,
@@ -298,12 +303,12 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
         next=NUMBER.or_none(),
         topics=TOPICS,
     ),
-    ReadArrivals: _control(request=NUMBER, since=NUMBER),
+    FetchArrivals: _control(request=NUMBER, since=NUMBER),
     ArrivalPage: _page(request=NUMBER, next=NUMBER, arrivals=ARRIVALS),
     AskHolder: _control(connection=NUMBER, nonce=NUMBER, address=ADDRESS.or_none()),
     HolderReply: _control(connection=NUMBER, is_own=FLAG),
     NameTaken: _control(incarnation=INCARNATION, address=ADDRESS, refused=FLAG),
-    AskConsent: _control(request=NUMBER),
+    ChaosPing: _control(request=NUMBER),
     Overwrite: _page(
         request=NUMBER,
         label=LABEL.or_none(),
@@ -315,11 +320,11 @@ FORMATS: Final[Mapping[type[WireMessage], Format]] = {
         digests=DIGESTS,
     ),
     OverwriteDatabase: _data(request=NUMBER, database=DATABASE, next=NUMBER, queue=NAMES),
-    Spoil: _control(request=NUMBER, hashes=NUMBER, publications=NUMBER, seed=NUMBER),
+    CorruptTrie: _control(request=NUMBER, hashes=NUMBER, publications=NUMBER, seed=NUMBER),
     Forge: _data(request=NUMBER, frames=FORGED),
     Isolate: _data(request=NUMBER, nodes=NAMES, ticks=NUMBER),
     Crash: _control(request=NUMBER),
-    Done: _control(request=NUMBER),
+    ChaosAck: _control(request=NUMBER),
 }
 
 

@@ -15,7 +15,7 @@ from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import astuple
 
 from skipring.core.peers import NodeId
-from skipring.errors import FramingError, GreetingError, MessageError
+from skipring.errors import FramingError, HandshakeError, MessageError
 from skipring.wire.framing import CONTROL, Frame, FrameReader, frame
 from skipring.wire.limits import check_address, check_node
 from skipring.wire.rpc import Address
@@ -36,7 +36,7 @@ class Role(StrEnum):
     CLIENT = "client"  # reads or writes through a member
 
 
-class Greeting(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class Hello(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Who is at this end of a link, and where others reach it; a client need not listen."""
 
     magic: str = MAGIC
@@ -56,34 +56,34 @@ class _Opening(Struct, frozen=True, array_like=True, gc=False):
 
 
 _OPENING: Final = Decoder(_Opening)
-_GREETING: Final = Decoder(Greeting)
+_GREETING: Final = Decoder(Hello)
 _ENCODER: Final = Encoder()
 
 
-def encode_greeting(greeting: Greeting, *, is_opening: bool = False) -> bytes:
+def encode_greeting(greeting: Hello, *, is_opening: bool = False) -> bytes:
     """Write a greeting as a frame; one that opens a connection ends with a blank line."""
     _check_values(greeting)
     fields = (*astuple(greeting), BLANK_LINE) if is_opening else greeting
     return frame(_ENCODER.encode(fields), CONTROL)
 
 
-def check_greeting(given: Frame) -> Greeting:
+def check_greeting(given: Frame) -> Hello:
     """Read the first frame of a link; refuse whoever does not speak our version."""
     if given.kind is not CONTROL:
-        raise GreetingError("the first frame is no greeting: it is a data frame")
+        raise HandshakeError("the first frame is no greeting: it is a data frame")
     try:
         opening = _OPENING.decode(given.body)
     except (MsgspecError, ValueError, RecursionError):  # ValueError: not UTF-8
-        raise GreetingError("the first frame is no greeting of skipring") from None
+        raise HandshakeError("the first frame is no greeting of skipring") from None
     if opening.magic != MAGIC:
-        raise GreetingError("the first frame is a greeting, but not one of skipring")
+        raise HandshakeError("the first frame is a greeting, but not one of skipring")
     if opening.version != VERSION:
         theirs = f"the other side speaks version {opening.version}"
-        raise GreetingError(f"{theirs} of the protocol, and we speak version {VERSION}")
+        raise HandshakeError(f"{theirs} of the protocol, and we speak version {VERSION}")
     try:
         greeting = _GREETING.decode(given.body)
     except (MsgspecError, ValueError, RecursionError):
-        raise GreetingError(f"a greeting of version {VERSION} that cannot be read") from None
+        raise HandshakeError(f"a greeting of version {VERSION} that cannot be read") from None
     _check_values(greeting)
     return greeting
 
@@ -99,10 +99,10 @@ def version_in(data: bytes) -> int | None:
     return opening.version if opening is not None and opening.magic == MAGIC else None
 
 
-def _check_values(greeting: Greeting) -> None:
+def _check_values(greeting: Hello) -> None:
     try:
         check_node(greeting.node)
         if greeting.address or greeting.role is not Role.CLIENT:
             check_address(greeting.address)
     except MessageError as error:
-        raise GreetingError(f"in a greeting, {error}") from None
+        raise HandshakeError(f"in a greeting, {error}") from None

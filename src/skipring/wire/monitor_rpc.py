@@ -10,7 +10,7 @@ from msgspec import Struct
 from skipring.core.peers import NodeId, TopicId
 
 
-class InspectSupervisor(Struct, frozen=True, array_like=True, gc=False, tag=87):
+class GetSupervisorStatus(Struct, frozen=True, array_like=True, gc=False, tag=87):
     """Ask a supervisor how it fares and for its topics; answered by SupervisorStatus.
 
     It is about the supervisor, whatever the topic of the envelope. ``start`` counts topics.
@@ -46,7 +46,7 @@ class SupervisorStatus(Struct, frozen=True, array_like=True, gc=False, tag=88):
     topics: tuple[TopicStatus, ...]
 
 
-class ReadArrivals(Struct, frozen=True, array_like=True, gc=False, tag=89):
+class FetchArrivals(Struct, frozen=True, array_like=True, gc=False, tag=89):
     """Ask a node which publications have come to it ``since`` a number; answered by ArrivalPage.
 
     A node notes arrivals only while somebody asks for them now and then.

@@ -18,51 +18,56 @@ from skipring.core.messages import MESSAGE_TYPES, Message
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import Publication
-from skipring.core.state import SilenceState
+from skipring.core.state import LivenessState
 from skipring.wire.chaos import (
-    AskConsent,
+    ChaosAck,
+    ChaosPing,
+    CorruptTrie,
     Crash,
     Damage,
-    Done,
     Forge,
     Isolate,
     Overwrite,
     OverwriteDatabase,
-    Spoil,
 )
-from skipring.wire.monitor_rpc import ArrivalPage, InspectSupervisor, ReadArrivals, SupervisorStatus
+from skipring.wire.monitor_rpc import (
+    ArrivalPage,
+    FetchArrivals,
+    GetSupervisorStatus,
+    SupervisorStatus,
+)
 from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
 
 Address: TypeAlias = str  # "host:port"; a hint where to find a node, no part of its identity
 
 
-class Locate(Struct, frozen=True, array_like=True, gc=False, tag=64):
+class FindMembers(Struct, frozen=True, array_like=True, gc=False, tag=64):
     """Ask the supervisor for up to ``count`` members of the topic; answered by Members."""
 
     request: int
     count: int
 
 
-class Members(Struct, frozen=True, array_like=True, gc=False, tag=65):
+class MemberList(Struct, frozen=True, array_like=True, gc=False, tag=65):
     """Some members of the topic and where they listen; none if there are none."""
 
     request: int
     members: dict[NodeId, Address]
 
 
-class ReportSilent(Struct, frozen=True, array_like=True, gc=False, tag=66):
+class ReportUnresponsive(Struct, frozen=True, array_like=True, gc=False, tag=66):
     """The sender has not heard from its ring neighbour ``node`` for a while (section 3.3)."""
 
     node: NodeId
 
 
-class Probe(Struct, frozen=True, array_like=True, gc=False, tag=67):
+class Ping(Struct, frozen=True, array_like=True, gc=False, tag=67):
     """The supervisor asks a node that was reported silent for a sign of life."""
 
     nonce: int
 
 
-class ProbeReply(Struct, frozen=True, array_like=True, gc=False, tag=68):
+class Pong(Struct, frozen=True, array_like=True, gc=False, tag=68):
     """The sign of life."""
 
     nonce: int
@@ -85,7 +90,7 @@ class Publish(Struct, frozen=True, array_like=True, gc=False, tag=70):
     volatile: bool = False
 
 
-class Published(Struct, frozen=True, array_like=True, gc=False, tag=71):
+class PublishAck(Struct, frozen=True, array_like=True, gc=False, tag=71):
     """The publication is durable at the sender, under this id and at this offset."""
 
     request: int
@@ -103,7 +108,7 @@ class Refused(Struct, frozen=True, array_like=True, gc=False, tag=72):
 # -- being looked at -------------------------------------------------------------------------
 
 
-class InspectDatabase(Struct, frozen=True, array_like=True, gc=False, tag=73):
+class FetchDatabase(Struct, frozen=True, array_like=True, gc=False, tag=73):
     """Ask the supervisor for a page of the topic's database; answered by DatabasePage.
 
     ``start`` counts the entries of the database first, then those who wait.
@@ -131,7 +136,7 @@ class DatabasePage(Struct, frozen=True, array_like=True, gc=False, tag=74):
     conflicts: tuple[Conflict, ...] = ()
 
 
-class InspectNode(Struct, frozen=True, array_like=True, gc=False, tag=75):
+class GetNodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=75):
     """Ask a node for its variables in the topic; answered by NodeStatus or Refused."""
 
     request: int
@@ -163,7 +168,7 @@ class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
     right: Peer | None
     ring: Peer | None
     shortcuts: tuple[tuple[Label, NodeId | None], ...]
-    silence: dict[NodeId, SilenceState]
+    silence: dict[NodeId, LivenessState]
     digests: dict[NodeId, int]
     count: int
     end: int
@@ -171,7 +176,7 @@ class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
     health: NodeHealth = NodeHealth()
 
 
-class ListPublications(Struct, frozen=True, array_like=True, gc=False, tag=77):
+class FetchPublications(Struct, frozen=True, array_like=True, gc=False, tag=77):
     """Ask a node what it has stored from offset ``start`` to before ``end``.
 
     Answered by PublicationPage or Refused.
@@ -194,13 +199,13 @@ class PublicationPage(Struct, frozen=True, array_like=True, gc=False, tag=78):
     publications: tuple[Publication, ...]
 
 
-class ReadJournal(Struct, frozen=True, array_like=True, gc=False, tag=79):
+class FetchChanges(Struct, frozen=True, array_like=True, gc=False, tag=79):
     """Ask a node what has changed its place lately; answered by JournalPage or Refused."""
 
     request: int
 
 
-class JournalEntry(Struct, frozen=True, array_like=True, gc=False):
+class ChangeEntry(Struct, frozen=True, array_like=True, gc=False):
     """One change of a variable: when, by what and by whom, and which rule explains it."""
 
     tick: int
@@ -213,18 +218,18 @@ class JournalEntry(Struct, frozen=True, array_like=True, gc=False):
     why: str
 
 
-class JournalPage(Struct, frozen=True, array_like=True, gc=False, tag=80):
+class ChangePage(Struct, frozen=True, array_like=True, gc=False, tag=80):
     """The last changes of a node's variables, the oldest first; ``tick`` is the present one."""
 
     request: int
     tick: int
-    entries: tuple[JournalEntry, ...]
+    entries: tuple[ChangeEntry, ...]
 
 
 # -- reading without being a member ------------------------------------------------------------
 
 
-class Survey(Struct, frozen=True, array_like=True, gc=False, tag=81):
+class GetLogInfo(Struct, frozen=True, array_like=True, gc=False, tag=81):
     """Ask a node how far it has stored the topic, and what; answered by Surveyed or Refused.
 
     Wanted are the digests of all 2^``bits`` prefixes that an id can begin with, or none; and the
@@ -236,7 +241,7 @@ class Survey(Struct, frozen=True, array_like=True, gc=False, tag=81):
     offset: int | None
 
 
-class Surveyed(Struct, frozen=True, array_like=True, gc=False, tag=82):
+class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
     """The sender has ``count`` publications at offsets below ``end``, with these digests.
 
     Offsets are those of its ``store`` in this ``epoch``; below ``durable_end`` they are on its
@@ -255,7 +260,7 @@ class Surveyed(Struct, frozen=True, array_like=True, gc=False, tag=82):
     chain: bytes
 
 
-class ReadStored(Struct, frozen=True, array_like=True, gc=False, tag=83):
+class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
     """Ask a node for what it has stored: the paper's CheckAndPublish with nothing to compare.
 
     Wanted are publications at offsets from ``start`` to before ``end`` whose ids begin with the
@@ -274,7 +279,7 @@ class ReadStored(Struct, frozen=True, array_like=True, gc=False, tag=83):
     contents: bool
 
 
-class StoredPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
+class LogPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
     """What is stored at these offsets, in their order; the rest from ``next`` on.
 
     The publications are an array in MessagePack, passed on as they lie in the store: whoever
@@ -288,7 +293,7 @@ class StoredPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
     publications: bytes
 
 
-class ReadDeliveries(Struct, frozen=True, array_like=True, gc=False, tag=85):
+class FetchDeliveries(Struct, frozen=True, array_like=True, gc=False, tag=85):
     """Ask a node how publications came to it, from offset ``start`` to before ``end``.
 
     Answered by DeliveryPage or Refused.
@@ -316,85 +321,85 @@ class DeliveryPage(Struct, frozen=True, array_like=True, gc=False, tag=86):
 
 
 RuntimeMessage: TypeAlias = (
-    Locate
-    | Members
-    | ReportSilent
-    | Probe
-    | ProbeReply
+    FindMembers
+    | MemberList
+    | ReportUnresponsive
+    | Ping
+    | Pong
     | ConfigurationAck
     | Publish
-    | Published
+    | PublishAck
     | Refused
-    | InspectDatabase
+    | FetchDatabase
     | DatabasePage
-    | InspectNode
+    | GetNodeStatus
     | NodeStatus
-    | ListPublications
+    | FetchPublications
     | PublicationPage
-    | ReadJournal
-    | JournalPage
-    | Survey
-    | Surveyed
-    | ReadStored
-    | StoredPage
-    | ReadDeliveries
+    | FetchChanges
+    | ChangePage
+    | GetLogInfo
+    | LogInfo
+    | FetchLog
+    | LogPage
+    | FetchDeliveries
     | DeliveryPage
-    | InspectSupervisor
+    | GetSupervisorStatus
     | SupervisorStatus
-    | ReadArrivals
+    | FetchArrivals
     | ArrivalPage
     | AskHolder
     | HolderReply
     | NameTaken
-    | AskConsent
+    | ChaosPing
     | Overwrite
     | OverwriteDatabase
-    | Spoil
+    | CorruptTrie
     | Forge
     | Isolate
     | Crash
-    | Done
+    | ChaosAck
 )
 
 RUNTIME_TYPES: Final[tuple[type[RuntimeMessage], ...]] = (
-    Locate,
-    Members,
-    ReportSilent,
-    Probe,
-    ProbeReply,
+    FindMembers,
+    MemberList,
+    ReportUnresponsive,
+    Ping,
+    Pong,
     ConfigurationAck,
     Publish,
-    Published,
+    PublishAck,
     Refused,
-    InspectDatabase,
+    FetchDatabase,
     DatabasePage,
-    InspectNode,
+    GetNodeStatus,
     NodeStatus,
-    ListPublications,
+    FetchPublications,
     PublicationPage,
-    ReadJournal,
-    JournalPage,
-    Survey,
-    Surveyed,
-    ReadStored,
-    StoredPage,
-    ReadDeliveries,
+    FetchChanges,
+    ChangePage,
+    GetLogInfo,
+    LogInfo,
+    FetchLog,
+    LogPage,
+    FetchDeliveries,
     DeliveryPage,
-    InspectSupervisor,
+    GetSupervisorStatus,
     SupervisorStatus,
-    ReadArrivals,
+    FetchArrivals,
     ArrivalPage,
     AskHolder,
     HolderReply,
     NameTaken,
-    AskConsent,
+    ChaosPing,
     Overwrite,
     OverwriteDatabase,
-    Spoil,
+    CorruptTrie,
     Forge,
     Isolate,
     Crash,
-    Done,
+    ChaosAck,
 )
 
 WireMessage: TypeAlias = Message | RuntimeMessage
@@ -413,32 +418,32 @@ CONNECTION_REQUEST: Final = 2**63 - 1
 BUSY: Final = "busy: too many requests wait at this node; ask again later"
 
 Answer: TypeAlias = (
-    Members
-    | Published
+    MemberList
+    | PublishAck
     | Refused
     | DatabasePage
     | NodeStatus
     | PublicationPage
-    | JournalPage
-    | Surveyed
-    | StoredPage
+    | ChangePage
+    | LogInfo
+    | LogPage
     | DeliveryPage
     | SupervisorStatus
     | ArrivalPage
-    | Done
+    | ChaosAck
 )
 Request: TypeAlias = (
-    Locate
+    FindMembers
     | Publish
-    | InspectDatabase
-    | InspectNode
-    | ListPublications
-    | ReadJournal
-    | Survey
-    | ReadStored
-    | ReadDeliveries
-    | InspectSupervisor
-    | ReadArrivals
+    | FetchDatabase
+    | GetNodeStatus
+    | FetchPublications
+    | FetchChanges
+    | GetLogInfo
+    | FetchLog
+    | FetchDeliveries
+    | GetSupervisorStatus
+    | FetchArrivals
     | Damage
 )
 REQUEST_TYPES: Final = frozenset(get_args(Request))

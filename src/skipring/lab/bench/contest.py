@@ -20,7 +20,7 @@ from skipring.errors import SkipringError
 from skipring.lab.bench.board import Board, Moment, Slot, cpu_ns
 from skipring.lab.bench.memory import MIB, resident_bytes_of
 from skipring.lab.bench.peers.catalogue import OURS, OURS_SECURED, SYSTEMS
-from skipring.lab.bench.peers.run import FIRST, STALLED_S, Run
+from skipring.lab.bench.peers.run import FIRST, STALLED_S, BenchRun
 from skipring.lab.bench.player import BOARD_FILE, RUN_S, write_run
 from skipring.lab.bench.servers import (
     Server,
@@ -43,7 +43,7 @@ SCRAPE_S: Final = 5.0
 FRAMES: Final = "skipring_received_frames_total"
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class RunResult(Struct, frozen=True, kw_only=True):
     """What one run has cost; times are seconds."""
 
     wall_s: float
@@ -68,7 +68,7 @@ def rss_of(part: str) -> str:
     return f"rss_mib_{part}"
 
 
-def hold(run: Run) -> Outcome:
+def hold(run: BenchRun) -> RunResult:
     """Let a system run once, in a directory and with processes of its own."""
     with ending_in_order(), ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="skipring-bench-")))
@@ -84,11 +84,11 @@ def hold(run: Run) -> Outcome:
         if server is not None:
             pids["broker"] = server.pid
         board.set_pids(list(pids.values()))
-        return _Watch(board, cast, list(pids), supervision).result()
+        return _WorkerWatch(board, cast, list(pids), supervision).result()
 
 
 @contextmanager
-def _server(run: Run) -> Iterator[Server | None]:
+def _server(run: BenchRun) -> Iterator[Server | None]:
     """The broker of a system, for ours the supervisor; None if it has none."""
     if run.system in (OURS, OURS_SECURED):
         with supervisor(run.directory, run.certificates) as server:
@@ -133,10 +133,10 @@ def secured(certificates: Path | None, name: str) -> list[str]:
 _ROLES: Final = ("publisher", "subscribers")
 
 
-class Cast:
+class Workers:
     """The processes of a run, by role: whether they live, and what they have to tell."""
 
-    def __init__(self, run: Run, module: str, roles: Iterable[str], stack: ExitStack) -> None:
+    def __init__(self, run: BenchRun, module: str, roles: Iterable[str], stack: ExitStack) -> None:
         self._run = run
         self._deadline = monotonic() + RUN_S
         write_run(run)
@@ -174,10 +174,10 @@ class Cast:
         return found
 
 
-def _cast(run: Run, stack: ExitStack) -> Cast:
+def _cast(run: BenchRun, stack: ExitStack) -> Workers:
     if run.is_first_apart:
-        return Cast(run, FIRST_PLAYER, (FIRST, *_ROLES), stack)
-    return Cast(run, PLAYER, _ROLES, stack)
+        return Workers(run, FIRST_PLAYER, (FIRST, *_ROLES), stack)
+    return Workers(run, PLAYER, _ROLES, stack)
 
 
 class _Supervision:
@@ -209,18 +209,18 @@ class _Supervision:
         return {"frames": frames, "cpu_us": cpu_ns(self._server.pid) / 1e3}
 
 
-class _Watch:
+class _WorkerWatch:
     """Looks at a run from outside: when it may begin, whether it goes on, when it is over."""
 
     def __init__(
-        self, board: Board, cast: Cast, parts: Sequence[str], supervision: _Supervision
+        self, board: Board, cast: Workers, parts: Sequence[str], supervision: _Supervision
     ) -> None:
         self._board = board
         self._cast = cast
         self._parts = parts
         self._supervision = supervision
 
-    def result(self) -> Outcome:
+    def result(self) -> RunResult:
         """Let the run begin, wait for its end, and return what it has cost."""
         board, heard = self._board, self._supervision
         self._until_set(Slot.PUBLISHER_CALM, Slot.SUBSCRIBERS_CALM, first=Slot.FIRST_CALM)
@@ -263,12 +263,12 @@ class _Watch:
         sizes = (resident_bytes_of(pid) / MIB for pid in self._board.pids)
         return {rss_of(part): size for part, size in zip(self._parts, sizes, strict=True)}
 
-    def _outcome(self, memory: dict[str, float]) -> Outcome:
+    def _outcome(self, memory: dict[str, float]) -> RunResult:
         began, ended, settled = (self._board.noted(moment) for moment in Moment)
         assert began is not None
         assert ended is not None
         assert settled is not None
-        return Outcome(
+        return RunResult(
             wall_s=(ended[0] - began[0]) / 1e9,
             settled_s=(settled[0] - began[0]) / 1e9,
             cpu_s=self._by_part(began, ended),

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from skipring.lab.bench.contest import Outcome, hold
+from skipring.lab.bench.contest import RunResult, hold
 from skipring.lab.bench.jobs import Job, named, row_of, run_of
 from skipring.lab.bench.peers.catalogue import OURS, SYSTEMS
 from skipring.lab.bench.turns import Row, in_turns, is_measured, skipped
@@ -63,7 +63,7 @@ def _counted(job: Job) -> Job:
     return replace(job, count=job.count or min(COUNT, BYTES_MAX // job.size))
 
 
-def _held(job: Job, system: str, _: int) -> Outcome:
+def _held(job: Job, system: str, _: int) -> RunResult:
     return hold(run_of(job, system))
 
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from skipring.errors import SkipringError
 from skipring.lab.bench.board import Board, Moment, Slot, cpu_ns
-from skipring.lab.bench.contest import Cast, make_certificates, secured, supervisor
+from skipring.lab.bench.contest import Workers, make_certificates, secured, supervisor
 from skipring.lab.bench.goals import beside
 from skipring.lab.bench.newcomer import FETCH, FILL
 from skipring.lab.bench.peers.catalogue import (
@@ -32,7 +32,7 @@ from skipring.lab.bench.peers.catalogue import (
     REDIS_STREAMS_STORED,
     STORED,
 )
-from skipring.lab.bench.peers.run import TOPIC, Run
+from skipring.lab.bench.peers.run import TOPIC, BenchRun
 from skipring.lab.bench.player import BOARD_FILE
 from skipring.lab.bench.servers import broker, ending_in_order, skipring_process
 from skipring.lab.bench.stores import fill_store
@@ -52,10 +52,10 @@ IDLE_LOOK_S: Final = 0.5
 IDLE_S: Final = 90.0
 
 
-class Holder(Struct, frozen=True):
+class HistoryHolder(Struct, frozen=True):
     """Processes that have a history."""
 
-    run: Run  # what a newcomer has to know
+    run: BenchRun  # what a newcomer has to know
     pids: list[int]
 
 
@@ -94,11 +94,11 @@ def measure(
     yield {"ratios": ratios(rows)}
 
 
-def _run(system: str, count: int, size: int) -> Run:
-    return Run(system=system, n=MEMBERS, count=count, size=size)
+def _run(system: str, count: int, size: int) -> BenchRun:
+    return BenchRun(system=system, n=MEMBERS, count=count, size=size)
 
 
-def _compared(runs: Sequence[Run], repeats: int) -> list[Row]:
+def _compared(runs: Sequence[BenchRun], repeats: int) -> list[Row]:
     """One row a system; they take turns."""
     lacking = {run.system: skipped(STORED[run.system]) for run in runs}
     able = [run for run in runs if lacking[run.system] is None]
@@ -114,7 +114,7 @@ def _compared(runs: Sequence[Run], repeats: int) -> list[Row]:
 # -- who has it ------------------------------------------------------------------------------
 
 
-def _holder(run: Run, directory: Path, stack: ExitStack, _: int) -> Holder:
+def _holder(run: BenchRun, directory: Path, stack: ExitStack, _: int) -> HistoryHolder:
     """Start what has the history of a system, and wait until it has come to rest."""
     run = replace(run, directory=directory / run.system)
     run.directory.mkdir()
@@ -123,18 +123,18 @@ def _holder(run: Run, directory: Path, stack: ExitStack, _: int) -> Holder:
     return holder
 
 
-def _filled_broker(run: Run, stack: ExitStack) -> Holder:
+def _filled_broker(run: BenchRun, stack: ExitStack) -> HistoryHolder:
     server = stack.enter_context(broker(run.system, run.directory))
     run = replace(run, address=server.address)
     board = Board(run.directory / BOARD_FILE)
     with ExitStack() as filling:
-        cast = Cast(run, PLAYER, [FILL], filling)
+        cast = Workers(run, PLAYER, [FILL], filling)
         while not board[Slot.PUBLISHER_DONE]:
             cast.pause()
-    return Holder(run, [server.pid])
+    return HistoryHolder(run, [server.pid])
 
 
-def _ring(run: Run, stack: ExitStack) -> Holder:
+def _ring(run: BenchRun, stack: ExitStack) -> HistoryHolder:
     directory = run.directory
     if run.system == OURS_SECURED:
         run = replace(run, certificates=make_certificates(directory))
@@ -150,7 +150,7 @@ def _ring(run: Run, stack: ExitStack) -> Holder:
         ]
         log = directory / f"{name}.log"
         pids.append(stack.enter_context(skipring_process("node", *options, log=log)).pid)
-    return Holder(replace(run, address=server.address), pids)
+    return HistoryHolder(replace(run, address=server.address), pids)
 
 
 def _wait_for_rest(system: str, pids: Sequence[int]) -> None:
@@ -168,7 +168,7 @@ def _wait_for_rest(system: str, pids: Sequence[int]) -> None:
 # -- who gets it -----------------------------------------------------------------------------
 
 
-def _fetched(holders: list[Holder] | SkipringError, number: int) -> Fetched:
+def _fetched(holders: list[HistoryHolder] | SkipringError, number: int) -> Fetched:
     """Let a newcomer come, if somebody has what it comes for."""
     if isinstance(holders, SkipringError):
         raise holders
@@ -178,7 +178,7 @@ def _fetched(holders: list[Holder] | SkipringError, number: int) -> Fetched:
     directory.mkdir()
     board = Board(directory / BOARD_FILE)
     with ExitStack() as stack:
-        cast = Cast(replace(holder.run, directory=directory), PLAYER, [FETCH], stack)
+        cast = Workers(replace(holder.run, directory=directory), PLAYER, [FETCH], stack)
         board.set_pids([cast.players[FETCH].pid, *holder.pids])
         while not board[Slot.CONNECTED]:
             cast.pause()
@@ -210,11 +210,11 @@ def _cost(board: Board, figures: Mapping[str, float]) -> Fetched:
 # -- rows ------------------------------------------------------------------------------------
 
 
-def _named(run: Run) -> Row:
+def _named(run: BenchRun) -> Row:
     return {"job": JOB, "system": run.system, "count": run.count}
 
 
-def _row(run: Run, fetched: list[Fetched] | SkipringError) -> Row:
+def _row(run: BenchRun, fetched: list[Fetched] | SkipringError) -> Row:
     if isinstance(fetched, SkipringError):
         return failed(fetched)
     each_us = [1e6 * each.cpu_s / run.count for each in fetched]

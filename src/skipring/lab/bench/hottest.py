@@ -14,10 +14,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from skipring.errors import SkipringError
-from skipring.lab.bench.contest import Outcome, hold, rss_of
+from skipring.lab.bench.contest import RunResult, hold, rss_of
 from skipring.lab.bench.jobs import Job, middle, named, run_of
 from skipring.lab.bench.peers.catalogue import OURS, SYSTEMS
-from skipring.lab.bench.peers.run import FIRST, Run
+from skipring.lab.bench.peers.run import FIRST, BenchRun
 from skipring.lab.bench.turns import Row, counted, failed, in_turns, is_measured, skipped, spread
 
 JOB: Final = "hottest"
@@ -35,13 +35,13 @@ def measure(job: Job, systems: Iterable[str]) -> Iterator[Row]:
         yield named(job, system) | (reason or _row(job, system, found[system]))
 
 
-def _held(job: Job, system: str, _: int) -> Outcome:
+def _held(job: Job, system: str, _: int) -> RunResult:
     run = run_of(job, system)
     # One of the n subscribers is the first, apart from the others.
     return hold(replace(run, n=job.n - 1, is_first_apart=True) if system == OURS else run)
 
 
-def _row(job: Job, system: str, outcomes: list[Outcome] | SkipringError) -> Row:
+def _row(job: Job, system: str, outcomes: list[RunResult] | SkipringError) -> Row:
     if isinstance(outcomes, SkipringError):
         return failed(outcomes)
     run, part = run_of(job, system), FIRST if system == OURS else BROKER
@@ -59,7 +59,7 @@ def _row(job: Job, system: str, outcomes: list[Outcome] | SkipringError) -> Row:
     }
 
 
-def _copies(run: Run, outcomes: Sequence[Outcome]) -> Row:
+def _copies(run: BenchRun, outcomes: Sequence[RunResult]) -> Row:
     """How often a publication was sent: by the first, and by whoever of the others sent most."""
     size = run.count * run.size
     return {
@@ -70,7 +70,7 @@ def _copies(run: Run, outcomes: Sequence[Outcome]) -> Row:
     }
 
 
-def _delivered(outcome: Outcome) -> int:
+def _delivered(outcome: RunResult) -> int:
     return int(outcome.figures["delivered"] + outcome.figures.get("first_delivered", 0))
 
 

@@ -12,9 +12,9 @@ from typing import Final
 from msgspec import Struct
 
 from skipring.errors import SkipringError
-from skipring.lab.bench.contest import Outcome, hold
+from skipring.lab.bench.contest import RunResult, hold
 from skipring.lab.bench.peers.catalogue import OURS, OURS_SECURED, SYSTEMS
-from skipring.lab.bench.peers.run import Run
+from skipring.lab.bench.peers.run import BenchRun
 from skipring.lab.bench.turns import Row, counted, failed, in_turns, skipped, spread
 
 DELIVERIES: Final = 320_000  # Our guess: a second or two, for most systems.
@@ -41,10 +41,10 @@ def usual_count(n: int) -> int:
     return min(max(DELIVERIES // n, COUNT_MIN), COUNT_MAX)
 
 
-def run_of(job: Job, system: str) -> Run:
+def run_of(job: Job, system: str) -> BenchRun:
     """One run of a job; of what is slow less is asked."""
     deliveries, count = SYSTEMS[system].deliveries_max, job.count or usual_count(job.n)
-    return Run(
+    return BenchRun(
         system=system,
         n=job.n,
         size=job.size,
@@ -65,7 +65,7 @@ def compared(job: Job, systems: Sequence[str]) -> Iterator[Row]:
         yield named(job, system) | (reason or row_of(job, system, found[system]))
 
 
-def _held(run: Run, _: int) -> Outcome:
+def _held(run: BenchRun, _: int) -> RunResult:
     return hold(run)
 
 
@@ -74,7 +74,7 @@ def named(job: Job, system: str) -> Row:
     return {"job": job.name, "system": system, "n": job.n}
 
 
-def row_of(job: Job, system: str, outcomes: list[Outcome] | SkipringError) -> Row:
+def row_of(job: Job, system: str, outcomes: list[RunResult] | SkipringError) -> Row:
     """What a system's runs have cost, or why they failed."""
     if isinstance(outcomes, SkipringError):
         return failed(outcomes)
@@ -106,7 +106,7 @@ def row_of(job: Job, system: str, outcomes: list[Outcome] | SkipringError) -> Ro
     return row | counted([int(each.figures["delivered"]) for each in outcomes], job.n * run.count)
 
 
-def _own_figures(run: Run, outcomes: Sequence[Outcome]) -> Row:
+def _own_figures(run: BenchRun, outcomes: Sequence[RunResult]) -> Row:
     """What only a ring has."""
     frames = sum(each.figures["run_frames"] for each in outcomes)
     idle = sum(each.figures["idle_frames"] for each in outcomes)
@@ -139,11 +139,11 @@ def _own_figures(run: Run, outcomes: Sequence[Outcome]) -> Row:
     }
 
 
-def _us(outcome: Outcome, seconds: float) -> float:
+def _us(outcome: RunResult, seconds: float) -> float:
     """Microseconds per delivery."""
     return 1e6 * seconds / max(1.0, outcome.figures["delivered"])
 
 
-def middle(outcomes: Sequence[Outcome], figure: Callable[[Outcome], float]) -> float:
+def middle(outcomes: Sequence[RunResult], figure: Callable[[RunResult], float]) -> float:
     """The median of a figure."""
     return round(median(map(figure, outcomes)), 3)

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from skipring.lab.bench.processes import cpu_s
 from skipring.lab.experiments.experiments import perform
-from skipring.lab.experiments.matrix import Matrix, Run
+from skipring.lab.experiments.matrix import Matrix, Trial
 from skipring.lab.experiments.running import run_matrix
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
@@ -75,9 +75,9 @@ def measure(spark: SparkSession, *, runs: int = RUNS, repeats: int = REPEATS) ->
     }
 
 
-def _runs(count: int) -> list[Run]:
+def _runs(count: int) -> list[Trial]:
     return [
-        Run(
+        Trial(
             kind="converge",
             n=N,
             adversary=ADVERSARIES[number % len(ADVERSARIES)],
@@ -89,23 +89,23 @@ def _runs(count: int) -> list[Run]:
     ]
 
 
-def _run_plainly(pool: Pool, work: Callable[[Run], bool], runs: Sequence[Run]) -> None:
+def _run_plainly(pool: Pool, work: Callable[[Trial], bool], runs: Sequence[Trial]) -> None:
     for converged in pool.imap_unordered(work, runs, chunksize=TURN):
         assert converged
 
 
-def _simulate(run: Run) -> bool:
+def _simulate(run: Trial) -> bool:
     """Simulate and nothing else."""
     scenario = make_scenario({"n": run.n, "adversary": run.adversary, "seed": run.seed})
     return Simulation(scenario).run().is_good
 
 
-def _perform(run: Run) -> bool:
+def _perform(run: Trial) -> bool:
     """Do a run as the lab does, and forget its rows."""
     return bool(perform(run).row["converged"])
 
 
-def _run_in_spark(spark: SparkSession, runs: Sequence[Run], directory: Path) -> None:
+def _run_in_spark(spark: SparkSession, runs: Sequence[Trial], directory: Path) -> None:
     summary = run_matrix(spark, Matrix("overhead", "", tuple(runs)), directory)
     assert summary.done == len(runs)
     assert not summary.failed

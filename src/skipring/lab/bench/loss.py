@@ -13,12 +13,12 @@ from typing import Final
 
 from skipring.errors import SkipringError
 from skipring.lab.bench.board import Board, Moment, Slot
-from skipring.lab.bench.contest import Cast, supervisor
+from skipring.lab.bench.contest import Workers, supervisor
 from skipring.lab.bench.goals import at_least
 from skipring.lab.bench.peers.catalogue import OURS
 from skipring.lab.bench.peers.lossy import PUBLISHER, SURVIVORS, VICTIMS, victims_of
 from skipring.lab.bench.peers.ring import forming_tick_s
-from skipring.lab.bench.peers.run import Run
+from skipring.lab.bench.peers.run import BenchRun
 from skipring.lab.bench.player import BOARD_FILE
 from skipring.lab.bench.servers import ending_in_order
 from skipring.lab.bench.turns import Row, failed, in_turns, is_measured
@@ -43,7 +43,7 @@ def measure(
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="skipring-bench-")))
         board = Board(directory / BOARD_FILE)
         tick = ("--tick", str(forming_tick_s(n)))
-        run = Run(
+        run = BenchRun(
             system=OURS,
             n=n,
             count=count,
@@ -53,7 +53,7 @@ def measure(
             repairs=repairs,
             deadline_s=deadline_s,
         )
-        cast = Cast(run, PLAYER, (PUBLISHER, SURVIVORS, VICTIMS), stack)
+        cast = Workers(run, PLAYER, (PUBLISHER, SURVIVORS, VICTIMS), stack)
         _watch(run, board, cast)
         return _row(run, board, cast.figures())
 
@@ -65,7 +65,7 @@ def measured(n: int) -> Row:
     return named | failed(found) if isinstance(found, SkipringError) else found[0]
 
 
-def _watch(run: Run, board: Board, cast: Cast) -> None:
+def _watch(run: BenchRun, board: Board, cast: Workers) -> None:
     while not (board[Slot.PUBLISHER_CALM] and board[Slot.SUBSCRIBERS_CALM]):
         cast.pause()
     board[Slot.BEGIN] = 1
@@ -76,7 +76,7 @@ def _watch(run: Run, board: Board, cast: Cast) -> None:
         cast.pause()
 
 
-def _row(run: Run, board: Board, figures: dict[str, float]) -> Row:
+def _row(run: BenchRun, board: Board, figures: dict[str, float]) -> Row:
     began, ended = board.noted(Moment.BEGAN), board.noted(Moment.ENDED)
     assert began is not None
     assert ended is not None

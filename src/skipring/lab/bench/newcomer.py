@@ -15,7 +15,7 @@ from typing import Final, Protocol, cast
 from skipring.lab.bench.board import Board, Moment, Slot
 from skipring.lab.bench.memory import MIB, resident_bytes
 from skipring.lab.bench.peers.catalogue import STORED
-from skipring.lab.bench.peers.run import Newcomer, Run, until
+from skipring.lab.bench.peers.run import BenchRun, Newcomer, until
 from skipring.lab.bench.player import RUN_S, Part, play, tidy
 
 FILL: Final = "fill"
@@ -25,10 +25,10 @@ FETCH: Final = "newcomer"
 class StoredModule(Protocol):
     """What the module of a system has that keeps what was published."""
 
-    def newcomer(self, run: Run) -> Newcomer:
+    def newcomer(self, run: BenchRun) -> Newcomer:
         """Who comes later."""
 
-    async def fill(self, run: Run) -> None:
+    async def fill(self, run: BenchRun) -> None:
         """Publish all that there is to get."""
 
 
@@ -36,13 +36,13 @@ def _module_of(system: str) -> StoredModule:
     return cast("StoredModule", import_module(f"skipring.lab.bench.peers.{STORED[system].module}"))
 
 
-async def fill(run: Run, _: Board) -> dict[str, float]:
+async def fill(run: BenchRun, _: Board) -> dict[str, float]:
     """Make the history."""
     await _module_of(run.system).fill(run)
     return {}
 
 
-async def fetch(run: Run, board: Board) -> dict[str, float]:
+async def fetch(run: BenchRun, board: Board) -> dict[str, float]:
     """Get the history, once we are told to."""
     newcomer = _module_of(run.system).newcomer(run)
     await newcomer.prepare()

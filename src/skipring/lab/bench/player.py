@@ -21,7 +21,7 @@ import msgspec
 from skipring.lab.bench.board import Board, Moment, Slot
 from skipring.lab.bench.memory import resident_bytes
 from skipring.lab.bench.peers.catalogue import SYSTEMS
-from skipring.lab.bench.peers.run import READY_S, Publisher, Receive, Run, Subscribers, until
+from skipring.lab.bench.peers.run import READY_S, BenchRun, Publisher, Receive, Subscribers, until
 from skipring.lab.bench.tally import MEASURED, PROBE, Tally, payload_of
 from skipring.node.process import allow_files, new_loop
 
@@ -38,10 +38,10 @@ BOARD_FILE: Final = "board"
 class PeerModule(Protocol):
     """What the module of a system has."""
 
-    def publisher(self, run: Run) -> Publisher:
+    def publisher(self, run: BenchRun) -> Publisher:
         """The process that publishes."""
 
-    def subscribers(self, run: Run, receivers: list[Receive]) -> Subscribers:
+    def subscribers(self, run: BenchRun, receivers: list[Receive]) -> Subscribers:
         """The process with all subscribers."""
 
 
@@ -50,21 +50,21 @@ def module_of(system: str) -> PeerModule:
     return cast("PeerModule", import_module(f"skipring.lab.bench.peers.{SYSTEMS[system].module}"))
 
 
-def write_run(run: Run) -> None:
+def write_run(run: BenchRun) -> None:
     """Leave what the processes of a run have to know in its directory."""
     (run.directory / RUN_FILE).write_bytes(msgspec.json.encode(run, enc_hook=str))
 
 
-def read_run(directory: Path) -> Run:
+def read_run(directory: Path) -> BenchRun:
     """What the processes of a run have to know."""
     text = (directory / RUN_FILE).read_bytes()
-    return msgspec.json.decode(text, type=Run, dec_hook=lambda _, path: Path(path))
+    return msgspec.json.decode(text, type=BenchRun, dec_hook=lambda _, path: Path(path))
 
 
 # -- the publisher ---------------------------------------------------------------------------
 
 
-async def publish(run: Run, board: Board) -> dict[str, float]:
+async def publish(run: BenchRun, board: Board) -> dict[str, float]:
     """Play the publisher; return what it has counted."""
     publisher = module_of(run.system).publisher(run)
     await publisher.connect()
@@ -83,7 +83,7 @@ async def publish(run: Run, board: Board) -> dict[str, float]:
     return publisher.figures()
 
 
-async def _probe(publisher: Publisher, run: Run, board: Board) -> None:
+async def _probe(publisher: Publisher, run: BenchRun, board: Board) -> None:
     """Publish until every subscriber has got something, and then the last of it."""
     loop = asyncio.get_running_loop()
     deadline, sent = loop.time() + READY_S, 0
@@ -97,7 +97,7 @@ async def _probe(publisher: Publisher, run: Run, board: Board) -> None:
     board[Slot.IS_PROBED] = 1
 
 
-async def _publish_in_window(publisher: Publisher, run: Run, board: Board) -> None:
+async def _publish_in_window(publisher: Publisher, run: BenchRun, board: Board) -> None:
     board.note(Moment.BEGAN)
     sent = 0
     while sent < run.count:
@@ -115,7 +115,7 @@ async def _publish_in_window(publisher: Publisher, run: Run, board: Board) -> No
         await asyncio.sleep(0)
 
 
-async def _publish_at_rate(publisher: Publisher, run: Run, board: Board) -> None:
+async def _publish_at_rate(publisher: Publisher, run: BenchRun, board: Board) -> None:
     """Begin to publish when it is time, whether or not the last one is done."""
     board.note(Moment.BEGAN)
     loop = asyncio.get_running_loop()
@@ -131,7 +131,7 @@ async def _publish_at_rate(publisher: Publisher, run: Run, board: Board) -> None
 # -- the subscribers -------------------------------------------------------------------------
 
 
-async def subscribe(run: Run, board: Board) -> dict[str, float]:
+async def subscribe(run: BenchRun, board: Board) -> dict[str, float]:
     """Play all subscribers; return what they have counted."""
     tally = Tally(run, board)
     subscribers = module_of(run.system).subscribers(run, tally.receivers())
@@ -170,7 +170,7 @@ def tidy() -> None:
 
 
 @contextmanager
-def _profiled(run: Run, role: str) -> Iterator[None]:
+def _profiled(run: BenchRun, role: str) -> Iterator[None]:
     """Write a profile of what is done meanwhile, if somebody wants one."""
     if run.profiles is None:
         yield
@@ -184,7 +184,7 @@ def _profiled(run: Run, role: str) -> Iterator[None]:
 
 # -- the process -----------------------------------------------------------------------------
 
-Part = Callable[[Run, Board], Coroutine[Any, Any, dict[str, float]]]
+Part = Callable[[BenchRun, Board], Coroutine[Any, Any, dict[str, float]]]
 ROLES: Final[Mapping[str, tuple[Part, Slot]]] = {
     "publisher": (publish, Slot.PUBLISHER_DONE),
     "subscribers": (subscribe, Slot.SUBSCRIBERS_DONE),

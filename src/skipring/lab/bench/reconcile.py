@@ -24,7 +24,7 @@ from skipring.core.effects import Outbox, Send, Store
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.replica import Holdings
+from skipring.core.replica import Replica
 from skipring.core.sequences import SequenceId
 from skipring.core.trie import PublicationTrie
 from skipring.lab.bench.goals import at_most
@@ -168,7 +168,7 @@ class _Party:
     def __init__(
         self, node: NodeId, trie: PublicationTrie, archive: _Ids, config: ProtocolConfig
     ) -> None:
-        self.holdings = Holdings(_TOPIC, archive)
+        self.holdings = Replica(_TOPIC, archive)
         self.holdings.recover({})
         self.holdings.adopt(_fresh(trie))
         self.part = AntiEntropy(node, self.holdings, config)

@@ -18,7 +18,7 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Send
 from skipring.core.events import Event, Tick
 from skipring.core.messages import CheckLabel
-from skipring.core.peers import Link, NodeId, Peer
+from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.lab.bench import recovery
 from skipring.lab.bench.goals import at_least, at_most
 from skipring.lab.bench.memory import alone, peak_bytes, resident_bytes
@@ -161,4 +161,4 @@ class _Skeleton:
         if type(event) is not Tick:
             return []
         me = self._me
-        return [Send(other, CheckLabel(me, me.label, Link.LINE)) for other in self._others]
+        return [Send(other, CheckLabel(me, me.label, EdgeKind.LINE)) for other in self._others]

@@ -26,7 +26,7 @@ from skipring.lab.bench.stores import fill_store
 from skipring.lab.experiments.running import settings_for
 from skipring.net.access import Access
 from skipring.spark import register, session
-from skipring.spark.ring_client import Reach
+from skipring.spark.ring_client import RingClient
 
 RING: Final = "skipring"
 PARQUET: Final = "parquet"
@@ -117,7 +117,7 @@ def _table(spark: SparkSession, supervisor: str) -> DataFrame:
 # -- the ring ----------------------------------------------------------------------------------
 
 
-class Ring:
+class BenchRing:
     """Processes of a ring."""
 
     def __init__(self, supervisor: str, pids: list[int]) -> None:
@@ -126,7 +126,7 @@ class Ring:
 
 
 @contextmanager
-def running_ring(directory: Path, nodes: list[str]) -> Iterator[Ring]:
+def running_ring(directory: Path, nodes: list[str]) -> Iterator[BenchRing]:
     """A supervisor and nodes with these data directories, until the block ends."""
     with ExitStack() as stack:
         process, supervisor = stack.enter_context(_started("supervisor"))
@@ -136,7 +136,7 @@ def running_ring(directory: Path, nodes: list[str]) -> Iterator[Ring]:
             member = ("--supervisor", supervisor, "--topic", TOPIC)
             processes.append(stack.enter_context(_started("node", *member, *place))[0])
         _wait_for(supervisor, len(nodes))
-        yield Ring(supervisor, [each.pid for each in processes])
+        yield BenchRing(supervisor, [each.pid for each in processes])
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def _started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def _wait_for(supervisor: str, members: int) -> None:
     deadline = monotonic() + FORMING_S
-    with Reach(Access(supervisors=(supervisor,))) as reach:
+    with RingClient(Access(supervisors=(supervisor,))) as reach:
         while len(reach.located(TOPIC)) < members:
             if monotonic() > deadline:
                 raise TimeoutError(f"no ring of {members} after {FORMING_S:.0f} s")

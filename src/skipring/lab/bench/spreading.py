@@ -19,7 +19,7 @@ from skipring.core.peers import NodeId
 from skipring.core.topology import levels
 from skipring.lab.bench.markdown import header, row
 from skipring.sim.engine import World
-from skipring.sim.process_faults import Churn, Detector, Incident
+from skipring.sim.process_faults import Churn, Incident, OracleDetector
 from skipring.sim.schedulers import RandomOrder
 from skipring.world.adversaries import ADVERSARIES, legitimate_world
 from skipring.world.legitimacy import has_all_publications, is_strictly_legitimate
@@ -213,7 +213,7 @@ def network(weather: Weather, n: int, config: ProtocolConfig, *, seed: int) -> N
     churn = Churn(weather.churn, warm_up + weather.intervals)
     made = Network(
         World(start, seed=seed, config=config),
-        (churn, Detector(DETECTOR_DELAY)),
+        (churn, OracleDetector(DETECTOR_DELAY)),
         Random(f"spreading/{seed}"),
     )
     for _ in range(warm_up):

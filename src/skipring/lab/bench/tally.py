@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from skipring.lab.bench.board import Board, Moment, Slot
-from skipring.lab.bench.peers.run import Receive, Run
+from skipring.lab.bench.peers.run import BenchRun, Receive
 
 STAMP: Final = Layout("<Bq")  # what a payload begins with: its kind, and a number
 PROBE: Final = 0  # its number is its own
@@ -30,7 +30,7 @@ def payload_at(number: int, size: int) -> bytes:
 class Tally:
     """Counts the deliveries of all subscribers."""
 
-    def __init__(self, run: Run, board: Board) -> None:
+    def __init__(self, run: BenchRun, board: Board) -> None:
         self.count = 0
         self._expected = run.n * run.count
         self._probes = [0] * (run.n * run.topics)

@@ -21,9 +21,9 @@ from skipring.errors import SkipringError
 from skipring.lab.demo.analysis import Task, Told
 from skipring.spark import session
 from skipring.spark.options import ReadOptions
-from skipring.spark.pipeline.manifest import Wish, agreed
+from skipring.spark.pipeline.manifest import RequestedConfig, agreed
 from skipring.spark.pipeline.report import write_report
-from skipring.spark.pipeline.runner import Plan, Progress, rooted, run_pipeline
+from skipring.spark.pipeline.runner import PipelinePlan, PipelineProgress, rooted, run_pipeline
 
 NICENESS: Final = 2  # Our guess: whoever heals goes first, and Spark still gets its share.
 MASTER: Final = "local[2]"
@@ -75,12 +75,12 @@ def _conf() -> dict[str, str]:
     return {**CONF, "spark.driver.extraJavaOptions": options, "spark.local.dir": scratch}
 
 
-def _plan(task: Task) -> Plan:
+def _plan(task: Task) -> PipelinePlan:
     given = {"supervisor": task.supervisor, "subscribe": task.topic}
     read = ReadOptions.parse(given, is_stream=True)
     lake = Path(task.lake)
-    wish = Wish(supervisors=(task.supervisor,), topics=read.topics, window_s=WINDOW_S)
-    return Plan(
+    wish = RequestedConfig(supervisors=(task.supervisor,), topics=read.topics, window_s=WINDOW_S)
+    return PipelinePlan(
         access=read.access,
         lake=lake,
         about=agreed(lake, wish),
@@ -89,7 +89,7 @@ def _plan(task: Task) -> Plan:
     )
 
 
-def _tell_progress(progress: Progress) -> None:
+def _tell_progress(progress: PipelineProgress) -> None:
     new = progress.figures
     text = f"{new.bronze} publications and {new.deliveries} deliveries read, {new.windows} windows"
     _tell(Told(progress=text))

@@ -10,7 +10,7 @@ from typing import Final
 from skipring.admin.chaos_plans import Damages, adversarial, spoilt_tries
 from skipring.core.peers import NodeId, TopicId
 from skipring.storage.sqlite import FILE
-from skipring.wire.chaos import Spoil
+from skipring.wire.chaos import CorruptTrie
 from skipring.wire.rpc import NodeStatus
 
 ARBITRARY: Final = "A15"  # of the catalogue: everything is arbitrary
@@ -22,7 +22,7 @@ def scrambled(topic: TopicId, members: Mapping[NodeId, NodeStatus], seed: int) -
     """Make all variables of all members arbitrary, and half of their publications vanish."""
     damages = adversarial(ARBITRARY, topic, members, seed)
     for node, spoils in spoilt_tries(members, LOST_SHARE, seed).items():
-        others = [each for each in damages.get(node, []) if not isinstance(each, Spoil)]
+        others = [each for each in damages.get(node, []) if not isinstance(each, CorruptTrie)]
         damages[node] = [*others, *spoils]
     return damages
 

@@ -16,14 +16,14 @@ from rich.text import Text
 from skipring.lab.demo.story import (
     PUBLISHING,
     Analysis,
-    Cast,
     Chapter,
+    DemoCast,
+    DemoFrame,
     End,
-    Frame,
     Note,
     Opening,
-    Outcome,
     Scoreboard,
+    StepResult,
     Told,
 )
 from skipring.view.text import (
@@ -31,8 +31,8 @@ from skipring.view.text import (
     MARGIN,
     STYLES,
     Glyphs,
-    Mark,
-    Portrait,
+    GlyphState,
+    RingLayout,
     Size,
     draw_bars,
     draw_levels,
@@ -62,7 +62,7 @@ _LAYERS: Final[Mapping[Layer, str]] = {
 }
 
 
-class Page(Struct, frozen=True):
+class DemoPage(Struct, frozen=True):
     """How much room there is, and with which characters to fill it."""
 
     columns: int
@@ -118,7 +118,7 @@ def head(chapter: Chapter) -> RenderableType:
     )
 
 
-def list_cast(cast: Cast) -> RenderableType:
+def list_cast(cast: DemoCast) -> RenderableType:
     """What runs where."""
     table = _table("process", "pid", "address", "data")
     for role in cast.roles[:ROLES_MAX]:
@@ -136,7 +136,7 @@ def tell(note: Note, glyphs: Glyphs) -> Text:
 # --- the ring --------------------------------------------------------------------------
 
 
-def show_frame(frame: Frame, page: Page) -> RenderableType:
+def show_frame(frame: DemoFrame, page: DemoPage) -> RenderableType:
     """The ring at a moment, and what is wrong with it."""
     portrait = frame.sight.portrait
     levels = draw_levels(portrait, page.columns, page.glyphs)
@@ -148,7 +148,7 @@ def show_frame(frame: Frame, page: Page) -> RenderableType:
     return Group(both, Text(), *levels) if has_levels else both
 
 
-def _centre(frame: Frame) -> list[Text]:
+def _centre(frame: DemoFrame) -> list[Text]:
     sight = frame.sight
     if sight.has_supervisor:
         portrait = sight.portrait
@@ -161,7 +161,7 @@ def _centre(frame: Frame) -> list[Text]:
     return [Text(f"{frame.seconds:.1f} s", "bold"), verdict, known]
 
 
-def describe_frame(frame: Frame, page: Page) -> Text:
+def describe_frame(frame: DemoFrame, page: DemoPage) -> Text:
     """A moment in one line; above the first one there are headings."""
     sight = frame.sight
     counts = "".join(f"{sight.wrong.get(layer, 0) or '-':>{_width(layer)}}" for layer in _LAYERS)
@@ -179,13 +179,13 @@ def _width(layer: Layer) -> int:
     return len(layer) + 2
 
 
-def _bar_length(frame: Frame, room: int) -> int:
+def _bar_length(frame: DemoFrame, room: int) -> int:
     """On one scale for all moments and chapters, so that bars can be compared."""
     full = _WRONG_PER_NODE * max(frame.sight.portrait.members, 1)
     return min(-(-frame.history[-1] * room // full), room)
 
 
-def _picture_size(page: Page, rows_below: int = 0) -> Size:
+def _picture_size(page: DemoPage, rows_below: int = 0) -> Size:
     """The largest ellipse that looks like a circle and leaves room for the panel."""
     columns = page.columns - _PANEL_COLUMNS - 2
     rows = min(
@@ -205,7 +205,7 @@ def _side_by_side(picture: list[Text], panel: RenderableType, size: Size) -> Ren
     return grid
 
 
-def _panel(frame: Frame, glyphs: Glyphs, rows: int) -> RenderableType:
+def _panel(frame: DemoFrame, glyphs: Glyphs, rows: int) -> RenderableType:
     sight = frame.sight
     lines: list[RenderableType] = [_lights(sight.wrong, glyphs), Text()]
     spare = rows - 14  # what the rest of the panel needs
@@ -235,11 +235,11 @@ def _lights(wrong: Mapping[Layer, int], glyphs: Glyphs) -> Table:
     return grid
 
 
-def _legend(portrait: Portrait, glyphs: Glyphs) -> list[Text]:
+def _legend(portrait: RingLayout, glyphs: Glyphs) -> list[Text]:
     """What the marks mean, and how many there are of each."""
     lines = [
         Text.assemble((glyphs.marks[mark], STYLES[mark]), f" {portrait.count(mark):2} {mark.value}")
-        for mark in Mark
+        for mark in GlyphState
     ]
     dead = f" {len(portrait.dead):2} dead, still recorded"
     return [*lines, Text.assemble((glyphs.dead, DEAD_STYLE), dead)]
@@ -248,7 +248,7 @@ def _legend(portrait: Portrait, glyphs: Glyphs) -> list[Text]:
 # --- verdicts --------------------------------------------------------------------------
 
 
-def conclude(outcome: Outcome, glyphs: Glyphs) -> Text:
+def conclude(outcome: StepResult, glyphs: Glyphs) -> Text:
     """How a chapter ended, in a sentence."""
     took = f"{outcome.seconds:.1f} s ({_rounds(outcome.rounds)})"
     if not outcome.is_good:

@@ -14,8 +14,8 @@ from typing import Final
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
-from skipring.rpc.client import Outsider
-from skipring.wire.rpc import Address, Publish, Published
+from skipring.rpc.client import RpcClient
+from skipring.wire.rpc import Address, Publish, PublishAck
 
 ANSWER_S: Final = 2.0  # Our guess: then another member is asked, with the same publication.
 PAUSE_S: Final = 0.05  # Our guess: busy enough that something is always on its way.
@@ -29,7 +29,7 @@ class Press:
 
     def __init__(
         self,
-        outsider: Outsider,
+        outsider: RpcClient,
         topic: TopicId,
         members: Callable[[], Mapping[NodeId, Address]],
         rng: Random,
@@ -74,8 +74,8 @@ class Press:
         for name in (*names[first:], *names[:first]):
             self._outsider.book.hear({name: members[name]})
             question = partial(Publish, publication=order)
-            answer = await self._outsider.ask(self._topic, name, question, Published, ANSWER_S)
-            if isinstance(answer, Published):
+            answer = await self._outsider.ask(self._topic, name, question, PublishAck, ANSWER_S)
+            if isinstance(answer, PublishAck):
                 self.acknowledged.append(answer.id)
                 return
         raise UnreachableError(f"none of {len(names)} nodes has taken order {order.seq}")

@@ -13,15 +13,15 @@ from shutil import rmtree
 from time import monotonic
 from typing import Final
 
-from skipring.admin.chaos_client import Saboteur
+from skipring.admin.chaos_client import ChaosClient
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import SkipringError
 from skipring.lab.demo.harm import flip_bits, scrambled
 from skipring.lab.demo.press import Press
 from skipring.lab.demo.processes import Processes, numbered
 from skipring.lab.demo.sight import Lookout, Sight
-from skipring.lab.demo.story import TOPIC, Cast, Plan, Role
-from skipring.rpc.client import Outsider
+from skipring.lab.demo.story import TOPIC, DemoCast, DemoPlan, DemoRole
+from skipring.rpc.client import RpcClient
 from skipring.wire.rpc import Address
 
 START_S: Final = 60.0  # Our guess: it takes a second, but others use the machine too.
@@ -31,7 +31,7 @@ POLL_S: Final = 0.01
 class LiveRing:
     """A supervisor and nodes as processes, somebody who looks at them, and one who publishes."""
 
-    def __init__(self, plan: Plan, directory: Path, processes: Processes) -> None:
+    def __init__(self, plan: DemoPlan, directory: Path, processes: Processes) -> None:
         self.names = numbered(plan.n)
         self.witness = self.names[0]  # the one that nothing happens to but what happens to all
         self.rng = Random(plan.seed)  # of who is hit: nobody else draws from it
@@ -46,7 +46,7 @@ class LiveRing:
         """Start the supervisor, and those who look and publish from outside."""
         self._processes.fork_supervisor()
         await self._listening([SUPERVISOR])
-        async with Outsider([self.supervisor], rng=Random()) as outsider:
+        async with RpcClient([self.supervisor], rng=Random()) as outsider:
             self._outsider = outsider
             self._lookout = Lookout(outsider, TOPIC)
             self.press = Press(outsider, TOPIC, self.places, Random(f"{self._seed}/orders"))
@@ -84,11 +84,11 @@ class LiveRing:
         """The processes that live."""
         return {name: process.pid for name, process in self._processes.running.items()}
 
-    def cast(self) -> Cast:
+    def cast(self) -> DemoCast:
         """What runs where."""
         running = self._processes.running.items()
-        roles = (Role(n, p.pid, p.address, self._processes.data(n).name) for n, p in running)
-        return Cast(str(self.directory), tuple(roles))
+        roles = (DemoRole(n, p.pid, p.address, self._processes.data(n).name) for n, p in running)
+        return DemoCast(str(self.directory), tuple(roles))
 
     async def look(self, published: Iterable[bytes] | None = None) -> Sight:
         """See how the ring is, and who has what was published."""
@@ -132,7 +132,7 @@ class LiveRing:
 
     async def scramble(self) -> None:
         """Damage the memory of everybody, and take half of their publications away."""
-        saboteur = Saboteur(self._outsider, TOPIC)
+        saboteur = ChaosClient(self._outsider, TOPIC)
         await saboteur.inflict(scrambled(TOPIC, await saboteur.members(), self._seed))
 
 

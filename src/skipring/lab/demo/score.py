@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import json
 
-from skipring.lab.demo.story import Analysis, End, Opening, Outcome, Scene, Scoreboard
+from skipring.lab.demo.story import Analysis, End, Opening, Scene, Scoreboard, StepResult
 
 
 class Score:
@@ -20,7 +20,7 @@ class Score:
         match scene:
             case Opening(plan=plan):
                 self._found |= {"n": plan.n, "seed": plan.seed, "tick_s": plan.tick_s}
-            case Outcome():
+            case StepResult():
                 self._found["chapters"].append(_chapter(scene))
             case Scoreboard():
                 self._found["nodes"] = [
@@ -37,7 +37,7 @@ class Score:
         return json.encode(self._found, order="sorted").decode()
 
 
-def _chapter(outcome: Outcome) -> dict[str, Any]:
+def _chapter(outcome: StepResult) -> dict[str, Any]:
     return {
         "number": outcome.chapter.number,
         "title": outcome.chapter.title,

@@ -19,7 +19,7 @@ from skipring.lab.demo.analysis import Analyst, started_analyst
 from skipring.lab.demo.processes import Processes
 from skipring.lab.demo.ring import LiveRing
 from skipring.lab.demo.stage import Stage
-from skipring.lab.demo.story import Analysis, End, Note, Opening, Plan
+from skipring.lab.demo.story import Analysis, DemoPlan, End, Note, Opening
 from skipring.lab.demo.telling import Teller, analyse
 from skipring.node.process import run
 from skipring.spark.errors import require_spark
@@ -32,7 +32,7 @@ REMOVAL_PAUSE_S: Final = 0.2
 Result = TypeVar("Result")
 
 
-def perform(plan: Plan, stage: Stage, *, stays: bool = False) -> End:
+def perform(plan: DemoPlan, stage: Stage, *, stays: bool = False) -> End:
     """Tell the story, and stay until interrupted if asked to; KeyboardInterrupt if it was."""
     with stage:
         end = run(_interruptible(_perform(plan, stage, stays=stays)))
@@ -67,7 +67,7 @@ async def _interruptible(main: Coroutine[Any, Any, Result]) -> Result | None:
         return None
 
 
-async def _perform(plan: Plan, stage: Stage, *, stays: bool) -> End:
+async def _perform(plan: DemoPlan, stage: Stage, *, stays: bool) -> End:
     async with AsyncExitStack() as stack:
         directory = Path(mkdtemp(prefix="skipring-demo-"))
         stack.callback(_remove, directory)
@@ -99,7 +99,9 @@ def _dashboard(ring: LiveRing, stage: Stage) -> Dashboard:
     return dashboard
 
 
-async def _tell(plan: Plan, stage: Stage, ring: LiveRing, stack: AsyncExitStack) -> tuple[str, ...]:
+async def _tell(
+    plan: DemoPlan, stage: Stage, ring: LiveRing, stack: AsyncExitStack
+) -> tuple[str, ...]:
     """Tell all chapters; what was wrong, in sentences."""
     teller = Teller(plan, ring, stage.show)
     await teller.form()
@@ -116,7 +118,9 @@ async def _tell(plan: Plan, stage: Stage, ring: LiveRing, stack: AsyncExitStack)
     return (analysis.fault,) if analysis.fault is not None else ()
 
 
-async def _analyst(plan: Plan, directory: Path, stack: AsyncExitStack) -> Analyst | Analysis | None:
+async def _analyst(
+    plan: DemoPlan, directory: Path, stack: AsyncExitStack
+) -> Analyst | Analysis | None:
     """Spark, or what to say if it is not installed; None if nobody wants it."""
     if plan.report is None:
         return None

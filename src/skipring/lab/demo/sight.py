@@ -10,13 +10,13 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from skipring.admin.inspector import Contents, Inspection, Inspector
+from skipring.admin.inspector import Inspection, Inspector, TopicContents
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.errors import UnreachableError
-from skipring.rpc.client import Outsider
-from skipring.view.text import Portrait, portray
-from skipring.wire.rpc import InspectNode, NodeStatus
+from skipring.rpc.client import RpcClient
+from skipring.view.text import RingLayout, portray
+from skipring.wire.rpc import GetNodeStatus, NodeStatus
 from skipring.world.legitimacy import Layer, Violation, publication_violations, violations
 from skipring.world.snapshot import Snapshot
 
@@ -38,7 +38,7 @@ class Standing(Struct, frozen=True):
 class Sight(Struct, frozen=True, kw_only=True):
     """What was seen of the topic at one moment."""
 
-    portrait: Portrait
+    portrait: RingLayout
     has_supervisor: bool  # else the last database that was seen is held against the nodes
     missing: tuple[NodeId, ...]  # they should be members, and are not
     violations: tuple[Violation, ...]
@@ -73,7 +73,7 @@ class Sight(Struct, frozen=True, kw_only=True):
 class Lookout:
     """Looks at a topic from outside, also while its supervisor is away."""
 
-    def __init__(self, outsider: Outsider, topic: TopicId) -> None:
+    def __init__(self, outsider: RpcClient, topic: TopicId) -> None:
         self._outsider = outsider
         self._topic = topic
         self._inspector = Inspector(outsider, topic)
@@ -83,7 +83,7 @@ class Lookout:
     async def look(self, nodes: Collection[NodeId], published: Collection[bytes]) -> Sight:
         """See how it is with these nodes, which should be members, and what was published."""
         try:
-            seen = await self._inspector.inspect(Contents.IDS)
+            seen = await self._inspector.inspect(TopicContents.IDS)
         except UnreachableError:
             return await self.look_at_nodes(nodes, published)
         self._database = seen.snapshot.supervisor
@@ -110,7 +110,7 @@ class Lookout:
         }
 
     async def _ask(self, node: NodeId) -> object:
-        return await self._outsider.ask(self._topic, node, InspectNode, NodeStatus, PATIENCE_S)
+        return await self._outsider.ask(self._topic, node, GetNodeStatus, NodeStatus, PATIENCE_S)
 
 
 def sight_of(

@@ -12,20 +12,20 @@ from rich.live import Live
 from rich.text import Text
 
 from skipring.lab.demo import page
-from skipring.lab.demo.page import Page
+from skipring.lab.demo.page import DemoPage
 from skipring.lab.demo.score import Score
 from skipring.lab.demo.story import (
     FORMING,
     Analysis,
-    Cast,
     Chapter,
+    DemoCast,
+    DemoFrame,
     End,
-    Frame,
     Note,
     Opening,
-    Outcome,
     Scene,
     Scoreboard,
+    StepResult,
     Told,
 )
 from skipring.view.text import glyphs_for
@@ -81,10 +81,10 @@ class PlainStage:
         """Nothing is left behind."""
 
     @property
-    def page(self) -> Page:
+    def page(self) -> DemoPage:
         """The room there is."""
         columns = min(max(self.console.width, page.COLUMNS_MIN), page.COLUMNS_MAX)
-        return Page(columns, self._rows(), glyphs_for(self.console.encoding))
+        return DemoPage(columns, self._rows(), glyphs_for(self.console.encoding))
 
     def _rows(self) -> int:
         return page.ROWS_PLAIN
@@ -102,12 +102,12 @@ class PlainStage:
 
     async def show(self, scene: Scene) -> None:
         """Show one scene."""
-        if isinstance(scene, Frame):
+        if isinstance(scene, DemoFrame):
             self._show_frame(scene)
         else:
             self._tell(scene)
 
-    def _show_frame(self, frame: Frame) -> None:
+    def _show_frame(self, frame: DemoFrame) -> None:
         is_the_first_ring = frame.chapter.number == FORMING.number and frame.sight.is_whole
         if is_the_first_ring or (frame.is_first and not frame.sight.is_whole):
             self.write(page.show_frame(frame, self.page))
@@ -125,11 +125,11 @@ class PlainStage:
                 self.write(page.introduce(scene))
             case Chapter():
                 self.write(page.head(scene))
-            case Cast():
+            case DemoCast():
                 self.write(page.list_cast(scene))
             case Note():
                 self.write(page.tell(scene, glyphs))
-            case Outcome():
+            case StepResult():
                 self.write(page.conclude(scene, glyphs))
             case Scoreboard():
                 self.write(page.show_board(scene, glyphs))
@@ -168,12 +168,12 @@ class LiveStage(PlainStage):
 
     async def show(self, scene: Scene) -> None:
         """Show one scene and leave time to read it."""
-        if not isinstance(scene, Frame):
+        if not isinstance(scene, DemoFrame):
             self._stop_painting()
         await super().show(scene)
         await self._sleep(self._pace_s * _pause_after(scene))
 
-    def _show_frame(self, frame: Frame) -> None:
+    def _show_frame(self, frame: DemoFrame) -> None:
         if self._live is None:
             self._live = Live(console=self.console, auto_refresh=False)
             self._live.start()
@@ -189,11 +189,11 @@ def _pause_after(scene: Scene) -> int:
     match scene:
         case Chapter():
             return _AFTER_CHAPTER
-        case Cast() | Scoreboard():
+        case DemoCast() | Scoreboard():
             return _AFTER_TABLE
-        case Opening() | Outcome():
+        case Opening() | StepResult():
             return _AFTER_WORDS
-        case Note() | Frame() | Analysis() | End():
+        case Note() | DemoFrame() | Analysis() | End():
             return 0
 
 

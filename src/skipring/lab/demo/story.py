@@ -18,7 +18,7 @@ NODES: Final = 16
 KILLED_SHARE: Final = 5 / 16
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class DemoPlan(Struct, frozen=True, kw_only=True):
     """What decides a telling of the story."""
 
     n: int = NODES
@@ -39,7 +39,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 class Opening(Struct, frozen=True):
     """Where all of it can be seen in a browser, and what this is."""
 
-    plan: Plan
+    plan: DemoPlan
     url: str
 
 
@@ -52,7 +52,7 @@ class Chapter(Struct, frozen=True):
     look: str
 
 
-class Role(Struct, frozen=True):
+class DemoRole(Struct, frozen=True):
     """One process: what it is, and where."""
 
     name: str
@@ -61,11 +61,11 @@ class Role(Struct, frozen=True):
     data: str
 
 
-class Cast(Struct, frozen=True):
+class DemoCast(Struct, frozen=True):
     """What runs where."""
 
     directory: str
-    roles: tuple[Role, ...]
+    roles: tuple[DemoRole, ...]
 
 
 class Note(Struct, frozen=True):
@@ -74,7 +74,7 @@ class Note(Struct, frozen=True):
     text: str
 
 
-class Frame(Struct, frozen=True, kw_only=True):
+class DemoFrame(Struct, frozen=True, kw_only=True):
     """The topic at a moment of a chapter."""
 
     chapter: Chapter
@@ -89,7 +89,7 @@ class Frame(Struct, frozen=True, kw_only=True):
         return len(self.history) == 1
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class StepResult(Struct, frozen=True, kw_only=True):
     """How a chapter ended."""
 
     chapter: Chapter
@@ -109,7 +109,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 class Scoreboard(Struct, frozen=True):
     """All chapters and all nodes at a glance."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[StepResult, ...]
     standings: tuple[Standing, ...]
     pids: Mapping[NodeId, int]
 
@@ -161,8 +161,8 @@ class End(Struct, frozen=True):
         return not self.faults
 
 
-Told: TypeAlias = Opening | Chapter | Cast | Note | Outcome | Scoreboard | Analysis | End
-Scene: TypeAlias = Told | Frame
+Told: TypeAlias = Opening | Chapter | DemoCast | Note | StepResult | Scoreboard | Analysis | End
+Scene: TypeAlias = Told | DemoFrame
 
 
 # --- chapters --------------------------------------------------------------------------
@@ -218,7 +218,7 @@ ANALYSING: Final = Chapter(
 )
 
 
-def titled(chapter: Chapter, plan: Plan) -> Chapter:
+def titled(chapter: Chapter, plan: DemoPlan) -> Chapter:
     """A chapter with the numbers of a telling."""
     texts = (chapter.title, chapter.deed, chapter.look)
     return Chapter(chapter.number, *(t.format(n=plan.n, killed=plan.killed) for t in texts))

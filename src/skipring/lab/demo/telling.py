@@ -12,20 +12,20 @@ from skipring.errors import SkipringError
 from skipring.lab.demo import story
 from skipring.lab.demo.analysis import Analyst
 from skipring.lab.demo.ring import LiveRing
-from skipring.lab.demo.story import Analysis, Chapter, Note, Outcome, Plan, Scoreboard
-from skipring.lab.demo.watching import LOOK_S, Show, UnhealedError, Watch
+from skipring.lab.demo.story import Analysis, Chapter, DemoPlan, Note, Scoreboard, StepResult
+from skipring.lab.demo.watching import LOOK_S, DemoWatch, Show, UnhealedError
 
 AWAY_TICKS: Final = 12  # Our guess: long enough that a missing supervisor would be missed.
 SPARK_S: Final = 180.0  # Our guess: ten times what it takes, on a machine that does other things.
 
-Deed = Callable[[Watch], Awaitable[None]]
+Deed = Callable[[DemoWatch], Awaitable[None]]
 
 
 class Teller:
     """Tells the chapters that are about the ring, one after the other."""
 
-    def __init__(self, plan: Plan, ring: LiveRing, show: Show) -> None:
-        self.outcomes: list[Outcome] = []
+    def __init__(self, plan: DemoPlan, ring: LiveRing, show: Show) -> None:
+        self.outcomes: list[StepResult] = []
         self._plan = plan
         self._ring = ring
         self._show = show
@@ -74,7 +74,7 @@ class Teller:
         """Tell a chapter; whatever goes wrong in it is how it ends."""
         titled = story.titled(chapter, self._plan)
         await self._show(titled)
-        watch = Watch(titled, self._plan, self._ring, self._show)
+        watch = DemoWatch(titled, self._plan, self._ring, self._show)
         await watch.begin()
         faults: tuple[str, ...] = ()
         try:
@@ -89,20 +89,20 @@ class Teller:
 
     # -- deeds ---------------------------------------------------------------------------------
 
-    async def _start(self, _: Watch) -> None:
+    async def _start(self, _: DemoWatch) -> None:
         await self._ring.start_nodes()
         await self._show(self._ring.cast())
 
-    async def _publish(self, _: Watch) -> None:
+    async def _publish(self, _: DemoWatch) -> None:
         await self._ring.press.publish(story.ORDERS)
 
-    async def _kill(self, watch: Watch) -> None:
+    async def _kill(self, watch: DemoWatch) -> None:
         pids = self._ring.pids()
         await self._ring.kill(self._killed)
         victims = ", ".join(f"{name} (pid {pids[name]})" for name in self._killed)
         await watch.note(f"killed: {victims}")
 
-    async def _forget(self, watch: Watch) -> None:
+    async def _forget(self, watch: DemoWatch) -> None:
         ring = self._ring
         async with ring.press.running():
             await ring.kill([SUPERVISOR])
@@ -116,7 +116,7 @@ class Teller:
             await watch.note("the supervisor is back, with an empty database")
             await watch.until(lambda sight: sight.is_ring_whole)
 
-    async def _scramble(self, watch: Watch) -> None:
+    async def _scramble(self, watch: DemoWatch) -> None:
         ring = self._ring
         victim = ring.rng.choice([name for name in sorted(ring.places()) if name != ring.witness])
         await ring.kill([victim])
@@ -126,7 +126,7 @@ class Teller:
         await ring.scramble()
         await watch.note("everything in everybody's memory is scrambled")
 
-    async def _return(self, watch: Watch) -> None:
+    async def _return(self, watch: DemoWatch) -> None:
         await self._ring.restart(self._killed)
         await watch.note(f"started again: {', '.join(self._killed)}")
 

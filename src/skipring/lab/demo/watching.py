@@ -10,7 +10,7 @@ from typing import Final
 from skipring.errors import SkipringError
 from skipring.lab.demo.ring import LiveRing
 from skipring.lab.demo.sight import Sight
-from skipring.lab.demo.story import Chapter, Frame, Note, Outcome, Plan, Scene
+from skipring.lab.demo.story import Chapter, DemoFrame, DemoPlan, Note, Scene, StepResult
 
 LOOK_S: Final = 0.2  # Our guess: as often as a person sees a change.
 
@@ -26,10 +26,10 @@ class UnhealedError(SkipringError):
         self.faults = faults
 
 
-class Watch:
+class DemoWatch:
     """Somebody who watches the ring during one chapter, and shows what is seen."""
 
-    def __init__(self, chapter: Chapter, plan: Plan, ring: LiveRing, show: Show) -> None:
+    def __init__(self, chapter: Chapter, plan: DemoPlan, ring: LiveRing, show: Show) -> None:
         self._chapter = chapter
         self._plan = plan
         self._ring = ring
@@ -66,11 +66,11 @@ class Watch:
         """Say what was done."""
         await self._show(Note(text))
 
-    async def outcome(self, faults: tuple[str, ...]) -> Outcome:
+    async def outcome(self, faults: tuple[str, ...]) -> StepResult:
         """How the chapter has ended."""
         sight = await self._ring.look()
         seconds, rounds = self._last
-        return Outcome(
+        return StepResult(
             chapter=self._chapter,
             seconds=seconds,
             rounds=rounds,
@@ -83,7 +83,7 @@ class Watch:
     async def _show_frame(self, sight: Sight) -> None:
         self._history.append(len(sight.faults))
         seconds, rounds = self._last = self._seconds, await self._rounds()
-        frame = Frame(
+        frame = DemoFrame(
             chapter=self._chapter,
             seconds=seconds,
             rounds=rounds,

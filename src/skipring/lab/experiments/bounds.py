@@ -108,13 +108,13 @@ def slope_bounds(points: Sequence[tuple[float, float]]) -> Bounds:
 # --- medians ---------------------------------------------------------------------------
 
 
-class Sample(Struct, frozen=True):
+class BoundSample(Struct, frozen=True):
     """What some runs came to, in order; inf for those that never came to it."""
 
     values: tuple[float, ...]
 
     @classmethod
-    def of(cls, values: Sequence[float], runs: int) -> Sample:
+    def of(cls, values: Sequence[float], runs: int) -> BoundSample:
         """The values of those that came to it, out of so many runs."""
         return cls((*sorted(values), *[inf] * (runs - len(values))))
 

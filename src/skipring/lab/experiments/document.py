@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from skipring.report.page import Page, Section
+from skipring.report.page import HtmlReport, Section
 from skipring.report.tables import as_markdown
 
 PICTURE_PREFIX: Final = "lab-"
@@ -29,13 +29,13 @@ lead to [decisions](decisions/README.md).
 """
 
 
-def document(page: Page, pictures: Path | None, folder: Path) -> str:
+def document(page: HtmlReport, pictures: Path | None, folder: Path) -> str:
     """The page in Markdown; pictures are linked as seen from ``folder``."""
     where = None if pictures is None else Path(os.path.relpath(pictures, folder)).as_posix()
     return "\n".join([*_lines(page, where)]).rstrip() + "\n"
 
 
-def _lines(page: Page, pictures: str | None) -> Iterator[str]:
+def _lines(page: HtmlReport, pictures: str | None) -> Iterator[str]:
     yield _OPENING
     yield "## In short"
     yield f"\n{page.lead}\n"

@@ -35,7 +35,7 @@ from skipring.core.peers import NodeId
 from skipring.core.state import SupervisorState
 from skipring.core.supervisor import Supervisor
 from skipring.core.topology import levels
-from skipring.lab.experiments.matrix import Run
+from skipring.lab.experiments.matrix import Trial
 from skipring.lab.experiments.sampling import Samples, degrees
 from skipring.sim.engine import World
 from skipring.sim.runner import Counters, Report, Simulation
@@ -54,33 +54,33 @@ SPREADING: Final[tuple[type[Message], ...]] = (PublishNew, PublishMany, IHave, W
 ANSWERING_TICKS: Final = 2
 
 
-class Outcome(Struct, frozen=True):
+class TrialResult(Struct, frozen=True):
     """What came of a run: a row of ``runs`` and its rows of ``rounds``, without their run_id."""
 
     row: dict[str, Any]
     samples: list[dict[str, Any]]
 
 
-def perform(run: Run) -> Outcome:
+def perform(run: Trial) -> TrialResult:
     """Do a run; one that fails is an outcome as well."""
     try:
         return _KINDS[run.kind](run)
     except Exception as error:  # noqa: BLE001  (it is recorded as the outcome)
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        return Outcome(_row(run) | {"error": text[:ERROR_MAX]}, [])
+        return TrialResult(_row(run) | {"error": text[:ERROR_MAX]}, [])
 
 
 # --- the kinds -------------------------------------------------------------------------
 
 
-def _converge(run: Run) -> Outcome:
+def _converge(run: Trial) -> TrialResult:
     """From the adversary's state to legitimacy, then closure."""
     simulation = Simulation(_scenario(run, adversary=run.adversary))
     samples = Samples(simulation.scenario.warm_up_rounds)
     return _outcome(run, simulation.run(samples), simulation.world, samples, {})
 
 
-def _steady(run: Run) -> Outcome:
+def _steady(run: Trial) -> TrialResult:
     """A legitimate ring that is left alone: what it sends, and that nothing changes."""
     simulation = _standing_ring(run)
     world, samples = simulation.world, Samples(simulation.world.round)
@@ -105,17 +105,17 @@ def _steady(run: Run) -> Outcome:
         "requests_per_round": spent.supervisor_requests / run.rounds,
         "messages_per_node_round": spent.messages / run.n / run.rounds,
     }
-    return Outcome(row | {"measures": _sorted(measures)}, samples.rows)
+    return TrialResult(row | {"measures": _sorted(measures)}, samples.rows)
 
 
-def _subscribe(run: Run) -> Outcome:
+def _subscribe(run: Trial) -> TrialResult:
     """One more joins a legitimate ring."""
     simulation = _standing_ring(run)
     asked = Received(Subscribe(NEWCOMER), NEWCOMER)
     return _operate(run, simulation, lambda: simulation.world.subscribe(NEWCOMER), asked)
 
 
-def _unsubscribe(run: Run) -> Outcome:
+def _unsubscribe(run: Trial) -> TrialResult:
     """Somebody leaves a legitimate ring."""
     simulation = _standing_ring(run)
     node = _anybody(run, simulation.world)
@@ -123,14 +123,16 @@ def _unsubscribe(run: Run) -> Outcome:
     return _operate(run, simulation, lambda: simulation.world.unsubscribe(node), asked)
 
 
-def _crash(run: Run) -> Outcome:
+def _crash(run: Trial) -> TrialResult:
     """Somebody in a legitimate ring crashes, and is suspected at once."""
     simulation = _standing_ring(run)
     node = _anybody(run, simulation.world)
     return _operate(run, simulation, lambda: simulation.world.crash(node), NodeSuspected(node))
 
 
-def _operate(run: Run, simulation: Simulation, act: Callable[[], None], event: Event) -> Outcome:
+def _operate(
+    run: Trial, simulation: Simulation, act: Callable[[], None], event: Event
+) -> TrialResult:
     """Let something happen to a legitimate ring, and count what it takes until it is one again."""
     world = simulation.world
     cost = _supervisor_cost(world.supervisor.state(), simulation.scenario.config, event)
@@ -150,7 +152,7 @@ def _operate(run: Run, simulation: Simulation, act: Callable[[], None], event: E
     return _outcome(run, report, world, samples, measures)
 
 
-def _spread(run: Run) -> Outcome:
+def _spread(run: Trial) -> TrialResult:
     """Members of a legitimate ring publish."""
     simulation = _standing_ring(run)
     world = simulation.world
@@ -172,16 +174,16 @@ def _spread(run: Run) -> Outcome:
     return _outcome(run, report, world, samples, measures)
 
 
-def _topology(run: Run) -> Outcome:
+def _topology(run: Trial) -> TrialResult:
     """The skip ring beside other overlays of the same size; nothing is simulated."""
     # Others that run simulations need not know the other overlays.
     from skipring.lab.experiments.overlays import overlay_measures  # noqa: PLC0415  (no other kind needs it)
 
     measures = _sorted(overlay_measures(run.n, run.seed))
-    return Outcome(_row(run) | {"converged": True, "measures": measures}, [])
+    return TrialResult(_row(run) | {"converged": True, "measures": measures}, [])
 
 
-_KINDS: Final[Mapping[str, Callable[[Run], Outcome]]] = {
+_KINDS: Final[Mapping[str, Callable[[Trial], TrialResult]]] = {
     "converge": _converge,
     "steady": _steady,
     "subscribe": _subscribe,
@@ -195,7 +197,7 @@ _KINDS: Final[Mapping[str, Callable[[Run], Outcome]]] = {
 # --- worlds ----------------------------------------------------------------------------
 
 
-def _scenario(run: Run, **more: str) -> Scenario:
+def _scenario(run: Trial, **more: str) -> Scenario:
     values = {
         name: getattr(run, name)
         for name in (
@@ -208,7 +210,7 @@ def _scenario(run: Run, **more: str) -> Scenario:
     return make_scenario({**values, "without": without, "publications": scattered, **more})
 
 
-def _standing_ring(run: Run) -> Simulation:
+def _standing_ring(run: Trial) -> Simulation:
     """A legitimate ring that has stood for a while."""
     start = legitimate_world(run.n, Random(f"standing ring/{run.seed}"))
     simulation = Simulation(_scenario(run), start)
@@ -224,7 +226,7 @@ def calm_rounds(n: int) -> int:
     return max(settled, levels(n) + config.calm_ticks) + 1
 
 
-def _anybody(run: Run, world: World) -> NodeId:
+def _anybody(run: Trial, world: World) -> NodeId:
     return Random(f"{run.kind}/{run.seed}").choice(sorted(world.subscribers))
 
 
@@ -243,7 +245,7 @@ def _said(state: SupervisorState, config: ProtocolConfig, event: Event | None) -
 # --- rows ------------------------------------------------------------------------------
 
 
-def _row(run: Run) -> dict[str, Any]:
+def _row(run: Trial) -> dict[str, Any]:
     """The row of a run of which nothing is known yet."""
     row: dict[str, Any] = {"run_id": run.run_id, **asdict(run)}
     del row["rounds"]
@@ -262,12 +264,12 @@ _OF_REPORT: Final = (
 
 
 def _outcome(
-    run: Run, report: Report, world: World, samples: Samples, measures: dict[str, float]
-) -> Outcome:
+    run: Trial, report: Report, world: World, samples: Samples, measures: dict[str, float]
+) -> TrialResult:
     """What a simulation says of itself, with what was seen and measured."""
     row = _row(run) | {name: getattr(report, name) for name in _OF_REPORT}
     row |= _degrees(world, samples) | {"measures": _sorted(measures)}
-    return Outcome(row, samples.rows)
+    return TrialResult(row, samples.rows)
 
 
 def _sorted(measures: Mapping[str, float]) -> dict[str, float]:

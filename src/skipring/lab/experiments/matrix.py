@@ -41,7 +41,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class Trial(Struct, frozen=True, kw_only=True):
     """All that decides one run; what its kind has no use for is at its default."""
 
     kind: str
@@ -73,7 +73,7 @@ class Matrix(Struct, frozen=True):
 
     title: str
     text: str
-    runs: tuple[Run, ...]
+    runs: tuple[Trial, ...]
 
 
 def read_matrix(path: Path) -> Matrix:
@@ -159,11 +159,11 @@ def _values(key: str, given: object) -> Sequence[Any]:
     return list(dict.fromkeys(_CHECKS[key](key, item) for item in items))
 
 
-def _block_runs(lists: Mapping[str, Sequence[Any]]) -> Iterator[Run]:
+def _block_runs(lists: Mapping[str, Sequence[Any]]) -> Iterator[Trial]:
     """The product of a block's lists."""
     names = ["seed" if key == "seeds" else key for key in lists]
     runs = [
-        Run(**{**chosen, "without": without})
+        Trial(**{**chosen, "without": without})
         for values in product(*lists.values())
         for chosen in [dict(zip(names, values, strict=True))]
         for without in _rule_sets(chosen)

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from skipring.lab.experiments.experiments import calm_rounds
-from skipring.lab.experiments.matrix import Run
+from skipring.lab.experiments.matrix import Trial
 
 # Measured on one core of 2026: a node's Timeout and the messages of a round, looked at afterwards.
 NODE_ROUND_S: Final = 45e-6
@@ -35,7 +35,7 @@ HEAVY_S: Final = 5.0  # done first, or one of them would be what all wait for in
 SHUFFLE_SEED: Final = 5
 
 
-def estimated_s(run: Run) -> float:
+def estimated_s(run: Trial) -> float:
     """About how long a run takes on one core."""
     if run.kind == "topology":
         return RUN_S + OVERLAY_NODE_S * run.n * log2(run.n + 1)
@@ -43,7 +43,7 @@ def estimated_s(run: Run) -> float:
     return RUN_S + NODE_ROUND_S * run.n * _rounds(run) * (1 + scattered / PUBLICATIONS)
 
 
-def _rounds(run: Run) -> float:
+def _rounds(run: Trial) -> float:
     if run.kind == "steady":
         return calm_rounds(run.n) + run.rounds
     if run.kind != "converge":
@@ -53,12 +53,12 @@ def _rounds(run: Run) -> float:
     return churn + min(healing / (1 - run.loss) ** 2, run.max_rounds) + run.closure
 
 
-def chunks(runs: Iterable[Run], cores: Callable[[], int]) -> Iterator[list[Run]]:
+def chunks(runs: Iterable[Trial], cores: Callable[[], int]) -> Iterator[list[Trial]]:
     """Cut the work into parts that are kept one by one: heavy runs first, then all mixed.
 
     The cores are counted anew for each: those of a cluster come one after the other.
     """
-    chunk: list[Run] = []
+    chunk: list[Trial] = []
     seconds, limit_s = 0.0, CHUNK_S * cores()
     for run in _ordered(runs):
         chunk.append(run)
@@ -71,7 +71,7 @@ def chunks(runs: Iterable[Run], cores: Callable[[], int]) -> Iterator[list[Run]]
         yield chunk
 
 
-def _ordered(runs: Iterable[Run]) -> list[Run]:
+def _ordered(runs: Iterable[Trial]) -> list[Trial]:
     """Heavy runs first; the others shuffled, so that every chunk is like the whole."""
     order = list(runs)
     Random(SHUFFLE_SEED).shuffle(order)
@@ -79,11 +79,11 @@ def _ordered(runs: Iterable[Run]) -> list[Run]:
     return order
 
 
-def partitions(chunk: Sequence[Run], count: int | None = None) -> list[list[Run]]:
+def partitions(chunk: Sequence[Trial], count: int | None = None) -> list[list[Trial]]:
     """Share a chunk out so that all parts take about as long; each part heaviest run first."""
     work = sum(map(estimated_s, chunk))
     wanted = count or max(1, int(work / PARTITION_S))
-    parts: list[list[Run]] = [[] for _ in range(min(wanted, len(chunk)))]
+    parts: list[list[Trial]] = [[] for _ in range(min(wanted, len(chunk)))]
     loads = [(0.0, number) for number in range(len(parts))]
     heapify(loads)
     for run in sorted(chunk, key=estimated_s, reverse=True):

@@ -11,34 +11,34 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from skipring.lab.experiments.running import Progress
+from skipring.lab.experiments.running import TrialProgress
 
 LINE_S: Final = 10.0  # between two lines on a pipe
 MINUTE_S: Final = 60
 HOUR_S: Final = 3600
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[TrialProgress], None]
 
 
 @contextmanager
 def shown(console: Console, title: str) -> Iterator[Tell]:
     """Show progress as long as it lasts."""
     if not console.is_terminal:
-        yield _Lines(console)
+        yield _TrialLines(console)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Bar(*columns, TextColumn("{task.fields[pace]}"), console=console, transient=True) as bar:
         task = bar.add_task(title, total=None, pace="Spark starts")
         clock = Clock()
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: TrialProgress) -> None:
             pace = clock.pace(progress)
             bar.update(task, completed=progress.done, total=progress.total, pace=pace)
 
         yield tell
 
 
-class _Lines:
+class _TrialLines:
     """Progress as lines of text."""
 
     def __init__(self, console: Console) -> None:
@@ -46,7 +46,7 @@ class _Lines:
         self._clock = Clock()
         self._told = monotonic()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: TrialProgress) -> None:
         """Tell it, unless it was told a moment ago."""
         pace = self._clock.pace(progress)
         if monotonic() - self._told >= LINE_S:
@@ -62,7 +62,7 @@ class Clock:
         self._now = now
         self._begin: tuple[float, int] | None = None
 
-    def pace(self, progress: Progress) -> str:
+    def pace(self, progress: TrialProgress) -> str:
         """Runs a second, and the time that is left by the share of the work that is done."""
         if self._begin is None:
             self._begin = self._now(), progress.done

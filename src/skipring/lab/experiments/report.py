@@ -33,10 +33,10 @@ from skipring.lab.experiments.statements import MODES
 from skipring.lab.experiments.statistics import prepared
 from skipring.lab.experiments.theorems import Judged, judge
 from skipring.lab.experiments.weather import weather
-from skipring.report.page import Page, Section, render
+from skipring.report.page import HtmlReport, Section, render
 from skipring.report.pictures import find_browser, write_pictures
 from skipring.report.tables import Cell, Cells, Table
-from skipring.storage.data_dir import failures_told
+from skipring.storage.data_dir import translate_os_errors
 
 Chapter: TypeAlias = Callable[[DataFrame], tuple[Section, ...]]
 
@@ -87,7 +87,7 @@ def write_report(
     page = make_page(spark, directory)
     _write(out, render(page))
     if pictures is not None:
-        with failures_told(pictures):
+        with translate_os_errors(pictures):
             write_pictures(
                 ((PICTURE_PREFIX + section.key, section.figure) for section in _shown(page)),
                 pictures,
@@ -97,12 +97,12 @@ def write_report(
 
 
 def _write(file: Path, text: str) -> None:
-    with failures_told(file.parent):
+    with translate_os_errors(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
 
 
-def make_page(spark: SparkSession, directory: Path) -> Page:
+def make_page(spark: SparkSession, directory: Path) -> HtmlReport:
     """What the tables of a lab say, as a page."""
     all_runs = _table(spark, directory, "runs")
     whole = extent(all_runs)
@@ -115,7 +115,7 @@ def make_page(spark: SparkSession, directory: Path) -> Page:
     headline = lead(runs)
     found = [section for _, sections in parts for section in sections]
     readings = [section.reading for section in found if section.key in _FINDINGS and section.figure]
-    return Page(
+    return HtmlReport(
         TITLE,
         headline,
         (summary(judged), *readings),
@@ -147,7 +147,7 @@ def _sections(
     return tuple(found)
 
 
-def _shown(page: Page) -> list[Section]:
+def _shown(page: HtmlReport) -> list[Section]:
     return [it for _, sections in page.parts for it in sections if it.figure is not None]
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from skipring.errors import InputError
 from skipring.lab.experiments.matrix import Matrix
 from skipring.lab.experiments.schemas import ROUNDS, RUNS
-from skipring.storage.data_dir import Lock, failures_told, sync_directory
+from skipring.storage.data_dir import Lock, sync_directory, translate_os_errors
 
 FORMAT: Final = "skipring-lab/1"
 ABOUT: Final = "lab.json"
@@ -74,7 +74,7 @@ class Results:
         """Keep a chunk: once this returns, a kill or a power cut does not lose it."""
         name = f"chunk-{self._next:06d}.parquet"
         self._next += 1
-        with failures_told(self.runs.parent):
+        with translate_os_errors(self.runs.parent):
             _write(self.rounds / name, rounds.cast(ROUNDS))
             _write(self.runs / name, runs.cast(RUNS))
 
@@ -82,7 +82,7 @@ class Results:
 @contextmanager
 def opened(directory: Path, matrix: Matrix) -> Iterator[Results]:
     """Make a lab's directory, or go on with one; one process at a time."""
-    with failures_told(directory):
+    with translate_os_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         lock = Lock(directory / LOCK)
     try:
@@ -94,7 +94,7 @@ def opened(directory: Path, matrix: Matrix) -> Iterator[Results]:
 def _prepared(directory: Path, matrix: Matrix) -> Results:
     require_format(directory, new=True)
     about = {"format": FORMAT, "title": matrix.title}
-    with failures_told(directory):
+    with translate_os_errors(directory):
         _replace(directory / ABOUT, json.dumps(about, indent=2) + "\n")
         _replace(directory / MATRIX, matrix.text)
         return Results(directory)

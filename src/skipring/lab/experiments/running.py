@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from skipring.errors import SkipringError
 from skipring.lab.experiments.experiments import perform
-from skipring.lab.experiments.matrix import Matrix, Run
+from skipring.lab.experiments.matrix import Matrix, Trial
 from skipring.lab.experiments.planning import chunks, estimated_s, partitions
 from skipring.lab.experiments.results import Results, opened
 from skipring.lab.experiments.schemas import RESULTS, ROUNDS, RUNS, WORK, spark_schema
@@ -42,7 +42,7 @@ LOOK_S: Final = 0.25  # how often progress is told, and how soon an interrupt is
 _SAMPLES: Final = "samples"
 
 
-class Progress(Struct, frozen=True):
+class TrialProgress(Struct, frozen=True):
     """How far the runs of a matrix are."""
 
     done: int
@@ -50,7 +50,7 @@ class Progress(Struct, frozen=True):
     share: float  # of the estimated work, between 0 and 1: runs differ in size
 
 
-class Summary(Struct, frozen=True):
+class RunSummary(Struct, frozen=True):
     """What there is at the end."""
 
     total: int  # runs of the matrix
@@ -64,7 +64,7 @@ def settings_for(master: str | None) -> Mapping[str, str]:
     return LOCAL_SETTINGS if master is None or master.startswith("local") else {}
 
 
-def _ignore(progress: Progress) -> None:
+def _ignore(progress: TrialProgress) -> None:
     """Tell nobody."""
 
 
@@ -74,8 +74,8 @@ def run_matrix(
     directory: Path,
     *,
     partition_count: int | None = None,
-    tell: Callable[[Progress], None] = _ignore,
-) -> Summary:
+    tell: Callable[[TrialProgress], None] = _ignore,
+) -> RunSummary:
     """Do all runs of a matrix that the directory does not have yet."""
     with opened(directory, matrix) as results:
         finished = results.finished()
@@ -85,19 +85,19 @@ def run_matrix(
         asked = {run.run_id for run in matrix.runs}
         failed = {name: text for name, text in results.failed().items() if name in asked}
     total = len(matrix.runs)
-    return Summary(total, total - len(pending), len(pending), failed)
+    return RunSummary(total, total - len(pending), len(pending), failed)
 
 
-def _progress(matrix: Matrix, pending: Sequence[Run], done: int, share: float) -> Progress:
+def _progress(matrix: Matrix, pending: Sequence[Trial], done: int, share: float) -> TrialProgress:
     total = len(matrix.runs)
-    return Progress(total - len(pending) + done, total, share)
+    return TrialProgress(total - len(pending) + done, total, share)
 
 
 class _Work:
     """Runs that are being done."""
 
     def __init__(
-        self, spark: SparkSession, runs: Sequence[Run], partition_count: int | None
+        self, spark: SparkSession, runs: Sequence[Trial], partition_count: int | None
     ) -> None:
         self._spark = spark
         self._context = spark.sparkContext
@@ -127,7 +127,7 @@ class _Work:
             finally:
                 self._cancel(waiting)
 
-    def _next(self, count: int) -> Iterator[list[Run]]:
+    def _next(self, count: int) -> Iterator[list[Trial]]:
         return islice(self._chunks, count)
 
     def _cancel(self, waiting: set[Future[pa.Table]]) -> None:
@@ -136,7 +136,7 @@ class _Work:
             self._context.cancelJobsWithTag(self._tag)
             _, waiting = wait(waiting, LOOK_S)
 
-    def _do(self, chunk: list[Run]) -> pa.Table:
+    def _do(self, chunk: list[Trial]) -> pa.Table:
         """Do a chunk as one Spark job."""
         self._context.addJobTag(self._tag)  # tags belong to a thread
         parts = partitions(chunk, self._partition_count)
@@ -152,7 +152,7 @@ class _Work:
         return done, min(share, 1.0)
 
 
-def _work_table(parts: Sequence[Sequence[Run]]) -> pa.Table:
+def _work_table(parts: Sequence[Sequence[Trial]]) -> pa.Table:
     """The parameters of all runs, with the partition each is done in."""
     rows = [
         {"partition": number, **asdict(run)} for number, part in enumerate(parts) for run in part
@@ -165,7 +165,7 @@ def _do_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Do the runs of a partition; this is what Spark's workers call."""
     for batch in batches:
-        runs = [Run(**_without_partition(row)) for row in batch.to_pylist()]
+        runs = [Trial(**_without_partition(row)) for row in batch.to_pylist()]
         yield pa.RecordBatch.from_pylist([_done_row(run) for run in runs], schema=RESULTS)
         done.add(len(runs))
         done_s.add(sum(map(estimated_s, runs)))
@@ -176,7 +176,7 @@ def _without_partition(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _done_row(run: Run) -> dict[str, Any]:
+def _done_row(run: Trial) -> dict[str, Any]:
     outcome = perform(run)
     return outcome.row | {_SAMPLES: outcome.samples}
 

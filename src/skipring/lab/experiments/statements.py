@@ -20,7 +20,7 @@ class Share(Struct, frozen=True):
     is_more: bool = False
 
 
-class Below(Struct, frozen=True):
+class UpperBound(Struct, frozen=True):
     """The mean of a value stays below a limit at every n."""
 
     among: str
@@ -41,7 +41,7 @@ class Unmeasured(Struct, frozen=True):
     file: str
 
 
-Measure: TypeAlias = Share | Below | Constant | Unmeasured
+Measure: TypeAlias = Share | UpperBound | Constant | Unmeasured
 
 
 class Statement(Struct, frozen=True):
@@ -152,7 +152,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
         "Theorem: fewer than one request expected in an interval",
         "In a legitimate state all subscribers together send less than 1 request an interval.",
         "false of the pseudocode, whose value goes to 1.32; with exponent k + 1 below 0.912",
-        Below(_STEADY, "measures['requests_per_round']", 1.0),
+        UpperBound(_STEADY, "measures['requests_per_round']", 1.0),
         ("0012",),
     ),
     Statement(

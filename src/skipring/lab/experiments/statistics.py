@@ -13,7 +13,7 @@ from msgspec import Struct
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from skipring.lab.experiments.bounds import Sample
+from skipring.lab.experiments.bounds import BoundSample
 from skipring.lab.experiments.sampling import LAYERS
 from skipring.world.adversaries.catalog import ADVERSARIES
 
@@ -38,7 +38,7 @@ class Group(Struct, frozen=True):
     """Runs that have something in common, and what they came to."""
 
     at: At
-    sample: Sample
+    sample: BoundSample
 
 
 # --- a run in one row ------------------------------------------------------------------
@@ -163,13 +163,16 @@ def groups_of_each(
     )
     return tuple(
         [
-            Group({name: row[name] for name in by}, Sample.of(row[f"values_{index}"], row["runs"]))
+            Group(
+                {name: row[name] for name in by},
+                BoundSample.of(row[f"values_{index}"], row["runs"]),
+            )
             for row in rows
         ]
         for index in range(len(values))
     )
 
 
-def together(parts: Iterable[Group]) -> Sample:
+def together(parts: Iterable[Group]) -> BoundSample:
     """One sample of several groups."""
-    return Sample(tuple(sorted(value for part in parts for value in part.sample.values)))
+    return BoundSample(tuple(sorted(value for part in parts for value in part.sample.values)))

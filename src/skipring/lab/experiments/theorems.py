@@ -16,14 +16,14 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from skipring.core.config import Mode
-from skipring.lab.experiments.bounds import Sample, share_bounds, slope_bounds
+from skipring.lab.experiments.bounds import BoundSample, share_bounds, slope_bounds
 from skipring.lab.experiments.statements import (
     STATEMENTS,
-    Below,
     Constant,
     Share,
     Statement,
     Unmeasured,
+    UpperBound,
 )
 from skipring.report.tables import Cell, Tone, number, percent
 
@@ -32,7 +32,7 @@ NOT_MEASURED: Final = Cell("not measured by this matrix", Tone.NONE)
 GROWTH_MAX: Final = 0.1
 
 # The values by n of a statement's runs.
-ByN: TypeAlias = Mapping[int, Sample]
+ByN: TypeAlias = Mapping[int, BoundSample]
 
 
 class Judged(Struct, frozen=True):
@@ -71,7 +71,7 @@ def _verdict(
         case Share(is_more=is_more) if mode in counts:
             row = counts[mode]
             return share_verdict(row[f"good_{index}"], row[f"runs_{index}"], is_more=is_more)
-        case Below(limit=limit):
+        case UpperBound(limit=limit):
             return below_verdict(values.get((index, mode), {}), limit)
         case Constant():
             return constant_verdict(values.get((index, mode), {}))
@@ -105,7 +105,7 @@ def _values(runs: DataFrame) -> DataFrame:
             F.expr(f"IF({it.measure.among}, cast({it.measure.value} AS double), NULL)").alias("it"),
         )
         for index, it in enumerate(STATEMENTS)
-        if isinstance(it.measure, Below | Constant)
+        if isinstance(it.measure, UpperBound | Constant)
     ]
     one = runs.select("mode", "n", F.explode(F.array(*found)).alias("found"))
     return (
@@ -116,10 +116,10 @@ def _values(runs: DataFrame) -> DataFrame:
     )
 
 
-def _collected(rows: Iterable[Row]) -> dict[tuple[int, str], dict[int, Sample]]:
-    collected: dict[tuple[int, str], dict[int, Sample]] = {}
+def _collected(rows: Iterable[Row]) -> dict[tuple[int, str], dict[int, BoundSample]]:
+    collected: dict[tuple[int, str], dict[int, BoundSample]] = {}
     for row in sorted(rows, key=lambda row: int(row["n"])):
-        sample = Sample(tuple(row["values"]))
+        sample = BoundSample(tuple(row["values"]))
         collected.setdefault((row["statement"], row["mode"]), {})[row["n"]] = sample
     return collected
 

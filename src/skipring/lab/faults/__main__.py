@@ -9,11 +9,11 @@ from time import monotonic
 import click
 
 from skipring.lab.faults.report import line, page
-from skipring.lab.faults.row import Outcome, Row, run_row
+from skipring.lab.faults.row import FaultOutcome, FaultRow, run_row
 from skipring.lab.faults.rows.catalog import ROWS
 
 
-def _chosen(names: tuple[str, ...], *, is_short: bool) -> list[Row]:
+def _chosen(names: tuple[str, ...], *, is_short: bool) -> list[FaultRow]:
     known = {row.name: row for row in ROWS}
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -65,7 +65,7 @@ def main(
     sys.exit(bool(failed or (missing and not allow_missing)))
 
 
-def _run(row: Row, *, is_short: bool) -> Outcome:
+def _run(row: FaultRow, *, is_short: bool) -> FaultOutcome:
     outcome = run_row(row, is_short=is_short)
     click.echo(line(outcome))
     return outcome

@@ -20,7 +20,7 @@ from skipring.lab.faults.samples import SAMPLES
 from skipring.wire.claimed_sender import names_another
 from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
-from skipring.wire.handshake import Greeting, Role, encode_greeting
+from skipring.wire.handshake import Hello, Role, encode_greeting
 from skipring.wire.rpc import Address, WireMessage
 
 HEAD_BYTES: Final = 5  # of a frame: its length and its kind
@@ -59,7 +59,7 @@ def mutated(rng: Random) -> bytes:
 
 def greeting(name: NodeId, role: Role = Role.NODE, address: Address = NOWHERE) -> bytes:
     """Return the first frame of a peer."""
-    return encode_greeting(Greeting(node=name, address=address, role=role))
+    return encode_greeting(Hello(node=name, address=address, role=role))
 
 
 def bursts() -> Mapping[str, bytes]:

@@ -11,8 +11,8 @@ from typing import Final, Self
 
 from skipring.lab.faults.judge import Ledger
 from skipring.lab.faults.requests import TOPIC, Place, publication, stranger
-from skipring.rpc.client import Outsider
-from skipring.wire.rpc import Publish, Published
+from skipring.rpc.client import RpcClient
+from skipring.wire.rpc import Publish, PublishAck
 
 WRITERS: Final = 4  # at the same time: they share commits
 PAUSE_S: Final = 0.02  # Guess: about 100 publications a second.
@@ -64,7 +64,7 @@ class Load:
         async with stranger() as outsider:
             await asyncio.gather(*(self._write(outsider) for _ in range(WRITERS)))
 
-    async def _write(self, outsider: Outsider) -> None:
+    async def _write(self, outsider: RpcClient) -> None:
         while not self._is_over.is_set():
             self._made += 1
             payload = f"{self._run}.{self._made}".encode()
@@ -74,7 +74,7 @@ class Load:
 
 
 async def publish_tolerantly(
-    outsider: Outsider, places: list[Place], payload: bytes, ledger: Ledger, first: int = 0
+    outsider: RpcClient, places: list[Place], payload: bytes, ledger: Ledger, first: int = 0
 ) -> bool:
     """Publish through one member, else through the next; return True if one acknowledges."""
     made = publication(payload)
@@ -83,8 +83,8 @@ async def publish_tolerantly(
         name, address = places[(first + step) % len(places)]
         outsider.book.hear({name: address})
         question = partial(Publish, publication=made)
-        answer = await outsider.ask(TOPIC, name, question, Published, ANSWER_S)
-        if isinstance(answer, Published):
+        answer = await outsider.ask(TOPIC, name, question, PublishAck, ANSWER_S)
+        if isinstance(answer, PublishAck):
             ledger.acknowledge(payload)
             return True
     return False

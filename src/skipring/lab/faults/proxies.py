@@ -28,7 +28,7 @@ class Cut(Enum):
     BLACKHOLE = "nothing passes, and neither side is notified"
 
 
-class Network:
+class ProxyNetwork:
     """Pairs of sender and receiver that are cut, and the open connections."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class _Line:
 class Proxy:
     """Proxy before one process."""
 
-    def __init__(self, network: Network, name: NodeId) -> None:
+    def __init__(self, network: ProxyNetwork, name: NodeId) -> None:
         self._network = network
         self._name = name
         self._server: asyncio.Server | None = None
@@ -179,7 +179,7 @@ class ProxiedNetwork:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="proxies")
-        self._network = Network()
+        self._network = ProxyNetwork()
         self._proxies: dict[NodeId, Proxy] = {}
 
     def __enter__(self) -> Self:

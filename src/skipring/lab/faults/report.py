@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from skipring.lab.bench.markdown import header, row
-from skipring.lab.faults.row import Outcome
+from skipring.lab.faults.row import FaultOutcome
 
 COLUMNS: Final = (
     "method",
@@ -45,7 +45,7 @@ COMMANDS: Final = (
 )
 
 
-def line(outcome: Outcome) -> str:
+def line(outcome: FaultOutcome) -> str:
     """Return one line for a terminal."""
     found = outcome.judgement
     counts = f"lost {found.lost}, duplicated {found.duplicated}, invented {found.invented}"
@@ -54,7 +54,7 @@ def line(outcome: Outcome) -> str:
     return f"{outcome.row.name} x{outcome.repeats}: {counts}, {times}, {took}: {outcome.verdict}"
 
 
-def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def table(outcomes: Sequence[FaultOutcome]) -> Iterator[str]:
     """Return the table in Markdown, line by line."""
     first, _ = header("fault", COLUMNS)
     yield first
@@ -77,7 +77,7 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
         )
 
 
-def page(outcomes: Sequence[Outcome], seconds: float) -> str:
+def page(outcomes: Sequence[FaultOutcome], seconds: float) -> str:
     """Return the page of the docs."""
     held = sum(not outcome.failure and not outcome.missing for outcome in outcomes)
     measured = (

@@ -16,16 +16,16 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
-from skipring.admin.inspector import Contents, inspector_of
+from skipring.admin.inspector import TopicContents, inspector_of
 from skipring.core.publications import Publication
-from skipring.rpc.client import Outsider
+from skipring.rpc.client import RpcClient
 from skipring.wire.rpc import (
-    ListPublications,
+    FetchPublications,
+    GetLogInfo,
+    LogInfo,
     PublicationPage,
     Publish,
-    Published,
-    Survey,
-    Surveyed,
+    PublishAck,
 )
 from skipring.world.snapshot import Snapshot
 
@@ -45,7 +45,7 @@ def snapshot_of(supervisor: str) -> Snapshot:
     async def scene() -> Snapshot:
         async with inspector_of([supervisor], TOPIC) as inspector:
             inspector.patience_s = PATIENCE_S
-            return (await inspector.inspect(Contents.IDS)).snapshot
+            return (await inspector.inspect(TopicContents.IDS)).snapshot
 
     return asyncio.run(scene())
 
@@ -85,16 +85,16 @@ def payloads_at(place: Place) -> list[bytes]:
     return asyncio.run(scene())
 
 
-def surveyed(place: Place) -> Surveyed:
+def surveyed(place: Place) -> LogInfo:
     """Return the store of a member and its size."""
     name, address = place
 
-    async def scene() -> Surveyed:
+    async def scene() -> LogInfo:
         async with stranger() as outsider:
             outsider.book.hear({name: address})
-            question = partial(Survey, bits=None, offset=None)
-            answer = await outsider.ask(TOPIC, name, question, Surveyed, ANSWER_S)
-        assert isinstance(answer, Surveyed), f"{name} answered {answer}"
+            question = partial(GetLogInfo, bits=None, offset=None)
+            answer = await outsider.ask(TOPIC, name, question, LogInfo, ANSWER_S)
+        assert isinstance(answer, LogInfo), f"{name} answered {answer}"
         return answer
 
     return asyncio.run(scene())
@@ -112,13 +112,13 @@ def numbers_at(place: Place, publisher: str) -> list[int]:
 
 
 async def _listed(
-    outsider: Outsider, place: Place, *, payloads: bool = False
+    outsider: RpcClient, place: Place, *, payloads: bool = False
 ) -> AsyncIterator[Publication]:
     name, address = place
     outsider.book.hear({name: address})
     start: int | None = 0
     while start is not None:
-        question = partial(ListPublications, start=start, end=END, payloads=payloads)
+        question = partial(FetchPublications, start=start, end=END, payloads=payloads)
         page = await outsider.ask(TOPIC, name, question, PublicationPage, ANSWER_S)
         assert isinstance(page, PublicationPage), f"{name} answered {page}"
         for each in page.publications:
@@ -126,9 +126,9 @@ async def _listed(
         start = page.next
 
 
-def stranger() -> Outsider:
+def stranger() -> RpcClient:
     """Return a client without a supervisor; the caller gives it addresses of members."""
-    return Outsider([NO_SUPERVISOR], rng=Random())
+    return RpcClient([NO_SUPERVISOR], rng=Random())
 
 
 def publication(payload: bytes) -> Publication:
@@ -137,14 +137,14 @@ def publication(payload: bytes) -> Publication:
     return made.settled(TOPIC)
 
 
-async def publish_one(outsider: Outsider, place: Place, given: Publication) -> bytes:
+async def publish_one(outsider: RpcClient, place: Place, given: Publication) -> bytes:
     """Publish through a member; return the id once it is acknowledged."""
     name, address = place
     outsider.book.hear({name: address})
     answer = await outsider.ask(
-        TOPIC, name, partial(Publish, publication=given), Published, ANSWER_S
+        TOPIC, name, partial(Publish, publication=given), PublishAck, ANSWER_S
     )
-    assert isinstance(answer, Published), f"{name} answered {answer}"
+    assert isinstance(answer, PublishAck), f"{name} answered {answer}"
     assert answer.id == given.id
     return answer.id
 
@@ -158,7 +158,7 @@ def metric(address: str, name: str) -> float:
     return float(found[1])
 
 
-class Publishing:
+class PublishStream:
     """Publisher through some members in turn, in a thread, inside a ``with`` block."""
 
     PAUSE_S = 0.02  # between two publications

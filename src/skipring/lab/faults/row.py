@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from skipring.lab.faults.judge import Judgement
-from skipring.lab.faults.trial import Trial
+from skipring.lab.faults.trial import FaultTrial
 
 HELD: Final = "held"
 PAUSE_S_MAX: Final = 0.2  # Requirement: a longer pause of an event loop fails a row.
@@ -32,22 +32,22 @@ def program(name: str, *others: str) -> Need:
     return Need(name, lambda: all(shutil.which(each) for each in (name, *others)))
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class FaultRow(Struct, frozen=True, kw_only=True):
     """Row of the matrix: the fault, the method, and the function that causes the fault."""
 
     name: str
     fault: str
     method: str
-    run: Callable[[Trial], None]
+    run: Callable[[FaultTrial], None]
     repeats: int = 1
     short: int = 0  # repetitions of the short form; 0: not part of it
     needs: tuple[Need, ...] = ()
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class FaultOutcome(Struct, frozen=True, kw_only=True):
     """Result of a run of a row."""
 
-    row: Row
+    row: FaultRow
     repeats: int
     judgement: Judgement = Judgement()
     healing_s: float = 0.0
@@ -64,7 +64,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
         return f"FAILED: {self.failure}" if self.failure else HELD
 
 
-def run_row(row: Row, *, is_short: bool = False) -> Outcome:
+def run_row(row: FaultRow, *, is_short: bool = False) -> FaultOutcome:
     """Run a row, unless a tool is missing; a failure of any kind becomes its verdict.
 
     The short form runs beside other tests; it reports pauses and does not judge them.
@@ -72,16 +72,16 @@ def run_row(row: Row, *, is_short: bool = False) -> Outcome:
     repeats = row.short if is_short else row.repeats
     missing = [need.name for need in row.needs if not need.is_met()]
     if missing:
-        return Outcome(row=row, repeats=0, missing=", ".join(missing))
+        return FaultOutcome(row=row, repeats=0, missing=", ".join(missing))
     begun = monotonic()
     with TemporaryDirectory(prefix=f"skipring-{row.name}-") as directory:
-        trial = Trial(Path(directory), repeats)
+        trial = FaultTrial(Path(directory), repeats)
         failure = ""
         try:
             row.run(trial)
         except Exception as error:  # noqa: BLE001  (the other rows run after any failure)
             failure = _sentence(error)
-    return Outcome(
+    return FaultOutcome(
         row=row,
         repeats=repeats,
         judgement=trial.judgement,
@@ -92,7 +92,7 @@ def run_row(row: Row, *, is_short: bool = False) -> Outcome:
     )
 
 
-def _wrong(trial: Trial, pause_s_max: float) -> str:
+def _wrong(trial: FaultTrial, pause_s_max: float) -> str:
     """Return why a run that ended without an exception has failed."""
     reasons = list(trial.judgement.reasons)
     if trial.pause_s > pause_s_max:

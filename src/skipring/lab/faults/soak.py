@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from skipring.core.peers import SUPERVISOR
 from skipring.lab.bench.memory import MIB, resident_bytes_of
-from skipring.lab.faults.trial import FaultRing, Trial
+from skipring.lab.faults.trial import FaultRing, FaultTrial
 
 LASTING: Final = ("a", "b", "c")  # these and the supervisor are measured
 CHURNING: Final = ("x", "y", "z")
@@ -29,7 +29,7 @@ HOUR_S: Final = 3600.0
 LIMITS: Final[Mapping[str, float]] = {"rss_mib": 32.0, "descriptors": 8.0, "files_mib": 64.0}
 
 
-class Sample(Struct, frozen=True):
+class SoakSample(Struct, frozen=True):
     """Figures of one process at one moment."""
 
     at_s: float
@@ -56,7 +56,7 @@ class Soak:
         self._ring = ring
         self._rng = Random(seed)
         self._begun = monotonic()
-        self.samples: dict[str, list[Sample]] = {name: [] for name in (SUPERVISOR, *LASTING)}
+        self.samples: dict[str, list[SoakSample]] = {name: [] for name in (SUPERVISOR, *LASTING)}
         self.deaths = 0
 
     def run(self, seconds: float) -> None:
@@ -78,7 +78,7 @@ class Soak:
             pid = self._ring.running[name].pid
             sizes = (path.stat().st_size for path in self._ring.data(name).glob("*"))
             samples.append(
-                Sample(
+                SoakSample(
                     at_s,
                     resident_bytes_of(pid) / MIB,
                     len(list(Path(f"/proc/{pid}/fd").iterdir())),
@@ -116,7 +116,7 @@ class Soak:
 def main(minutes: float, seed: int) -> None:
     """Measure growth under churn; exit with 1 if a figure grows beyond its limit."""
     with TemporaryDirectory(prefix="skipring-soak-") as directory:
-        trial = Trial(Path(directory), 1)
+        trial = FaultTrial(Path(directory), 1)
         with trial.ring(*LASTING, *CHURNING) as ring:
             soak = Soak(ring, seed)
             soak.run(minutes * 60)

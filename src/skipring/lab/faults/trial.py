@@ -230,7 +230,7 @@ def _payload(line: dict[str, str]) -> bytes:
     return base64.b64decode(line["payload_base64"])
 
 
-class Trial:
+class FaultTrial:
     """Run of a row, and the results of its rings."""
 
     def __init__(self, directory: Path, repeats: int) -> None:

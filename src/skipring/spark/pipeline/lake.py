@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from skipring.spark.arrow import DELIVERY, publication_schema, spark_schema
-from skipring.storage.data_dir import failures_told
+from skipring.storage.data_dir import translate_os_errors
 
 
 class Name(StrEnum):
@@ -113,13 +113,13 @@ class Writer:
 
     def recover(self) -> None:
         """Finish what was ready, and forget what was not."""
-        with failures_told(self._lake):
+        with translate_os_errors(self._lake):
             shutil.rmtree(self._staged, ignore_errors=True)
             self._place()
 
     def forget_after(self, batch: int) -> None:
         """Remove what later micro-batches have written, which Spark does not know of."""
-        with failures_told(self._lake):
+        with translate_os_errors(self._lake):
             for name in Name:
                 for folder in (self._lake / name).glob(f"{BATCH}=*"):
                     if int(folder.name.partition("=")[2]) > batch:
@@ -130,7 +130,7 @@ class Writer:
         folder = batch_folder(self._lake, name, batch)
         if count != 0:
             self._stage(rows.drop(BATCH), count)
-        with failures_told(self._lake):
+        with translate_os_errors(self._lake):
             if not _files(self._staged):
                 _remove(folder)  # the same micro-batch may have had another outcome before
                 return 0
@@ -141,7 +141,7 @@ class Writer:
     def write_days(self, name: Name, rows: DataFrame) -> None:
         """Replace the days of a table that the rows are of."""
         self._stage(rows, None)
-        with failures_told(self._lake):
+        with translate_os_errors(self._lake):
             days = sorted(self._staged.glob(f"{DATE}=*"))
             self._make_ready((day, self._lake / name / day.name) for day in days)
             self._place()

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from skipring.errors import InputError
 from skipring.spark.pipeline.lake import Name, make_tables
-from skipring.spark.pipeline.silver import Format
-from skipring.storage.data_dir import failures_told
+from skipring.spark.pipeline.silver import PayloadFormat
+from skipring.storage.data_dir import translate_os_errors
 
 FORMAT: Final = "skipring-lake/1"
 FILE: Final = "lake.json"
@@ -19,32 +19,32 @@ CHECKPOINT: Final = "checkpoint"
 WINDOW_S: Final = 60
 
 
-class About(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The ring and the topics of a lake, and how it is made from them."""
 
     format: str = FORMAT
     supervisors: tuple[str, ...]
     topics: tuple[str, ...]
-    values: Format = Format.AUTO
+    values: PayloadFormat = PayloadFormat.AUTO
     window_s: int = WINDOW_S
     # Where it began. Spark keeps only where a micro-batch ends, and asks again where the first one
     # began if that one was killed.
     began: dict[str, dict[str, str | int]] = {}
 
 
-class Wish(Struct, frozen=True, kw_only=True):
+class RequestedConfig(Struct, frozen=True, kw_only=True):
     """What a user wants a lake to be about; what is not said is as it was."""
 
     supervisors: tuple[str, ...]
     topics: tuple[str, ...]
-    values: Format | None = None
+    values: PayloadFormat | None = None
     window_s: int | None = None
 
 
-def read_about(lake: Path) -> About:
+def read_about(lake: Path) -> Manifest:
     """What a lake is about; InputError if it is no lake."""
     try:
-        about = json.decode((lake / FILE).read_bytes(), type=About)
+        about = json.decode((lake / FILE).read_bytes(), type=Manifest)
     except FileNotFoundError:
         raise InputError(
             f"{lake} is no lake: it has no {FILE}; 'skipring pipeline run' makes one"
@@ -56,16 +56,16 @@ def read_about(lake: Path) -> About:
     return about
 
 
-def agreed(lake: Path, wish: Wish) -> About:
+def agreed(lake: Path, wish: RequestedConfig) -> Manifest:
     """What a lake will be about; InputError if it is about something else."""
     topics = tuple(sorted(wish.topics))
     if not (lake / FILE).exists():
         if lake.is_dir() and any(lake.iterdir()):
             raise InputError(f"{lake} is no lake, and not empty; choose another directory")
-        return About(
+        return Manifest(
             supervisors=wish.supervisors,
             topics=topics,
-            values=wish.values or Format.AUTO,
+            values=wish.values or PayloadFormat.AUTO,
             window_s=wish.window_s or WINDOW_S,
         )
     about = read_about(lake)
@@ -82,9 +82,9 @@ def agreed(lake: Path, wish: Wish) -> About:
     return replace(about, supervisors=tuple(known))
 
 
-def write_about(lake: Path, about: About) -> None:
+def write_about(lake: Path, about: Manifest) -> None:
     """Remember what a lake is about."""
-    with failures_told(lake):
+    with translate_os_errors(lake):
         make_tables(lake)
         new = lake / f"{FILE}.new"
         new.write_bytes(json.format(json.encode(about)) + b"\n")

@@ -28,7 +28,7 @@ from skipring.spark.pipeline.lake import (
     make_tables,
     table,
 )
-from skipring.spark.pipeline.silver import Format
+from skipring.spark.pipeline.silver import PayloadFormat
 
 _PUBLICATION: Final = "publication"
 _DELIVERY: Final = "delivery"
@@ -75,7 +75,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 class Steps:
     """Does the steps of one micro-batch after the other."""
 
-    def __init__(self, lake: Path, values: Format, window_s: int) -> None:
+    def __init__(self, lake: Path, values: PayloadFormat, window_s: int) -> None:
         self._lake = lake
         self._values = values
         self._window_s = window_s

@@ -12,14 +12,14 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from skipring.core.effects import Origin
-from skipring.report.page import Page, Section, render
+from skipring.report.page import HtmlReport, Section, render
 from skipring.report.tables import Cell, Cells, Table, Tone, number, percent
 from skipring.spark.errors import spark_failures_told
 from skipring.spark.pipeline import aggregates as summaries
 from skipring.spark.pipeline import figures, gold
 from skipring.spark.pipeline.lake import Name, kept, table
-from skipring.spark.pipeline.manifest import About
-from skipring.storage.data_dir import failures_told
+from skipring.spark.pipeline.manifest import Manifest
+from skipring.storage.data_dir import translate_os_errors
 
 TOPICS_MAX: Final = 6  # that can be told apart in a figure
 ROWS_MAX: Final = 100  # of a table; the lake has them all
@@ -50,17 +50,17 @@ class Found(Struct, frozen=True, kw_only=True):
     samples: pd.DataFrame
 
 
-def write_report(spark: SparkSession, lake: Path, about: About, out: Path) -> None:
+def write_report(spark: SparkSession, lake: Path, about: Manifest, out: Path) -> None:
     """Write the page on a lake."""
     with spark_failures_told():
         found = look(spark, lake, about)
     page = render(make_page(found, about, lake))
-    with failures_told(out.parent):
+    with translate_os_errors(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page, encoding="utf-8")
 
 
-def look(spark: SparkSession, lake: Path, about: About) -> Found:
+def look(spark: SparkSession, lake: Path, about: Manifest) -> Found:
     """Work out all figures."""
     tables = {name: table(spark, lake, name) for name in Name}
     bronze, silver, rejected = (tables[it] for it in (Name.BRONZE, Name.SILVER, Name.REJECTED))
@@ -87,7 +87,7 @@ def look(spark: SparkSession, lake: Path, about: About) -> Found:
 # -- the page ----------------------------------------------------------------------------------
 
 
-def make_page(found: Found, about: About, lake: Path) -> Page:
+def make_page(found: Found, about: Manifest, lake: Path) -> HtmlReport:
     """What was found, as a page."""
     extent = found.extent
     lead = (
@@ -101,7 +101,7 @@ def make_page(found: Found, about: About, lake: Path) -> Page:
         ("Spread or repaired", (_ways(found), _nodes(found))),
         ("The lake", (_balance(found), _rejected(found), _samples(found))),
     )
-    return Page(
+    return HtmlReport(
         f"skipring: {', '.join(about.topics)}", lead, _findings(found), parts, _made(about, lake)
     )
 
@@ -137,7 +137,7 @@ def _verdict(balance: Any) -> Cell:  # noqa: ANN401  (a row of Spark's)
     return Cell("; ".join(f"{number(n)} {what}" for what, n in wrong.items() if n), Tone.BAD)
 
 
-def _made(about: About, lake: Path) -> tuple[tuple[str, str], ...]:
+def _made(about: Manifest, lake: Path) -> tuple[tuple[str, str], ...]:
     return (
         ("skipring", version("skipring")),
         ("lake", str(lake)),

@@ -28,14 +28,14 @@ from skipring.spark.delivery_source import NAME
 from skipring.spark.errors import spark_failures_told
 from skipring.spark.options import ReadOptions
 from skipring.spark.pipeline.lake import Name, Writer, batch_folder, rows_by_part
-from skipring.spark.pipeline.manifest import CHECKPOINT, About, write_about
+from skipring.spark.pipeline.manifest import CHECKPOINT, Manifest, write_about
 from skipring.spark.pipeline.microbatch import Figures, Steps, together
 from skipring.spark.stream import StreamReader
-from skipring.storage.data_dir import failures_told
+from skipring.storage.data_dir import translate_os_errors
 
 
 @contextmanager
-def shown(console: Console, about: About) -> Iterator[Tell]:
+def shown(console: Console, about: Manifest) -> Iterator[Tell]:
     """Show progress as long as it lasts."""
     if not console.is_terminal:
         yield lambda progress: console.print(as_line(progress), highlight=False, soft_wrap=True)
@@ -45,7 +45,7 @@ def shown(console: Console, about: About) -> Iterator[Tell]:
         yield lambda progress: live.update(as_table(about, progress), refresh=True)
 
 
-def as_json(progress: Progress) -> str:
+def as_json(progress: PipelineProgress) -> str:
     """One line for a program."""
     totals = {str(name): count for name, count in progress.totals.items()}
     found = {
@@ -57,7 +57,7 @@ def as_json(progress: Progress) -> str:
     return encode(found).decode()
 
 
-def as_line(progress: Progress) -> str:
+def as_line(progress: PipelineProgress) -> str:
     """One line for a person."""
     new = progress.figures
     parts = [
@@ -73,7 +73,7 @@ def as_line(progress: Progress) -> str:
     return ", ".join(parts)
 
 
-def as_table(about: About, progress: Progress) -> Table:
+def as_table(about: Manifest, progress: PipelineProgress) -> Table:
     """Everything at a glance."""
     new = progress.figures
     grid = _grid(about)
@@ -98,13 +98,13 @@ def as_table(about: About, progress: Progress) -> Table:
     return grid
 
 
-def _waiting(about: About) -> Table:
+def _waiting(about: Manifest) -> Table:
     grid = _grid(about)
     grid.add_row("Spark starts, or nothing has come yet")
     return grid
 
 
-def _grid(about: About) -> Table:
+def _grid(about: Manifest) -> Table:
     grid = Table(title=f"{', '.join(about.topics)}   windows of {about.window_s} s")
     grid.add_column("table")
     return grid
@@ -114,7 +114,7 @@ def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' if count != 1 else ''}"
 
 
-def _behind(progress: Progress) -> str:
+def _behind(progress: PipelineProgress) -> str:
     return "?" if progress.behind is None else f"{progress.behind:,}"
 
 
@@ -127,19 +127,19 @@ OFFSETS_MAX: Final = 100_000  # Our guess: publications of a micro-batch, some s
 DELIVERIES_MAX: Final = 400_000  # Our guess: the same; they are smaller.
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class PipelinePlan(Struct, frozen=True, kw_only=True):
     """What a pipeline is to do."""
 
     access: Access
     lake: Path
-    about: About
+    about: Manifest
     starting: str  # "earliest" or "latest"; counts for a new lake only
     trigger_s: float | None  # None: take what is there, then end
     offsets_max: int = OFFSETS_MAX
     fails_on_data_loss: bool = True
 
 
-class Progress(Struct, frozen=True, kw_only=True):
+class PipelineProgress(Struct, frozen=True, kw_only=True):
     """How far a pipeline is after a micro-batch."""
 
     figures: Figures
@@ -148,10 +148,10 @@ class Progress(Struct, frozen=True, kw_only=True):
     behind: int | None  # publications that the ring has more; None if nobody can say
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[PipelineProgress], None]
 
 
-def rooted(plan: Plan) -> Plan:
+def rooted(plan: PipelinePlan) -> PipelinePlan:
     """The plan with where a new lake begins; UnreachableError if a topic cannot be followed."""
     given = {**_access(plan.access), "subscribe": ",".join(plan.about.topics)}
     options = ReadOptions.parse({**given, "startingOffsets": plan.starting}, is_stream=True)
@@ -166,16 +166,18 @@ def rooted(plan: Plan) -> Plan:
 
 def make_place(lake: Path) -> None:
     """Make the directory of a lake, if it is not there."""
-    with failures_told(lake):
+    with translate_os_errors(lake):
         lake.mkdir(parents=True, exist_ok=True)
 
 
-def run_pipeline(spark: SparkSession, plan: Plan, tell: Tell, is_over: Event) -> dict[Name, int]:
+def run_pipeline(
+    spark: SparkSession, plan: PipelinePlan, tell: Tell, is_over: Event
+) -> dict[Name, int]:
     """Follow the topics until it is over; what the lake then has."""
     with spark_failures_told(), locked(spark, plan.lake):
         write_about(plan.lake, plan.about)
         Writer(plan.lake).recover()
-        watch = _Watch(plan, tell)
+        watch = _QueryWatch(plan, tell)
         turn = _Turn(is_over)
         query = start_query(spark, plan, watch.note, turn)
         try:
@@ -212,7 +214,7 @@ class _Turn:
 
 
 def start_query(
-    spark: SparkSession, plan: Plan, note: Callable[[Figures], None], turn: _Turn
+    spark: SparkSession, plan: PipelinePlan, note: Callable[[Figures], None], turn: _Turn
 ) -> StreamingQuery:
     """Start the query; ``note`` is told of every micro-batch."""
     prepare(spark)
@@ -238,7 +240,7 @@ def prepare(spark: SparkSession) -> None:
     getLogger("py4j").setLevel(CRITICAL)  # it logs whatever it hands on
 
 
-def both_streams(spark: SparkSession, plan: Plan) -> DataFrame:
+def both_streams(spark: SparkSession, plan: PipelinePlan) -> DataFrame:
     """Publications and deliveries of the topics as one stream."""
     register(spark)
     options = {**_access(plan.access), "subscribe": ",".join(plan.about.topics)}
@@ -261,10 +263,10 @@ def _access(access: Access) -> dict[str, str]:
     return {"supervisor": ",".join(access.supervisors), **given}
 
 
-class _Watch:
+class _QueryWatch:
     """Tells of micro-batches, each when Spark has said how far the ring is."""
 
-    def __init__(self, plan: Plan, tell: Tell) -> None:
+    def __init__(self, plan: PipelinePlan, tell: Tell) -> None:
         self._rows = {name: rows_by_part(plan.lake / name) for name in Name}
         self._lake = plan.lake
         self._tell = tell
@@ -289,7 +291,7 @@ class _Watch:
             is_latest = progress is not None and reached == figures.batch
             self._tell(self._progress(figures, behind(progress) if is_latest else None))
 
-    def _progress(self, figures: Figures, more: int | None) -> Progress:
+    def _progress(self, figures: Figures, more: int | None) -> PipelineProgress:
         for name in (Name.BRONZE, Name.DELIVERIES, Name.SILVER, Name.REJECTED):
             self._rows[name][batch_folder(self._lake, name, figures.batch).name] = getattr(
                 figures, name
@@ -297,7 +299,7 @@ class _Watch:
         self._rows[Name.GOLD] = rows_by_part(self._lake / Name.GOLD)
         elapsed_s = monotonic() - self._told_at
         self._told_at = monotonic()
-        return Progress(
+        return PipelineProgress(
             figures=figures,
             totals=self.totals,
             per_s=round(figures.bronze / max(elapsed_s, LOOK_S), 1),

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 
-class Format(StrEnum):
+class PayloadFormat(StrEnum):
     """What values are taken for."""
 
     AUTO = "auto"  # text, which may be a JSON object or array
@@ -36,7 +36,7 @@ def fresh(publications: DataFrame, known: DataFrame) -> DataFrame:
     return publications.dropDuplicates(["id"]).join(known.select("id"), "id", "left_anti")
 
 
-def decoded(publications: DataFrame, values: Format) -> DataFrame:
+def decoded(publications: DataFrame, values: PayloadFormat) -> DataFrame:
     """The same with what was found in them; ``reason`` says why one is to be put aside."""
     text = F.col("value").cast("string")
     key_text = F.col("key").cast("string")
@@ -77,22 +77,22 @@ def is_json(text: Column) -> Column:
     return in_array.isNotNull() & in_object.isNotNull()
 
 
-def _kind(values: Format, text: Column) -> Column:
+def _kind(values: PayloadFormat, text: Column) -> Column:
     """What a value is: json, text, binary, or none if there is no value."""
     is_document = F.ltrim(text).substr(1, 1).isin("{", "[") & is_json(text)
     kinds = {
-        Format.AUTO: F.when(F.is_valid_utf8(text) & is_document, "json").otherwise("text"),
-        Format.JSON: F.lit("json"),
-        Format.TEXT: F.lit("text"),
-        Format.BINARY: F.lit("binary"),
+        PayloadFormat.AUTO: F.when(F.is_valid_utf8(text) & is_document, "json").otherwise("text"),
+        PayloadFormat.JSON: F.lit("json"),
+        PayloadFormat.TEXT: F.lit("text"),
+        PayloadFormat.BINARY: F.lit("binary"),
     }
     return F.when(F.col("value").isNull(), "none").otherwise(kinds[values])
 
 
-def _reason(values: Format, text: Column) -> Column:
+def _reason(values: PayloadFormat, text: Column) -> Column:
     """Why a value is not what it is taken for; nothing if it is. No value is no bad one."""
     nothing = F.lit(None).cast("string")
-    if values is Format.BINARY:
+    if values is PayloadFormat.BINARY:
         return nothing
     reason = F.when(F.col("value").isNull(), nothing).when(~F.is_valid_utf8(text), NOT_UTF8)
-    return reason.when(~is_json(text), NOT_JSON) if values is Format.JSON else reason
+    return reason.when(~is_json(text), NOT_JSON) if values is PayloadFormat.JSON else reason

@@ -40,11 +40,11 @@ from skipring.core.messages import (
     Unsubscribe,
     Want,
 )
-from skipring.core.peers import SUPERVISOR, Link, NodeId, Peer
+from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.core.prefix import ALL, Prefix, apart
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.state import SilenceState, SubscriberState, SupervisorState
-from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, Claim, Summary
+from skipring.core.state import LivenessState, SubscriberState, SupervisorState
+from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary, Summary
 from skipring.world.adversaries.builders import (
     Database,
     legitimate_world,
@@ -64,7 +64,7 @@ _COUNTER_MAX: Final = 1024  # beyond every threshold that R9 believes
 _MESSAGES_PER_NODE: Final = 4
 _FORGED_PER_NODE: Final = 6  # where they are all that is wrong
 
-_LINKS: Final = tuple(Link)
+_LINKS: Final = tuple(EdgeKind)
 _REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)
 
 
@@ -129,7 +129,7 @@ class Arbitrary:
             label = self.label()
         return Peer(label, node)
 
-    def link(self) -> Link:
+    def link(self) -> EdgeKind:
         """Any link."""
         return self.rng.choice(_LINKS)
 
@@ -137,9 +137,9 @@ class Arbitrary:
         """Any digest (R14)."""
         return self.rng.getrandbits(64)
 
-    def silence(self) -> SilenceState:
+    def silence(self) -> LivenessState:
         """Any counters of R9; thresholds also where they can never have been set."""
-        return SilenceState(
+        return LivenessState(
             ticks=self.rng.randrange(_COUNTER_MAX),
             threshold=self.rng.randint(-_COUNTER_MAX, _COUNTER_MAX),
             pending=self.chance(0.5),
@@ -183,14 +183,14 @@ class Arbitrary:
         bits = self.rng.randint(1, _PREFIX_BITS)
         return cover.extended(Prefix(bits, self.rng.getrandbits(bits)))
 
-    def claim(self) -> Claim:
+    def claim(self) -> RangeSummary:
         """Any claim about a trie."""
         cover = self.maybe(0.7, self.prefix) or ALL
         labels = apart(self.few(lambda: self.prefix(cover)))
         nodes = [Summary(label, self.rng.randbytes(DIGEST_BYTES)) for label in labels]
-        return Claim.make(cover, nodes, self.few(self.short_id))
+        return RangeSummary.make(cover, nodes, self.few(self.short_id))
 
-    def claims(self) -> tuple[Claim, ...]:
+    def claims(self) -> tuple[RangeSummary, ...]:
         """A claim or two, or none."""
         return tuple(self.claim() for _ in range(self.rng.randrange(3)))
 

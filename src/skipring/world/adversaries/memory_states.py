@@ -16,25 +16,25 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import (
-    AnnouncingState,
+    AnnouncementState,
     ArrivalState,
+    BroadcastState,
     CompletenessState,
     DrainState,
     HandoversState,
     HandoverState,
-    HistoriesState,
-    HoldingsState,
-    MissingState,
-    NewsState,
+    LazyPushState,
     NumberState,
+    PendingWantState,
     RepairState,
+    ReplicaState,
     ScrubState,
-    SpreadingState,
     SubscriberMemory,
     SubscriberState,
     SupervisorMemory,
+    TransferState,
 )
-from skipring.core.summaries import Claim, Summary
+from skipring.core.summaries import RangeSummary, Summary
 from skipring.core.topology import Chains
 from skipring.world.adversaries.arbitrary import Arbitrary, arbitrary_world
 from skipring.world.adversaries.builders import (
@@ -104,7 +104,7 @@ class Memories:
         draw = self._draw
         return SubscriberMemory(
             audit_ticks=self.counter(),
-            spreading=SpreadingState(
+            spreading=BroadcastState(
                 calm_ticks=self.counter(),
                 has_news=draw.chance(0.5),
                 news_ticks=self.counter(),
@@ -117,7 +117,7 @@ class Memories:
                 quiet_ticks=self.counter(),
                 period=self.counter(),
             ),
-            histories=HistoriesState(
+            histories=TransferState(
                 source=draw.maybe(0.5, draw.node),
                 source_ticks=self.counter(),
                 received_ticks=self.counter(),
@@ -131,7 +131,7 @@ class Memories:
                 found=self.counter(),
                 has_doubts=draw.chance(0.5),
             ),
-            holdings=HoldingsState(
+            holdings=ReplicaState(
                 numbers=self._numbers(),
                 spent={node: self.counter() for node in draw.some(draw.node)},
                 scrubbed=self.counter(),
@@ -152,22 +152,25 @@ class Memories:
         waiting = {p.id: at for at, p in enumerate(state.publications) if draw.chance(0.25)}
         wrong = {rng.randbytes(ID_BYTES): rng.randrange(_PUBLICATIONS) for _ in range(2)}
         return SubscriberMemory(
-            spreading=SpreadingState(
+            spreading=BroadcastState(
                 arrivals=tuple(
                     ArrivalState(self._some(), self._hops(), self._nodes()) for _ in range(2)
                 )
             ),
-            announcing=AnnouncingState(
-                news={i: NewsState(self._hops(), self._nodes()) for i in draw.some(draw.short_id)},
+            announcing=LazyPushState(
+                news={
+                    i: AnnouncementState(self._hops(), self._nodes())
+                    for i in draw.some(draw.short_id)
+                },
                 missing={
-                    short: MissingState(self._holder(), self._hops(), self.counter())
+                    short: PendingWantState(self._holder(), self._hops(), self.counter())
                     for short in draw.some(draw.short_id)
                 },
                 heard=tuple(IHave(self._holder(), *draw.short_ids()) for _ in range(2)),
                 recent=tuple(sorted(set(draw.some(draw.short_id)))),
                 told=tuple(sorted(set(draw.some(draw.short_id)))),
             ),
-            holdings=HoldingsState(
+            holdings=ReplicaState(
                 unindexed={
                     key: at if draw.chance(0.5) else rng.randrange(_PUBLICATIONS)
                     for key, at in (waiting | wrong).items()
@@ -218,15 +221,15 @@ class Memories:
         places = {p.id: rng.choice((None, rng.randrange(_HUGE))) for p in state.publications}
         wrong = {key: place for key, place in places.items() if draw.chance(0.25)}
         wrong |= {rng.randbytes(ID_BYTES): rng.randrange(_PUBLICATIONS) for _ in range(2)}
-        claim = Claim.make(ALL, [Summary(Prefix(3, rng.randrange(8)), state.trie.root)])
+        claim = RangeSummary.make(ALL, [Summary(Prefix(3, rng.randrange(8)), state.trie.root)])
         count = rng.choice((0, 1, rng.randrange(_COUNTER), rng.randrange(_HUGE)))
         is_claimed = draw.chance(0.5)
         return SubscriberMemory(
             chains=self._chains(state),
             weight=draw.digest(),
-            spreading=SpreadingState(tree_edges=self._nodes(), levels=self.counter()),
+            spreading=BroadcastState(tree_edges=self._nodes(), levels=self.counter()),
             repair=RepairState(claims=(claim,) if is_claimed else None),
-            holdings=HoldingsState() if is_claimed else HoldingsState(index=wrong, count=count),
+            holdings=ReplicaState() if is_claimed else ReplicaState(index=wrong, count=count),
         )
 
     def _chains(self, state: SubscriberState) -> Chains | None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from skipring.core.labels import HALF_CIRCLE, LABEL_BITS, Label
 from skipring.core.messages import UNRECORDED
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
-from skipring.core.state import SilenceState, SubscriberState
+from skipring.core.state import LivenessState, SubscriberState
 from skipring.core.topology import legitimate_states
 from skipring.world.adversaries.arbitrary import Arbitrary
 from skipring.world.adversaries.builders import (
@@ -172,7 +172,7 @@ def dead_left_neighbours(n: int, rng: Random, *, threshold: int | None = None) -
     """
     nodes = shuffled_names(2 * n, rng)
     live, crashed = nodes[:n], nodes[n:]
-    silence = SilenceState(0, threshold, pending=False) if threshold is not None else None
+    silence = LivenessState(0, threshold, pending=False) if threshold is not None else None
     states: dict[NodeId, SubscriberState] = {}
     for node, dead in zip(live, crashed, strict=True):
         label = _long_label_in_upper_half(rng)

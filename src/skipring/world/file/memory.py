@@ -20,22 +20,22 @@ from skipring.core.peers import NodeId
 from skipring.core.prefix import Prefix
 from skipring.core.publications import ID_BYTES
 from skipring.core.state import (
-    AnnouncingState,
+    AnnouncementState,
     ArrivalState,
+    BroadcastState,
     CompletenessState,
     DrainState,
     HandoversState,
     HandoverState,
-    HistoriesState,
-    HoldingsState,
-    MissingState,
-    NewsState,
+    LazyPushState,
     NumberState,
+    PendingWantState,
     RepairState,
+    ReplicaState,
     ScrubState,
-    SpreadingState,
     SubscriberMemory,
     SupervisorMemory,
+    TransferState,
 )
 from skipring.core.summaries import SHORT_BYTES
 from skipring.core.topology import Chains
@@ -79,7 +79,7 @@ class MemoryReader:
             chains=_chains,
             weight=word,
             spreading=_object(
-                SpreadingState,
+                BroadcastState,
                 calm_ticks=integer,
                 has_news=flag,
                 news_ticks=integer,
@@ -207,9 +207,9 @@ _CHAINS_FIELDS: Final[Mapping[str, Parser]] = {
 _CHAINS: Final = Shape(required=frozenset(_CHAINS_FIELDS))
 
 _ANNOUNCING: Final = _object(
-    AnnouncingState,
-    news=_map(_short_id, _row(NewsState, _hops, _NODES)),
-    missing=_map(_short_id, _row(MissingState, node_name, _hops, integer)),
+    LazyPushState,
+    news=_map(_short_id, _row(AnnouncementState, _hops, _NODES)),
+    missing=_map(_short_id, _row(PendingWantState, node_name, _hops, integer)),
     heard=_list(_ihave),
     recent=_list(_short_id),
     told=_list(_short_id),
@@ -224,7 +224,7 @@ _REPAIR: Final = _object(
     claims=claims,
 )
 _HISTORIES: Final = _object(
-    HistoriesState,
+    TransferState,
     source=node_name,
     source_ticks=integer,
     received_ticks=integer,
@@ -235,7 +235,7 @@ _SCRUB: Final = _object(
     ScrubState, offset=integer, end=integer, ids=integer, found=integer, has_doubts=flag
 )
 _HOLDINGS: Final = _object(
-    HoldingsState,
+    ReplicaState,
     numbers=_list(_row(NumberState, node_name, integer, _or_none(integer))),
     spent=_COUNTERS,
     unindexed=_map(_id, _offset),
@@ -333,9 +333,11 @@ def _ihave_fields(message: IHave) -> dict[str, Any]:
 
 
 _WRITERS: Final[Mapping[type, Callable[[Any], object]]] = {
-    **dict.fromkeys((NewsState, ArrivalState, MissingState, HandoverState, NumberState), _listed),
-    **dict.fromkeys((AnnouncingState, Chains, HistoriesState, HoldingsState), _changed),
-    **dict.fromkeys((RepairState, ScrubState, SpreadingState), _changed),
+    **dict.fromkeys(
+        (AnnouncementState, ArrivalState, PendingWantState, HandoverState, NumberState), _listed
+    ),
+    **dict.fromkeys((LazyPushState, Chains, TransferState, ReplicaState), _changed),
+    **dict.fromkeys((RepairState, ScrubState, BroadcastState), _changed),
     **dict.fromkeys((HandoversState, DrainState, CompletenessState), _changed),
     Prefix: attrgetter("bits"),
     IHave: _ihave_fields,

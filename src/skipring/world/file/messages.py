@@ -61,7 +61,7 @@ from skipring.world.file.values import (
 )
 
 
-class Kind(Enum):
+class MessageKind(Enum):
     """What a field of a message holds."""
 
     NODE = auto()
@@ -84,63 +84,79 @@ class Kind(Enum):
     IDS = auto()
 
 
-MESSAGE_FIELDS: Final[Mapping[type[Message], Mapping[str, Kind]]] = {
-    Subscribe: {"node": Kind.NODE_OR_NONE},
-    Unsubscribe: {"node": Kind.NODE_OR_NONE},
-    GetConfiguration: {"node": Kind.NODE_OR_NONE, "digest": Kind.DIGEST_OR_NONE},
+MESSAGE_FIELDS: Final[Mapping[type[Message], Mapping[str, MessageKind]]] = {
+    Subscribe: {"node": MessageKind.NODE_OR_NONE},
+    Unsubscribe: {"node": MessageKind.NODE_OR_NONE},
+    GetConfiguration: {"node": MessageKind.NODE_OR_NONE, "digest": MessageKind.DIGEST_OR_NONE},
     SetConfiguration: {
-        "pred": Kind.PEER_OR_NONE,
-        "label": Kind.LABEL_OR_NONE,
-        "succ": Kind.PEER_OR_NONE,
+        "pred": MessageKind.PEER_OR_NONE,
+        "label": MessageKind.LABEL_OR_NONE,
+        "succ": MessageKind.PEER_OR_NONE,
     },
-    CheckLabel: {"sender": Kind.PEER, "believed": Kind.LABEL_OR_NONE, "link": Kind.LINK},
-    Introduce: {"peer": Kind.PEER, "link": Kind.LINK, "first_hand": Kind.FLAG},
-    IntroduceShortcut: {"peer": Kind.PEER},
-    RemoveConnections: {"node": Kind.NODE},
-    Digest: {"node": Kind.NODE, "digest": Kind.DIGEST},
+    CheckLabel: {
+        "sender": MessageKind.PEER,
+        "believed": MessageKind.LABEL_OR_NONE,
+        "link": MessageKind.LINK,
+    },
+    Introduce: {"peer": MessageKind.PEER, "link": MessageKind.LINK, "first_hand": MessageKind.FLAG},
+    IntroduceShortcut: {"peer": MessageKind.PEER},
+    RemoveConnections: {"node": MessageKind.NODE},
+    Digest: {"node": MessageKind.NODE, "digest": MessageKind.DIGEST},
     CheckTrie: {
-        "sender": Kind.NODE,
-        "claims": Kind.CLAIMS,
-        "session": Kind.WORD,
-        "confirm": Kind.FLAG,
+        "sender": MessageKind.NODE,
+        "claims": MessageKind.CLAIMS,
+        "session": MessageKind.WORD,
+        "confirm": MessageKind.FLAG,
     },
     CheckAndPublish: {
-        "sender": Kind.NODE,
-        "claims": Kind.CLAIMS,
-        "session": Kind.WORD,
-        "wanted": Kind.CLAIMS,
+        "sender": MessageKind.NODE,
+        "claims": MessageKind.CLAIMS,
+        "session": MessageKind.WORD,
+        "wanted": MessageKind.CLAIMS,
     },
-    Publications: {"publications": Kind.PUBLICATIONS, "session": Kind.WORD},
-    TrieEqual: {"sender": Kind.NODE, "root": Kind.TRIE_DIGEST},
-    PublishNew: {"publication": Kind.PUBLICATION, "hops": Kind.WORD},
-    PublishMany: {"publications": Kind.PUBLICATIONS, "hops": Kind.WORD},
-    IHave: {"sender": Kind.NODE, "ids": Kind.SHORT_IDS, "hops": Kind.HOPS_OF_EACH},
-    Want: {"sender": Kind.NODE, "ids": Kind.SHORT_IDS, "hops": Kind.HOPS_OF_EACH},
+    Publications: {"publications": MessageKind.PUBLICATIONS, "session": MessageKind.WORD},
+    TrieEqual: {"sender": MessageKind.NODE, "root": MessageKind.TRIE_DIGEST},
+    PublishNew: {"publication": MessageKind.PUBLICATION, "hops": MessageKind.WORD},
+    PublishMany: {"publications": MessageKind.PUBLICATIONS, "hops": MessageKind.WORD},
+    IHave: {
+        "sender": MessageKind.NODE,
+        "ids": MessageKind.SHORT_IDS,
+        "hops": MessageKind.HOPS_OF_EACH,
+    },
+    Want: {
+        "sender": MessageKind.NODE,
+        "ids": MessageKind.SHORT_IDS,
+        "hops": MessageKind.HOPS_OF_EACH,
+    },
     CheckHeld: {
-        "sender": Kind.NODE,
-        "session": Kind.WORD,
-        "claims": Kind.CLAIMS,
-        "ids": Kind.IDS,
+        "sender": MessageKind.NODE,
+        "session": MessageKind.WORD,
+        "claims": MessageKind.CLAIMS,
+        "ids": MessageKind.IDS,
     },
     Held: {
-        "sender": Kind.NODE,
-        "session": Kind.WORD,
-        "durable": Kind.FLAG,
-        "claims": Kind.CLAIMS,
-        "held": Kind.IDS,
-        "missing": Kind.IDS,
+        "sender": MessageKind.NODE,
+        "session": MessageKind.WORD,
+        "durable": MessageKind.FLAG,
+        "claims": MessageKind.CLAIMS,
+        "held": MessageKind.IDS,
+        "missing": MessageKind.IDS,
     },
-    Draining: {"sender": Kind.NODE, "remaining": Kind.NODES},
-    RequestHandover: {"sender": Kind.NODE, "session": Kind.WORD},
-    HandoverDone: {"sender": Kind.NODE, "session": Kind.WORD, "complete": Kind.FLAG},
+    Draining: {"sender": MessageKind.NODE, "remaining": MessageKind.NODES},
+    RequestHandover: {"sender": MessageKind.NODE, "session": MessageKind.WORD},
+    HandoverDone: {
+        "sender": MessageKind.NODE,
+        "session": MessageKind.WORD,
+        "complete": MessageKind.FLAG,
+    },
 }
 
 # What packed bytes look like in the file; the rest JSON knows, or ``writing`` does.
-_WRITERS: Final[Mapping[Kind, Callable[[bytes], object]]] = {
-    Kind.TRIE_DIGEST: bytes.hex,
-    Kind.SHORT_IDS: short_ids_list,
-    Kind.HOPS_OF_EACH: list,
-    Kind.IDS: lambda ids: [each.hex() for each in ids_in(ids)],
+_WRITERS: Final[Mapping[MessageKind, Callable[[bytes], object]]] = {
+    MessageKind.TRIE_DIGEST: bytes.hex,
+    MessageKind.SHORT_IDS: short_ids_list,
+    MessageKind.HOPS_OF_EACH: list,
+    MessageKind.IDS: lambda ids: [each.hex() for each in ids_in(ids)],
 }
 
 _BY_NAME: Final[Mapping[str, type[Message]]] = {kind.__name__: kind for kind in MESSAGE_FIELDS}
@@ -168,25 +184,25 @@ class MessageReader:
     """Parses messages that may name certain nodes."""
 
     def __init__(self, references: References, publications: PublicationReader) -> None:
-        self._parsers: Mapping[Kind, Parser] = {
-            Kind.NODE: references.node,
-            Kind.NODE_OR_NONE: references.node_or_none,
-            Kind.NODES: lambda value, place: tuple_of(references.node, value, place),
-            Kind.LABEL_OR_NONE: label_or_none,
-            Kind.PEER: references.peer,
-            Kind.PEER_OR_NONE: references.peer_or_none,
-            Kind.LINK: link,
-            Kind.FLAG: flag,
-            Kind.DIGEST: digest,
-            Kind.DIGEST_OR_NONE: digest_or_none,
-            Kind.WORD: word,
-            Kind.PUBLICATION: publications.publication,
-            Kind.PUBLICATIONS: publications.publications,
-            Kind.CLAIMS: claims,
-            Kind.TRIE_DIGEST: trie_digest,
-            Kind.SHORT_IDS: short_ids,
-            Kind.HOPS_OF_EACH: hops_of_each,
-            Kind.IDS: packed_ids,
+        self._parsers: Mapping[MessageKind, Parser] = {
+            MessageKind.NODE: references.node,
+            MessageKind.NODE_OR_NONE: references.node_or_none,
+            MessageKind.NODES: lambda value, place: tuple_of(references.node, value, place),
+            MessageKind.LABEL_OR_NONE: label_or_none,
+            MessageKind.PEER: references.peer,
+            MessageKind.PEER_OR_NONE: references.peer_or_none,
+            MessageKind.LINK: link,
+            MessageKind.FLAG: flag,
+            MessageKind.DIGEST: digest,
+            MessageKind.DIGEST_OR_NONE: digest_or_none,
+            MessageKind.WORD: word,
+            MessageKind.PUBLICATION: publications.publication,
+            MessageKind.PUBLICATIONS: publications.publications,
+            MessageKind.CLAIMS: claims,
+            MessageKind.TRIE_DIGEST: trie_digest,
+            MessageKind.SHORT_IDS: short_ids,
+            MessageKind.HOPS_OF_EACH: hops_of_each,
+            MessageKind.IDS: packed_ids,
         }
 
     def parse(self, value: object, place: str) -> Message | None:
@@ -199,7 +215,7 @@ class MessageReader:
             for name, kind in kinds.items()
             if name in fields
         }
-        if any(values[name] is None for name, kind in kinds.items() if kind is Kind.PEER):
+        if any(values[name] is None for name, kind in kinds.items() if kind is MessageKind.PEER):
             return None
         try:
             return message_type(**values)

@@ -14,7 +14,7 @@ from skipring.core.messages import HOPS_MAX
 from skipring.core.peers import TopicId
 from skipring.core.prefix import Prefix
 from skipring.core.publications import ID_BITS, ID_BYTES, Publication
-from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, Claim, Summary
+from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary, Summary
 from skipring.world.file.values import (
     Parser,
     Shape,
@@ -131,12 +131,12 @@ def hashes_fields(digests: Mapping[Prefix, bytes]) -> dict[str, str]:
     return {label.bits: digest.hex() for label, digest in digests.items()}
 
 
-def claims(value: object, place: str) -> tuple[Claim, ...]:
+def claims(value: object, place: str) -> tuple[RangeSummary, ...]:
     """A list of claims."""
     return tuple_of(_claim, value, place)
 
 
-def _claim(value: object, place: str) -> Claim:
+def _claim(value: object, place: str) -> RangeSummary:
     """A claim; labels are written in full, so they must begin as the cover does."""
     fields = _CLAIM.fields(value, place)
     cover = prefix(fields["cover"], f"{place}.cover")
@@ -147,7 +147,7 @@ def _claim(value: object, place: str) -> Claim:
             raise complaint(f"{here}[0]", "the label does not begin with the cover")
         if len(node.digest) != len(nodes[0].digest):
             raise complaint(f"{here}[1]", "the digest is not as long as the one before")
-    return Claim.make(cover, nodes, _short_ids(fields.get("leaves", []), f"{place}.leaves"))
+    return RangeSummary.make(cover, nodes, _short_ids(fields.get("leaves", []), f"{place}.leaves"))
 
 
 def _summary(value: object, place: str) -> Summary:
@@ -158,7 +158,7 @@ def _summary(value: object, place: str) -> Summary:
     )
 
 
-def claim_fields(claim: Claim) -> dict[str, Any]:
+def claim_fields(claim: RangeSummary) -> dict[str, Any]:
     """A claim as an object of the world file."""
     fields: dict[str, Any] = {"cover": claim.prefix.bits}
     if claim.labels:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.state import SilenceState, SubscriberState, SupervisorState
+from skipring.core.state import LivenessState, SubscriberState, SupervisorState
 from skipring.world.file.document import FORMAT, load
 from skipring.world.file.memory import MemoryReader
 from skipring.world.file.messages import MessageReader
@@ -64,7 +64,7 @@ def parse_world(text: str | bytes) -> Snapshot:
             raise complaint(f"subscribers.{node}", "the node is also in crashed")
     name = topic(world["topic"], "topic")
     references = References(frozenset({SUPERVISOR, *crashed, *dict(subscribers)}))
-    reader = _Reader(references, PublicationReader(name))
+    reader = _WorldReader(references, PublicationReader(name))
     return Snapshot(
         topic=name,
         supervisor=reader.supervisor(world["supervisor"], "supervisor"),
@@ -84,7 +84,7 @@ def _declared(value: object, place: str) -> NodeId:
     return node
 
 
-class _Reader:
+class _WorldReader:
     """Parses what refers to nodes, and what was published."""
 
     def __init__(self, references: References, publications: PublicationReader) -> None:
@@ -141,7 +141,7 @@ class _Reader:
                 shortcuts[label] = node
         return shortcuts
 
-    def _silence(self, value: object, place: str) -> dict[NodeId, SilenceState]:
+    def _silence(self, value: object, place: str) -> dict[NodeId, LivenessState]:
         return {
             self._references.node(node, place): _silence_state(state, f"{place}.{node}")
             for node, state in entries(value, place)
@@ -168,10 +168,10 @@ def _parsed(fields: Mapping[str, Any], parsers: Mapping[str, Parser], place: str
     return {name: parsers[name](value, f"{place}.{name}") for name, value in fields.items()}
 
 
-def _silence_state(value: object, place: str) -> SilenceState:
+def _silence_state(value: object, place: str) -> LivenessState:
     match value:
         case [ticks, threshold, pending]:
-            return SilenceState(
+            return LivenessState(
                 integer(ticks, f"{place}[0]"),
                 integer(threshold, f"{place}[1]"),
                 flag(pending, f"{place}[2]"),

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct
 
 from skipring.core.labels import CIRCLE, Label
-from skipring.core.peers import Link, NodeId, Peer, TopicId
+from skipring.core.peers import EdgeKind, NodeId, Peer, TopicId
 from skipring.errors import WorldFormatError
 from skipring.world.file.document import OversizedNumber, RepeatedKey
 
@@ -162,10 +162,10 @@ def digest_or_none(value: object, place: str) -> int | None:
     return None if value is None else digest(value, place)
 
 
-def link(value: object, place: str) -> Link:
+def link(value: object, place: str) -> EdgeKind:
     """Which edge a message is about."""
     try:
-        return Link(value)
+        return EdgeKind(value)
     except ValueError:
         raise expected("'LIN' or 'CYC'", value, place) from None
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from skipring.core.labels import Label
-from skipring.core.peers import Link, Peer
+from skipring.core.peers import EdgeKind, Peer
 from skipring.core.publications import Publication
 from skipring.core.state import (
-    SilenceState,
+    LivenessState,
     SubscriberMemory,
     SubscriberState,
     SupervisorMemory,
     SupervisorState,
 )
-from skipring.core.summaries import Claim
+from skipring.core.summaries import RangeSummary
 from skipring.world.file.document import FORMAT
 from skipring.world.file.memory import memory_fields
 from skipring.world.file.messages import message_fields
@@ -62,11 +62,11 @@ def _plain(value: object) -> object:
 _PLAIN: Final[Mapping[type, Callable[[Any], object]]] = {
     Label: lambda label: label.bits,
     Peer: lambda peer: [peer.label.bits, peer.node],
-    Link: lambda link: link.value,
+    EdgeKind: lambda link: link.value,
     bytes: lambda data: base64.b64encode(data).decode(),
-    SilenceState: lambda state: [state.ticks, state.threshold, state.pending],
+    LivenessState: lambda state: [state.ticks, state.threshold, state.pending],
     Publication: publication_fields,
-    Claim: claim_fields,
+    RangeSummary: claim_fields,
 }
 
 

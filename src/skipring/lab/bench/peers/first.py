@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from skipring.lab.bench.board import Board, Moment, Slot
-from skipring.lab.bench.peers.ring import FIRST_FILE, SETTLING_S, Member, calm
-from skipring.lab.bench.peers.run import FIRST, Run, until
+from skipring.lab.bench.peers.ring import FIRST_FILE, SETTLING_S, BenchMember, calm
+from skipring.lab.bench.peers.run import FIRST, BenchRun, until
 from skipring.lab.bench.player import LOOK_S, RUN_S, Part, play, tidy
 from skipring.lab.bench.player import ROLES as OTHER_ROLES
 from skipring.lab.bench.tally import MEASURED
 
 
-class First(Member):
+class First(BenchMember):
     """The member that joins first; it counts what it gets."""
 
     count = 0
@@ -34,7 +34,7 @@ class First(Member):
             self.count += sum(each.payload[0] == MEASURED for each in publications)
 
 
-async def be_first(run: Run, board: Board) -> dict[str, float]:
+async def be_first(run: BenchRun, board: Board) -> dict[str, float]:
     """Join before all others, and take part as they do."""
     member = First(run, FIRST)
     await member.join()

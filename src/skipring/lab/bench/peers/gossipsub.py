@@ -12,7 +12,7 @@ from functools import partial
 from threading import Thread
 from typing import Any, Final
 
-from skipring.lab.bench.peers.run import TOPIC, Publisher, Receive, Run, Subscribers, until
+from skipring.lab.bench.peers.run import TOPIC, BenchRun, Publisher, Receive, Subscribers, until
 
 PROTOCOL: Final = "/meshsub/1.1.0"
 DEGREE: Final = 6  # as libp2p recommends, and the bounds beside it
@@ -153,11 +153,11 @@ async def _host(stack: AsyncExitStack, port: str) -> tuple[Any, Any]:
     return host, pubsub
 
 
-def publisher(run: Run) -> Publisher:
+def publisher(run: BenchRun) -> Publisher:
     """The process that publishes."""
     return GossipPublisher(run)
 
 
-def subscribers(run: Run, receivers: list[Receive]) -> Subscribers:
+def subscribers(run: BenchRun, receivers: list[Receive]) -> Subscribers:
     """The process with all subscribers."""
     return GossipSubscribers(run, receivers)

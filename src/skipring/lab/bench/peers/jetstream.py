@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from skipring.lab.bench.peers.catalogue import JETSTREAM_STORED
 from skipring.lab.bench.peers.nats import PENDING_BYTES, PENDING_MESSAGES
-from skipring.lab.bench.peers.run import TOPIC, Newcomer, Run
+from skipring.lab.bench.peers.run import TOPIC, BenchRun, Newcomer
 from skipring.lab.bench.peers.shelf import GROUP, Keeper
 from skipring.lab.bench.tally import payload_at
 
@@ -92,7 +92,7 @@ def sequence_of(reply: str) -> int:
     return int(reply.split(".", SEQUENCE_TOKEN + 1)[SEQUENCE_TOKEN])
 
 
-async def fill(run: Run) -> None:
+async def fill(run: BenchRun) -> None:
     """Publish all, and wait until the stream has it."""
     import nats
     from nats.js.api import StorageType, StreamConfig
@@ -116,6 +116,6 @@ async def fill(run: Run) -> None:
     await asyncio.wait_for(count(), run.deadline_s)
 
 
-def newcomer(run: Run) -> Newcomer:
+def newcomer(run: BenchRun) -> Newcomer:
     """Who comes later."""
     return (JetStreamKeeper if run.system == JETSTREAM_STORED else JetStreamNewcomer)(run)

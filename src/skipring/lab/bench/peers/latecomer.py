@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from skipring.lab.bench.peers.ring import Member
-from skipring.lab.bench.peers.run import Newcomer, Run, until
+from skipring.lab.bench.peers.ring import BenchMember
+from skipring.lab.bench.peers.run import BenchRun, Newcomer, until
 from skipring.lab.bench.stores import fill_store
 
 
@@ -12,7 +12,7 @@ class RingNewcomer(Newcomer):
 
     async def fetch(self) -> None:
         """Join; read all, until it is on our disk too."""
-        self._member = member = Member(self.run, "newcomer", is_hurried=False)
+        self._member = member = BenchMember(self.run, "newcomer", is_hurried=False)
         await member.join()
         while self.count < self.run.count:
             found = await member.subscription.read_many(timeout=self.run.deadline_s)
@@ -31,11 +31,11 @@ class RingNewcomer(Newcomer):
         await self._member.leave()
 
 
-async def fill(run: Run) -> None:
+async def fill(run: BenchRun) -> None:
     """Put all on the disk of a node that does not run yet."""
     fill_store(run.directory, run.count, run.size)
 
 
-def newcomer(run: Run) -> Newcomer:
+def newcomer(run: BenchRun) -> Newcomer:
     """Who comes later."""
     return RingNewcomer(run)

@@ -21,10 +21,10 @@ from skipring.api.connection import Connection
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES
 from skipring.lab.bench.board import Board, Moment, Slot
-from skipring.lab.bench.peers.ring import Member, calm, forming_tick_s, join
-from skipring.lab.bench.peers.run import Run, until
+from skipring.lab.bench.peers.ring import BenchMember, calm, forming_tick_s, join
+from skipring.lab.bench.peers.run import BenchRun, until
 from skipring.lab.bench.player import RUN_S, Part, play
-from skipring.node.settings import Settings
+from skipring.node.settings import NodeSettings
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.rpc import Address, WireMessage
@@ -42,23 +42,23 @@ def victims_of(n: int) -> int:
     return max(1, n // 10)
 
 
-class LossyMember(Member):
+class LossyMember(BenchMember):
     """A member that loses a share of the frames that come, and of those for the supervisor."""
 
-    def __init__(self, run: Run, name: str) -> None:
+    def __init__(self, run: BenchRun, name: str) -> None:
         super().__init__(run, name)
         self.dropped = 0
         self.ids: set[bytes] = set()
         self._rng = Random(name)
         self._loss = run.loss
 
-    def _connect(self, run: Run, name: str) -> Connection:
+    def _connect(self, run: BenchRun, name: str) -> Connection:
         tick_s = forming_tick_s(run.n)
-        settings = Settings(
+        settings = NodeSettings(
             supervisors=(run.address,),
             tick_s=tick_s,
             flush_s=tick_s / 10,
-            config=replace(Settings().config, repairs=run.repairs),
+            config=replace(NodeSettings().config, repairs=run.repairs),
         )
         listen = (run.address.rpartition(":")[0], 0)
         return Connection(settings, listen=listen, data_dir=run.directory / name, name=name)
@@ -96,7 +96,7 @@ class LossyMember(Member):
 # -- roles -----------------------------------------------------------------------------------
 
 
-async def publish(run: Run, board: Board) -> dict[str, float]:
+async def publish(run: BenchRun, board: Board) -> dict[str, float]:
     """Publish, while some lose frames and some die; say which ids there are."""
     member = LossyMember(run, PUBLISHER)
     await member.join()
@@ -121,7 +121,7 @@ async def publish(run: Run, board: Board) -> dict[str, float]:
     return {"published": len(set(ids)), "publisher_dropped": member.dropped}
 
 
-async def survive(run: Run, board: Board) -> dict[str, float]:
+async def survive(run: BenchRun, board: Board) -> dict[str, float]:
     """Read until all is there, or time is up; say what is missing."""
     count = run.n - victims_of(run.n) - 1
     members = await _join_and_read(run, [f"s{number:04}" for number in range(count)])
@@ -147,7 +147,7 @@ async def survive(run: Run, board: Board) -> dict[str, float]:
     }
 
 
-async def die(run: Run, board: Board) -> dict[str, float]:
+async def die(run: BenchRun, board: Board) -> dict[str, float]:
     """Take part until somebody kills the process."""
     names = [f"v{number:04}" for number in range(victims_of(run.n))]
     members = await _join_and_read(run, names)
@@ -159,7 +159,7 @@ async def die(run: Run, board: Board) -> dict[str, float]:
     return {}
 
 
-async def _join_and_read(run: Run, names: Sequence[str]) -> list[LossyMember]:
+async def _join_and_read(run: BenchRun, names: Sequence[str]) -> list[LossyMember]:
     members = [LossyMember(run, name) for name in names]
     await join(members)
     for member in members:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from skipring.lab.bench.peers.run import TOPIC, Publisher, Receive, Run, Subscribers
+from skipring.lab.bench.peers.run import TOPIC, BenchRun, Publisher, Receive, Subscribers
 
 
 class MosquittoPublisher(Publisher):
@@ -41,7 +41,7 @@ async def _read(client: Any, receive: Receive) -> None:
         receive(message.payload)
 
 
-def _client(run: Run, name: str) -> Any:
+def _client(run: BenchRun, name: str) -> Any:
     from aiomqtt import Client
 
     host, _, port = run.address.rpartition(":")
@@ -54,11 +54,11 @@ def _client(run: Run, name: str) -> Any:
     )
 
 
-def publisher(run: Run) -> Publisher:
+def publisher(run: BenchRun) -> Publisher:
     """The process that publishes."""
     return MosquittoPublisher(run)
 
 
-def subscribers(run: Run, receivers: list[Receive]) -> Subscribers:
+def subscribers(run: BenchRun, receivers: list[Receive]) -> Subscribers:
     """The process with all subscribers."""
     return MosquittoSubscribers(run, receivers)

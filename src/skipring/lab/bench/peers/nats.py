@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import cycle
 from typing import Any, Final
 
-from skipring.lab.bench.peers.run import Publisher, Receive, Run, Subscribers, topics_of
+from skipring.lab.bench.peers.run import BenchRun, Publisher, Receive, Subscribers, topics_of
 
 # Limits so large that nothing is dropped.
 PENDING_MESSAGES: Final = 10**9
@@ -59,11 +59,11 @@ def _callback(receive: Receive) -> Callable[[Any], Awaitable[None]]:
     return take
 
 
-def publisher(run: Run) -> Publisher:
+def publisher(run: BenchRun) -> Publisher:
     """The process that publishes."""
     return NatsPublisher(run)
 
 
-def subscribers(run: Run, receivers: list[Receive]) -> Subscribers:
+def subscribers(run: BenchRun, receivers: list[Receive]) -> Subscribers:
     """The process with all subscribers."""
     return NatsSubscribers(run, receivers)

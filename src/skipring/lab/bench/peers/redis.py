@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from skipring.lab.bench.peers.run import TOPIC, Publisher, Receive, Run, Subscribers
+from skipring.lab.bench.peers.run import TOPIC, BenchRun, Publisher, Receive, Subscribers
 
 
 class RedisPublisher(Publisher):
@@ -45,7 +45,7 @@ async def _listen(channel: Any, receive: Receive) -> None:
         receive(message["data"])
 
 
-def client_of(run: Run) -> Any:
+def client_of(run: BenchRun) -> Any:
     """A client of the server of a run."""
     from redis.asyncio import Redis
 
@@ -53,11 +53,11 @@ def client_of(run: Run) -> Any:
     return Redis(host=host, port=int(port))
 
 
-def publisher(run: Run) -> Publisher:
+def publisher(run: BenchRun) -> Publisher:
     """The process that publishes."""
     return RedisPublisher(run)
 
 
-def subscribers(run: Run, receivers: list[Receive]) -> Subscribers:
+def subscribers(run: BenchRun, receivers: list[Receive]) -> Subscribers:
     """The process with all subscribers."""
     return RedisSubscribers(run, receivers)

@@ -7,7 +7,7 @@ from typing import Final
 
 from skipring.lab.bench.peers.catalogue import REDIS_STREAMS_STORED
 from skipring.lab.bench.peers.redis import client_of
-from skipring.lab.bench.peers.run import TOPIC, Newcomer, Run
+from skipring.lab.bench.peers.run import TOPIC, BenchRun, Newcomer
 from skipring.lab.bench.peers.shelf import Keeper
 from skipring.lab.bench.tally import payload_at
 
@@ -55,7 +55,7 @@ def place_of(name: bytes) -> int:
     return int(time) << NUMBER_BITS | int(number)
 
 
-async def fill(run: Run) -> None:
+async def fill(run: BenchRun) -> None:
     """Add all, many at once."""
     client = client_of(run)
     for start in range(0, run.count, FILLED_AT_ONCE):
@@ -65,6 +65,6 @@ async def fill(run: Run) -> None:
         await pipeline.execute()
 
 
-def newcomer(run: Run) -> Newcomer:
+def newcomer(run: BenchRun) -> Newcomer:
     """Who comes later."""
     return (StreamKeeper if run.system == REDIS_STREAMS_STORED else StreamNewcomer)(run)

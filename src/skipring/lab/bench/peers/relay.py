@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Final, cast
 
-from skipring.lab.bench.peers.run import POLL_S, READY_S, Publisher, Receive, Run, Subscribers
+from skipring.lab.bench.peers.run import POLL_S, READY_S, BenchRun, Publisher, Receive, Subscribers
 from skipring.net.addresses import split_address
 
 FILE: Final = "relay.log"
@@ -30,7 +30,7 @@ def parent_of(number: int) -> int:
     return number ^ (1 << (number.bit_length() - 1))
 
 
-class Below(asyncio.Protocol):
+class RelayBelow(asyncio.Protocol):
     """A connection to somebody to whom all is passed on."""
 
     def __init__(self, below: list[asyncio.WriteTransport]) -> None:
@@ -41,7 +41,7 @@ class Below(asyncio.Protocol):
         self._below.append(cast("asyncio.WriteTransport", transport))
 
 
-class Member(asyncio.Protocol):
+class RelayMember(asyncio.Protocol):
     """A member: passes on what comes, as it comes, and hands it to a task that reads."""
 
     def __init__(self, size: int) -> None:
@@ -79,7 +79,7 @@ class RelayPublisher(Publisher):
         self._file = os.open(self.run.directory / FILE, flags, 0o600)
         host, port = split_address(self.run.address, "the relay", is_secured=False)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Below(self._below), host, port)
+        self._server = await loop.create_server(lambda: RelayBelow(self._below), host, port)
 
     async def send(self, payloads: Sequence[bytes]) -> None:
         """Publish these, once they are durable."""
@@ -98,7 +98,7 @@ class RelaySubscribers(Subscribers):
 
     async def connect(self) -> None:
         """Listen, and connect to whoever is above."""
-        members = [Member(self.run.size) for _ in self.receivers]
+        members = [RelayMember(self.run.size) for _ in self.receivers]
         self._servers = [await _listening(member) for member in members]
         addresses = [self.run.address, *map(_address_of, self._servers)]
         for number, member in enumerate(members, 1):
@@ -109,12 +109,12 @@ class RelaySubscribers(Subscribers):
         ]
 
 
-async def _listening(member: Member) -> asyncio.Server:
+async def _listening(member: RelayMember) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: Below(member.below), LOOPBACK, 0)
+    return await loop.create_server(lambda: RelayBelow(member.below), LOOPBACK, 0)
 
 
-async def _connect(member: Member, above: str) -> None:
+async def _connect(member: RelayMember, above: str) -> None:
     """Connect to whoever is above: the publisher may not listen yet."""
     loop = asyncio.get_running_loop()
     host, port = split_address(above, "the relay", is_secured=False)
@@ -133,11 +133,11 @@ def _address_of(server: asyncio.Server) -> str:
     return f"{host}:{port}"
 
 
-def publisher(run: Run) -> Publisher:
+def publisher(run: BenchRun) -> Publisher:
     """The process that publishes."""
     return RelayPublisher(run)
 
 
-def subscribers(run: Run, receivers: list[Receive]) -> Subscribers:
+def subscribers(run: BenchRun, receivers: list[Receive]) -> Subscribers:
     """The process with all subscribers."""
     return RelaySubscribers(run, receivers)

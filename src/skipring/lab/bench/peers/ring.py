@@ -14,8 +14,8 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.peers import NodeId
 from skipring.core.subscriber import Subscriber
-from skipring.lab.bench.peers.run import Publisher, Receive, Run, Subscribers, topics_of, until
-from skipring.node.host import Node
+from skipring.lab.bench.peers.run import BenchRun, Publisher, Receive, Subscribers, topics_of, until
+from skipring.node.host import NodeHost
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.rpc import WireMessage
@@ -35,7 +35,7 @@ SETTLING_POLL_S: Final = 0.02  # Our guess: rarely, since looking at all members
 View = tuple[object, ...]
 
 
-class Place:
+class BenchPlace:
     """A member's place in the ring of one topic."""
 
     def __init__(self, connection: Connection, topic: str) -> None:
@@ -77,20 +77,20 @@ class Place:
         return self.subscription.reader.end == self._machine.archive.end
 
 
-class Member:
+class BenchMember:
     """A node in the rings of all topics, over sockets of its own, with a store on the disk."""
 
-    def __init__(self, run: Run, name: str, *, is_hurried: bool = True) -> None:
+    def __init__(self, run: BenchRun, name: str, *, is_hurried: bool = True) -> None:
         self._forming_tick_s = forming_tick_s(run.n * run.topics) if is_hurried else TICK_S
         self._connection = self._connect(run, name)
-        self._places = [Place(self._connection, topic) for topic in topics_of(run)]
+        self._places = [BenchPlace(self._connection, topic) for topic in topics_of(run)]
         self.messages = 0  # publications that have come in messages, also those that we had
 
-    def _connect(self, run: Run, name: str) -> Connection:
+    def _connect(self, run: BenchRun, name: str) -> Connection:
         return connection(run, name)
 
     @property
-    def node(self) -> Node:
+    def node(self) -> NodeHost:
         """The node below."""
         return self._connection.node
 
@@ -165,7 +165,7 @@ def forming_tick_s(n: int) -> float:
     return max(FORMING_TICK_S, n * FORMING_TICK_OF_A_NODE_S)
 
 
-def connection(run: Run, name: str) -> Connection:
+def connection(run: BenchRun, name: str) -> Connection:
     """A connection as a user makes it."""
     files: dict[str, Path] = {}
     if run.certificates is not None:
@@ -183,14 +183,14 @@ def connection(run: Run, name: str) -> Connection:
     )
 
 
-async def join(members: Sequence[Member]) -> None:
+async def join(members: Sequence[BenchMember]) -> None:
     """Let members join, some at a time."""
     for start in range(0, len(members), JOINED_AT_ONCE):
         joining = members[start : start + JOINED_AT_ONCE]
         await asyncio.gather(*(member.join() for member in joining))
 
 
-async def calm(members: Iterable[Member]) -> None:
+async def calm(members: Iterable[BenchMember]) -> None:
     """Wait until all members of this process are calm, and have what their neighbours have."""
     waiting = list(members)
 
@@ -203,7 +203,7 @@ async def calm(members: Iterable[Member]) -> None:
     await asyncio.gather(*(each.synced(FORMING_S) for each in subscriptions))
 
 
-async def _first_has_joined(run: Run) -> None:
+async def _first_has_joined(run: BenchRun) -> None:
     """Wait for who has to be the first, if somebody has."""
     if run.is_first_apart:
         await until((run.directory / FIRST_FILE).exists, "the first member")
@@ -215,7 +215,7 @@ class RingPublisher(Publisher):
     async def connect(self) -> None:
         """Join."""
         await _first_has_joined(self.run)
-        self._member = Member(self.run, "publisher")
+        self._member = BenchMember(self.run, "publisher")
         await self._member.join()
 
     async def send(self, payloads: Sequence[bytes]) -> None:
@@ -255,7 +255,7 @@ class RingSubscribers(Subscribers):
         """Join, some at a time."""
         await _first_has_joined(self.run)
         names = (f"s{number:04}" for number in range(self.run.n))
-        self._members = [Member(self.run, name) for name in names]
+        self._members = [BenchMember(self.run, name) for name in names]
         await join(self._members)
         subscriptions = [each for member in self._members for each in member.subscriptions]
         self._reading = [
@@ -276,7 +276,7 @@ class RingSubscribers(Subscribers):
         """Wait until all stores are durable and all roots are the publisher's."""
         file, members = self.run.directory / ROOT_FILE, self._members
 
-        async def all_are(what: str, is_so: Callable[[Member], bool]) -> None:
+        async def all_are(what: str, is_so: Callable[[BenchMember], bool]) -> None:
             await until(lambda: all(map(is_so, members)), what, SETTLING_S, SETTLING_POLL_S)
 
         await all_are("durable stores", lambda member: member.is_durable)
@@ -309,11 +309,11 @@ async def _read(subscription: Subscription, receive: Receive) -> None:
             receive(publication.payload)
 
 
-def publisher(run: Run) -> Publisher:
+def publisher(run: BenchRun) -> Publisher:
     """The process that publishes."""
     return RingPublisher(run)
 
 
-def subscribers(run: Run, receivers: list[Receive]) -> Subscribers:
+def subscribers(run: BenchRun, receivers: list[Receive]) -> Subscribers:
     """The process with all subscribers."""
     return RingSubscribers(run, receivers)

@@ -21,7 +21,7 @@ STALLED_S: Final = 30.0
 Receive = Callable[[bytes], None]
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class BenchRun(Struct, frozen=True, kw_only=True):
     """One run of one system: n subscribers, and a publisher that publishes so much."""
 
     system: str
@@ -41,7 +41,7 @@ class Run(Struct, frozen=True, kw_only=True):
     deadline_s: float = 120.0  # until when all that was lost has to be there
 
 
-def topics_of(run: Run) -> list[str]:
+def topics_of(run: BenchRun) -> list[str]:
     """What the topics are called."""
     return [TOPIC, *(f"{TOPIC}{number}" for number in range(1, run.topics))]
 
@@ -49,7 +49,7 @@ def topics_of(run: Run) -> list[str]:
 class Publisher:
     """The process that publishes."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: BenchRun) -> None:
         self.run = run
 
     async def connect(self) -> None:
@@ -77,7 +77,7 @@ class Publisher:
 class Subscribers:
     """The process that holds all subscribers, each with a connection of its own."""
 
-    def __init__(self, run: Run, receivers: Sequence[Receive]) -> None:
+    def __init__(self, run: BenchRun, receivers: Sequence[Receive]) -> None:
         self.run = run
         self.receivers = receivers  # one of each subscriber, and of each of its topics
 
@@ -102,7 +102,7 @@ class Subscribers:
 class Newcomer:
     """The process that gets a history."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: BenchRun) -> None:
         self.run = run
         self.count = 0  # how much it has got
         self.first_ns = 0  # when the first of it came; 0: not yet

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
-from skipring.lab.bench.peers.run import TOPIC, Publisher, Receive, Run, Subscribers
+from skipring.lab.bench.peers.run import TOPIC, BenchRun, Publisher, Receive, Subscribers
 
 
 class ZenohPublisher(Publisher):
@@ -68,11 +68,11 @@ def _config(*, listen: list[str], connect: list[str]) -> Any:
     return config
 
 
-def publisher(run: Run) -> Publisher:
+def publisher(run: BenchRun) -> Publisher:
     """The process that publishes."""
     return ZenohPublisher(run)
 
 
-def subscribers(run: Run, receivers: list[Receive]) -> Subscribers:
+def subscribers(run: BenchRun, receivers: list[Receive]) -> Subscribers:
     """The process with all subscribers."""
     return ZenohSubscribers(run, receivers)

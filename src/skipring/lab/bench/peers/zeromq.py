@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from skipring.lab.bench.peers.run import Publisher, Receive, Run, Subscribers
+from skipring.lab.bench.peers.run import BenchRun, Publisher, Receive, Subscribers
 
 DRAINED_AT_ONCE: Final = 500  # Our guess: then the other sockets have their turn.
 
@@ -59,7 +59,7 @@ class AsyncioSubscribers(Subscribers):
         ]
 
 
-def _subscribed(context: Any, run: Run) -> Any:
+def _subscribed(context: Any, run: BenchRun) -> Any:
     import zmq
 
     socket = context.socket(zmq.SUB)
@@ -90,12 +90,12 @@ async def _read(socket: Any, receive: Receive) -> None:
         receive(await socket.recv())
 
 
-def publisher(run: Run) -> Publisher:
+def publisher(run: BenchRun) -> Publisher:
     """The process that publishes."""
     return ZeromqPublisher(run)
 
 
-def subscribers(run: Run, receivers: list[Receive]) -> Subscribers:
+def subscribers(run: BenchRun, receivers: list[Receive]) -> Subscribers:
     """The process with all subscribers."""
     kind = AsyncioSubscribers if run.system == "zeromq-asyncio" else DrainedSubscribers
     return kind(run, receivers)

@@ -13,7 +13,7 @@ from skipring.cli import main
 from skipring.core.peers import NodeId, TopicId
 from skipring.node import log_server as offering
 from skipring.node.sender import Driver
-from skipring.wire.rpc import RuntimeMessage, StoredPage
+from skipring.wire.rpc import LogPage, RuntimeMessage
 
 DELAY_S: Final = 0.5  # two ticks
 
@@ -22,7 +22,7 @@ _say = Driver.say
 
 def send_late(driver: Driver, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:
     """Send pages of the history late, other messages at once."""
-    if isinstance(message, StoredPage):
+    if isinstance(message, LogPage):
         asyncio.get_running_loop().call_later(DELAY_S, _say, driver, topic, to, message)
     else:
         _say(driver, topic, to, message)

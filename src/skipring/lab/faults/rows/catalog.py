@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from skipring.lab.faults.row import Row
+from skipring.lab.faults.row import FaultRow
 from skipring.lab.faults.rows import (
     certificates,
     clocks,
@@ -17,7 +17,7 @@ from skipring.lab.faults.rows import (
     stops,
 )
 
-ROWS: Final[tuple[Row, ...]] = (
+ROWS: Final[tuple[FaultRow, ...]] = (
     *crashes.ROWS,
     *stops.ROWS,
     *disks.ROWS,

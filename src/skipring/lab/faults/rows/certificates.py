@@ -26,8 +26,8 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.lab.faults.judge import judge
 from skipring.lab.faults.processes import DEADLINE_S
 from skipring.lab.faults.requests import TOPIC
-from skipring.lab.faults.row import Row
-from skipring.lab.faults.trial import HEALTHY_S, READER, FaultRing, Trial
+from skipring.lab.faults.row import FaultRow
+from skipring.lab.faults.trial import HEALTHY_S, READER, FaultRing, FaultTrial
 from skipring.storage.store import PublicationStore
 from skipring.wire.rpc import Address
 
@@ -146,7 +146,7 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def _ring(trial: Trial, *names: NodeId) -> Iterator[SecureRing]:
+def _ring(trial: FaultTrial, *names: NodeId) -> Iterator[SecureRing]:
     """Form a ring with certificates; judge the nodes that still run at the end."""
     directory = trial.directory / f"secure{monotonic():.6f}"
     directory.mkdir(parents=True)
@@ -167,7 +167,7 @@ def _ring(trial: Trial, *names: NodeId) -> Iterator[SecureRing]:
 # -- rows --------------------------------------------------------------------------------------
 
 
-def handshakes(trial: Trial) -> None:
+def handshakes(trial: FaultTrial) -> None:
     """Begin 3,000 handshakes a second from one address; a node joins from another."""
     for _ in range(trial.repeats):
         with _ring(trial, *NAMES[:2]) as ring:
@@ -245,7 +245,7 @@ def _client_hello() -> bytes:
     return outgoing.read()
 
 
-def certificates(trial: Trial) -> None:
+def certificates(trial: FaultTrial) -> None:
     """Replace the certificate of a node, with a signal and without; deny that of another node."""
     for _ in range(trial.repeats):
         with _ring(trial, *NAMES) as ring:
@@ -272,7 +272,7 @@ def _send_hangup(ring: SecureRing, name: str) -> None:
     _await_event(ring, name, "credentials read again")
 
 
-def expiry(trial: Trial) -> None:
+def expiry(trial: FaultTrial) -> None:
     """Let the certificate of a member expire while its connections are open."""
     for _ in range(trial.repeats):
         with _ring(trial, *NAMES) as ring:
@@ -310,22 +310,22 @@ def _await_event(ring: SecureRing, name: str, event: str, count: int = 1) -> Non
     )
 
 
-ROWS: Final[Sequence[Row]] = (
-    Row(
+ROWS: Final[Sequence[FaultRow]] = (
+    FaultRow(
         name="handshakes",
         fault="3,000 handshakes a second without a certificate, from one address (P5)",
         method="a node joins from another address within 5 s",
         run=handshakes,
         repeats=2,
     ),
-    Row(
+    FaultRow(
         name="certificates",
         fault="a certificate is replaced, and another one is denied (P10)",
         method="SIGHUP, files are replaced, skipring certs deny; the denied member is evicted",
         run=certificates,
         repeats=1,
     ),
-    Row(
+    FaultRow(
         name="expiry",
         fault="the certificate of a member expires (P10)",
         method="a certificate for 20 s; others close their connections, and publish",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from skipring.core.peers import SUPERVISOR
-from skipring.lab.faults.row import Row
+from skipring.lab.faults.row import FaultRow
 from skipring.lab.faults.rows.stops import record_publisher, run_publisher
 from skipring.lab.faults.shims import clock_shim, set_clock
-from skipring.lab.faults.trial import NAMES, TICK_S, Trial
+from skipring.lab.faults.trial import NAMES, TICK_S, FaultTrial
 
 DAY_S: Final = 86_400.0
 JUMPS_S: Final = (400 * DAY_S, -400 * DAY_S, 3600.0, -3600.0, 0.0)
@@ -17,7 +17,7 @@ SLOW: Final = "slow"
 FACTOR: Final = 10
 
 
-def clock_jumps(trial: Trial) -> None:
+def clock_jumps(trial: FaultTrial) -> None:
     """Move the clock of one process, then of all; restart with the wrong clock."""
     with trial.ring(environment=clock_shim()) as ring:
         for number in range(trial.repeats):
@@ -43,7 +43,7 @@ def clock_jumps(trial: Trial) -> None:
                 ring.heal()
 
 
-def before_1970(trial: Trial) -> None:
+def before_1970(trial: FaultTrial) -> None:
     """Publish with a clock before 1970: the error names the cause."""
     with trial.ring(*NAMES[:3], environment=clock_shim()) as ring:
         for number in range(trial.repeats):
@@ -59,7 +59,7 @@ def before_1970(trial: Trial) -> None:
             set_clock(ring.data("a"), 0)
 
 
-def tenfold_tick(trial: Trial) -> None:
+def tenfold_tick(trial: FaultTrial) -> None:
     """Let one member tick ten times as slowly as the others."""
     with trial.ring() as ring:
         ring.start(SLOW, options=("--tick", f"{FACTOR * TICK_S}"))
@@ -74,7 +74,7 @@ def tenfold_tick(trial: Trial) -> None:
 
 
 ROWS: Final = (
-    Row(
+    FaultRow(
         name="clock-jumps",
         fault="clocks jump by 400 days and by an hour, ahead and back",
         method="a shim before time.time_ns, in one process and in all; restart",
@@ -82,14 +82,14 @@ ROWS: Final = (
         repeats=5,
         short=1,
     ),
-    Row(
+    FaultRow(
         name="clock-1970",
         fault="a clock is set before 1970 (P11)",
         method="a shim before time.time_ns; the error names the cause",
         run=before_1970,
         repeats=2,
     ),
-    Row(
+    FaultRow(
         name="tenfold-tick",
         fault="a member ticks ten times as slowly as the others",
         method="--tick 2.5 beside 0.25, SIGKILL, restart",

@@ -9,9 +9,9 @@ from typing import Final
 
 from skipring.core.peers import SUPERVISOR
 from skipring.lab.faults.history import HOLDER, fill_history, written_bytes
-from skipring.lab.faults.row import Row
+from skipring.lab.faults.row import FaultRow
 from skipring.lab.faults.shims import beside
-from skipring.lab.faults.trial import NAMES, FaultRing, Trial
+from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
 from skipring.node.failure_detector import LONE_EVICTION_TICKS
 
 AWAY_S: Final = 20.0
@@ -19,7 +19,7 @@ HISTORY: Final = 20_000
 SHORT_PAUSE_TICKS: Final = 5
 
 
-def kill_some(trial: Trial) -> None:
+def kill_some(trial: FaultTrial) -> None:
     """Kill one node and then two, with or without healing in between, while all publish."""
     rng = Random(17)
     with trial.ring() as ring:
@@ -46,7 +46,7 @@ def _await_evicted(ring: FaultRing, *names: str) -> None:
     ring.until(is_closed, lambda: f"the ring still contains {names}")
 
 
-def kill_all(trial: Trial) -> None:
+def kill_all(trial: FaultTrial) -> None:
     """Kill all processes at once while they publish; start them again."""
     with trial.ring() as ring:
         everyone = [SUPERVISOR, *NAMES]
@@ -58,7 +58,7 @@ def kill_all(trial: Trial) -> None:
             ring.heal()
 
 
-def kill_and_return(trial: Trial) -> None:
+def kill_and_return(trial: FaultTrial) -> None:
     """Kill a node and start it again at once: it keeps its place."""
     with trial.ring() as ring:
         before = ring.world().supervisor.database
@@ -72,7 +72,7 @@ def kill_and_return(trial: Trial) -> None:
         assert not ring.evicted(), f"evicted: {ring.evicted()}"
 
 
-def kill_in_backfill(trial: Trial) -> None:
+def kill_in_backfill(trial: FaultTrial) -> None:
     """Kill a newcomer during its backfill."""
     rng = Random(5)
     for _ in range(trial.repeats):
@@ -89,7 +89,7 @@ def kill_in_backfill(trial: Trial) -> None:
                 ring.restart(name)
 
 
-def pause_briefly(trial: Trial) -> None:
+def pause_briefly(trial: FaultTrial) -> None:
     """Stop a node for some ticks: it is not evicted."""
     with trial.ring() as ring:
         for number in range(trial.repeats):
@@ -103,7 +103,7 @@ def pause_briefly(trial: Trial) -> None:
         assert not ring.evicted(), f"evicted: {ring.evicted()}"
 
 
-def pause_until_evicted(trial: Trial) -> None:
+def pause_until_evicted(trial: FaultTrial) -> None:
     """Stop a node until it is evicted; let it continue."""
     with trial.ring() as ring:
         for number in range(trial.repeats):
@@ -117,7 +117,7 @@ def pause_until_evicted(trial: Trial) -> None:
             ring.heal()
 
 
-def pause_supervisor(trial: Trial) -> None:
+def pause_supervisor(trial: FaultTrial) -> None:
     """Stop the supervisor for longer than an eviction takes: it evicts no member."""
     with trial.ring() as ring:
         for _ in range(trial.repeats):
@@ -131,7 +131,7 @@ def pause_supervisor(trial: Trial) -> None:
         assert not ring.evicted(), f"evicted: {ring.evicted()}"
 
 
-def supervisor_away(trial: Trial) -> None:
+def supervisor_away(trial: FaultTrial) -> None:
     """Kill the supervisor, and start it again after 20 s."""
     with trial.ring() as ring:
         for _ in range(trial.repeats):
@@ -144,7 +144,7 @@ def supervisor_away(trial: Trial) -> None:
         assert not ring.evicted(), f"evicted: {ring.evicted()}"
 
 
-def supervisor_lost(trial: Trial) -> None:
+def supervisor_lost(trial: FaultTrial) -> None:
     """Kill the supervisor and delete its data directory."""
     with trial.ring() as ring:
         for _ in range(trial.repeats):
@@ -156,7 +156,7 @@ def supervisor_lost(trial: Trial) -> None:
             ring.heal()
 
 
-def supervisor_old(trial: Trial) -> None:
+def supervisor_old(trial: FaultTrial) -> None:
     """Give the supervisor back a database in which two members are missing."""
     with trial.ring(*NAMES[:3]) as ring:
         data = ring.data(SUPERVISOR)
@@ -177,14 +177,14 @@ def supervisor_old(trial: Trial) -> None:
 
 
 ROWS: Final = (
-    Row(
+    FaultRow(
         name="kill-some",
         fault="one node, then two more, are killed while all publish",
         method="SIGKILL, eviction, restart",
         run=kill_some,
         repeats=10,
     ),
-    Row(
+    FaultRow(
         name="kill-all",
         fault="all processes are killed at once while they publish",
         method="SIGKILL of supervisor and nodes, restart",
@@ -192,56 +192,56 @@ ROWS: Final = (
         repeats=100,
         short=2,
     ),
-    Row(
+    FaultRow(
         name="kill-return",
         fault="a node is killed and is back at once",
         method="SIGKILL, restart; it keeps its place",
         run=kill_and_return,
         repeats=10,
     ),
-    Row(
+    FaultRow(
         name="kill-backfill",
         fault="a newcomer is killed while a history of 20,000 publications comes",
         method="SIGKILL after a random number of stored bytes, restart",
         run=kill_in_backfill,
         repeats=3,
     ),
-    Row(
+    FaultRow(
         name="pause-short",
         fault="a node is stopped for 5 ticks",
         method="SIGSTOP, SIGCONT; it is not evicted",
         run=pause_briefly,
         repeats=5,
     ),
-    Row(
+    FaultRow(
         name="pause-long",
         fault="a node is stopped until it is evicted",
         method="SIGSTOP, SIGCONT",
         run=pause_until_evicted,
         repeats=3,
     ),
-    Row(
+    FaultRow(
         name="pause-supervisor",
         fault="the supervisor is stopped for longer than an eviction takes",
         method="SIGSTOP, SIGCONT; no member is evicted",
         run=pause_supervisor,
         repeats=2,
     ),
-    Row(
+    FaultRow(
         name="supervisor-away",
         fault="the supervisor is away for 20 s",
         method="SIGKILL, restart",
         run=supervisor_away,
         repeats=1,
     ),
-    Row(
+    FaultRow(
         name="supervisor-lost",
         fault="the supervisor loses its database",
         method="SIGKILL, its directory is deleted, restart",
         run=supervisor_lost,
         repeats=3,
     ),
-    Row(
+    FaultRow(
         name="supervisor-old",
         fault="the supervisor gets an old database",
         method="SIGKILL, its directory is replaced by an earlier copy, restart",

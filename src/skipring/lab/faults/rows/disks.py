@@ -14,9 +14,9 @@ from typing import Final
 from skipring.core.peers import SUPERVISOR
 from skipring.lab.demo.harm import flip_bits
 from skipring.lab.faults.requests import metric
-from skipring.lab.faults.row import Need, Row, program
+from skipring.lab.faults.row import FaultRow, Need, program
 from skipring.lab.faults.shims import disk_shim, fail_syncs, lose_power, record_syncs
-from skipring.lab.faults.trial import NAMES, FaultRing, Trial
+from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
 
 FULL: Final = "full"  # the node on a small file system
 FULL_BYTES: Final = 4 << 20
@@ -25,7 +25,7 @@ SOME: Final = 20  # publications
 COMPILER: Final = program("cc", "stat")
 
 
-def bit_flips(trial: Trial) -> None:
+def bit_flips(trial: FaultTrial) -> None:
     """Flip bits in all files of a node that was killed."""
     rng = Random(3)
     with trial.ring() as ring:
@@ -39,7 +39,7 @@ def bit_flips(trial: Trial) -> None:
             ring.heal()
 
 
-def disk_lost(trial: Trial) -> None:
+def disk_lost(trial: FaultTrial) -> None:
     """Delete the data directory of a node that was killed."""
     with trial.ring() as ring:
         for number in range(trial.repeats):
@@ -54,7 +54,7 @@ def disk_lost(trial: Trial) -> None:
             ring.heal()
 
 
-def fsync_error(trial: Trial) -> None:
+def fsync_error(trial: FaultTrial) -> None:
     """Let every fsync of a node fail, then cut its power: acknowledged publications are durable."""
     environment = disk_shim(trial.directory)
     with trial.ring(environment=environment, before=_record_all) as ring:
@@ -83,7 +83,7 @@ def _commit_failures(ring: FaultRing, name: str) -> float:
     return metric(address, "skipring_commit_failures_total")
 
 
-def power_loss(trial: Trial) -> None:
+def power_loss(trial: FaultTrial) -> None:
     """Cut the power of all machines at once: all or some writes after the last fsync are lost."""
     rng = Random(11)
     environment = disk_shim(trial.directory)
@@ -132,7 +132,7 @@ def can_mount() -> bool:
 MOUNT: Final = Need("root or a user namespace (unshare -rm) to mount a tmpfs", can_mount)
 
 
-def full_disk(trial: Trial) -> None:
+def full_disk(trial: FaultTrial) -> None:
     """Fill the disk of a node, publish, kill it, start it on the full disk, and make room."""
     disk = trial.directory / "disk"
     disk.mkdir()
@@ -166,21 +166,21 @@ def _fill(path: Path) -> None:
 
 
 ROWS: Final = (
-    Row(
+    FaultRow(
         name="bit-flips",
         fault="bits of all files of a node are flipped",
         method="SIGKILL, every 512th byte is changed, restart",
         run=bit_flips,
         repeats=10,
     ),
-    Row(
+    FaultRow(
         name="disk-lost",
         fault="a node loses its data directory",
         method="SIGKILL, the directory is deleted, restart",
         run=disk_lost,
         repeats=5,
     ),
-    Row(
+    FaultRow(
         name="fsync-error",
         fault="fsync fails, and what was not synced is gone",
         method="EIO from a preloaded fsync, SIGKILL, unsynced writes are dropped, restart",
@@ -189,7 +189,7 @@ ROWS: Final = (
         short=1,
         needs=(COMPILER,),
     ),
-    Row(
+    FaultRow(
         name="full-disk",
         fault="the disk of a node is full, and it is killed",
         method="a tmpfs of 4 MiB is filled, SIGKILL, start on the full disk, room, restart",
@@ -197,7 +197,7 @@ ROWS: Final = (
         repeats=6,
         needs=(MOUNT,),
     ),
-    Row(
+    FaultRow(
         name="power-loss",
         fault="all machines lose power",
         method="SIGKILL of all; writes after the last fsync are dropped, or any pages of them",

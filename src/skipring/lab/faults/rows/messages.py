@@ -26,14 +26,14 @@ from skipring.lab.faults.frames import (
 )
 from skipring.lab.faults.history import HOLDER, fill_history
 from skipring.lab.faults.requests import END, TOPIC, surveyed
-from skipring.lab.faults.row import Row
+from skipring.lab.faults.row import FaultRow
 from skipring.lab.faults.rows.stops import record_publisher, run_publisher
 from skipring.lab.faults.samples import PUBLICATION, SAMPLES
-from skipring.lab.faults.trial import NAMES, FaultRing, Trial
+from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
 from skipring.wire.codec import encode
 from skipring.wire.framing import DATA, frame
 from skipring.wire.handshake import Role
-from skipring.wire.rpc import REQUEST_TYPES, Address, ListPublications, ReadStored
+from skipring.wire.rpc import REQUEST_TYPES, Address, FetchLog, FetchPublications
 
 OTHERS: Final = ("v", "w", "x", "y", "z")  # no sample names them
 GROWTH_BYTES_MAX: Final = 64 * MIB  # Requirement, for 100,000 mutated frames.
@@ -61,7 +61,7 @@ def bounded_growth(ring: FaultRing, *names: str) -> Iterator[None]:
         assert growth <= GROWTH_BYTES_MAX, f"{name} grew by {growth / MIB:.0f} MiB"
 
 
-def burst(trial: Trial) -> None:
+def burst(trial: FaultTrial) -> None:
     """Send 256 KiB of every valid message type to a node and to the supervisor."""
     with trial.ring(*OTHERS) as ring:
         ring.publish_some(200)
@@ -77,7 +77,7 @@ def burst(trial: Trial) -> None:
         assert not set(ring.evicted()) & set(OTHERS), f"evicted: {ring.evicted()}"
 
 
-def mutated_frames(trial: Trial) -> None:
+def mutated_frames(trial: FaultTrial) -> None:
     """Send mutated frames, each on its own connection, to a node and to the supervisor."""
     with trial.ring(*OTHERS) as ring:
         ring.ledger.tolerate(PUBLICATION.payload or b"")
@@ -96,7 +96,7 @@ def _tolerated(ring: FaultRing, streams: Iterable[bytes]) -> Iterator[bytes]:
         yield stream
 
 
-def forged_senders(trial: Trial) -> None:
+def forged_senders(trial: FaultTrial) -> None:
     """Send every message with a forged sender; the receiver drops and counts it."""
     with trial.ring() as ring:  # the samples name a and b, which are members here
         names = ("c", SUPERVISOR)
@@ -116,7 +116,7 @@ def _dropped(ring: FaultRing, name: str, reason: str) -> int:
     return int(float(found[1])) if found else 0
 
 
-def wide_record(trial: Trial) -> None:
+def wide_record(trial: FaultTrial) -> None:
     """Publish a record with 900 KB in a field that no publication has."""
     with trial.ring() as ring:
         for number in range(trial.repeats):
@@ -126,7 +126,7 @@ def wide_record(trial: Trial) -> None:
             ring.publish_some(10)
 
 
-def forged_number(trial: Trial) -> None:
+def forged_number(trial: FaultTrial) -> None:
     """Publish under another publisher's name with a number near the largest number."""
     with trial.ring(*NAMES[:3]) as ring:
         place = str(ring.data("writer"))
@@ -146,7 +146,7 @@ def forged_number(trial: Trial) -> None:
         assert len(numbers) == len(set(numbers)) == 20 * trial.repeats, "a number was issued twice"
 
 
-def expensive_requests(trial: Trial) -> None:
+def expensive_requests(trial: FaultTrial) -> None:
     """Send 110 KB of every request, and of those that read or scan everything."""
 
     def before(ring: FaultRing) -> None:
@@ -154,9 +154,9 @@ def expensive_requests(trial: Trial) -> None:
 
     with trial.ring(HOLDER, "b", "c", before=before) as ring:
         survey = surveyed(ring.place(HOLDER))
-        scan = ReadStored(1, survey.store, survey.epoch, 0, survey.end, SCAN_BITS, 255, True)
+        scan = FetchLog(1, survey.store, survey.epoch, 0, survey.end, SCAN_BITS, 255, True)
         samples = [each for each in SAMPLES if type(each) in REQUEST_TYPES]
-        requests = [ListPublications(1, 0, END, payloads=True), scan, *samples]
+        requests = [FetchPublications(1, 0, END, payloads=True), scan, *samples]
         ring.ledger.tolerate(PUBLICATION.payload or b"")  # one of them publishes it
         target = addresses_of(ring, HOLDER)
         for _ in range(trial.repeats):
@@ -171,14 +171,14 @@ def expensive_requests(trial: Trial) -> None:
 
 
 ROWS: Final = (
-    Row(
+    FaultRow(
         name="burst",
         fault="256 KiB of every valid message type, as a node and as a client",
         method="generated from the wire samples, to a node and to the supervisor",
         run=burst,
         repeats=len({type(sample) for sample in SAMPLES}),
     ),
-    Row(
+    FaultRow(
         name="mutated",
         fault="100,000 mutated frames",
         method="one connection each, to a node and to the supervisor; RSS grows by 64 MiB at most",
@@ -186,7 +186,7 @@ ROWS: Final = (
         repeats=100_000,
         short=1_000,
     ),
-    Row(
+    FaultRow(
         name="forged",
         fault="10,000 frames with a forged sender, of every message that names one (P1)",
         method="to a node and to the supervisor; each is counted, RSS grows by 64 MiB at most",
@@ -194,21 +194,21 @@ ROWS: Final = (
         repeats=FORGED,
         short=1_000,
     ),
-    Row(
+    FaultRow(
         name="forged-number",
         fault="a publication under another name with the number 2^62-1 (D4)",
         method="PublishNew from a stranger; the publisher runs again",
         run=forged_number,
         repeats=3,
     ),
-    Row(
+    FaultRow(
         name="wide-record",
         fault="a record with 900 KB in an unknown field (P3)",
         method="PublishNew from a stranger",
         run=wide_record,
         repeats=5,
     ),
-    Row(
+    FaultRow(
         name="requests",
         fault="110 KB of every request, and of those that read or scan everything (P2)",
         method="from the wire samples, as a client, to a node with 20,000 publications",

@@ -10,8 +10,8 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.lab.faults.processes import DEADLINE_S
 from skipring.lab.faults.proxies import Cut, IsCut, ProxiedNetwork
 from skipring.lab.faults.requests import TOPIC
-from skipring.lab.faults.row import Row
-from skipring.lab.faults.trial import NAMES, FaultRing, Trial
+from skipring.lab.faults.row import FaultRow
+from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
 
 CUT_TICKS: Final = 30  # longer than an eviction takes
 NOTICED_TICKS: Final = 3  # after which the doctor must not report a healthy topic
@@ -28,7 +28,7 @@ def _behind_proxies(network: ProxiedNetwork, ring: FaultRing, *names: NodeId) ->
         network.lead(name, ring.running[name].address)
 
 
-def asymmetric_cut(trial: Trial) -> None:
+def asymmetric_cut(trial: FaultTrial) -> None:
     """Hold all bytes to a node, or all from it, while all nodes publish."""
     with ProxiedNetwork() as network, trial.ring("first") as ring:
         _behind_proxies(network, ring, *NAMES)
@@ -53,7 +53,7 @@ def _one_way(victim: NodeId, *, is_deaf: bool) -> IsCut:
     return is_cut
 
 
-def partition(trial: Trial) -> None:
+def partition(trial: FaultTrial) -> None:
     """Partition the members: the doctor reports it, and all members end with everything."""
     sides = set(NAMES[:2]), set(NAMES[2:])
 
@@ -75,7 +75,7 @@ def partition(trial: Trial) -> None:
             assert not is_hidden, "the doctor reported a healthy topic during the partition"
 
 
-def arbitrary_state(trial: Trial) -> None:
+def arbitrary_state(trial: FaultTrial) -> None:
     """Overwrite the variables of all members and of the supervisor; remove publications."""
     with trial.ring(options=("--chaos",)) as ring:
         for number in range(trial.repeats):
@@ -97,21 +97,21 @@ def _chaos(ring: FaultRing, *words: str) -> None:
 
 
 ROWS: Final = (
-    Row(
+    FaultRow(
         name="asymmetric-cut",
         fault="a node sends and receives nothing, or receives and sends nothing, for 30 ticks",
         method="proxies hold the bytes of one direction",
         run=asymmetric_cut,
         repeats=6,
     ),
-    Row(
+    FaultRow(
         name="partition",
         fault="the members are parted for 30 ticks; all reach the supervisor (section 4)",
         method="proxies reset connections, or hold all bytes; the doctor reports it in 3 ticks",
         run=partition,
         repeats=4,
     ),
-    Row(
+    FaultRow(
         name="arbitrary-state",
         fault="all variables are arbitrary, and members lose half of their publications",
         method="skipring chaos tries, and adversaries of the simulator",

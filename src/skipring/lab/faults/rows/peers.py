@@ -15,7 +15,7 @@ from typing import Final
 
 from skipring.core.labels import Label
 from skipring.core.messages import GetConfiguration, Introduce, Subscribe
-from skipring.core.peers import SUPERVISOR, Link, Peer
+from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.lab.bench.memory import MIB, resident_bytes_of
 from skipring.lab.faults.frames import (
     greeting,
@@ -24,9 +24,9 @@ from skipring.lab.faults.frames import (
     source_of,
 )
 from skipring.lab.faults.requests import TOPIC
-from skipring.lab.faults.row import Row
+from skipring.lab.faults.row import FaultRow
 from skipring.lab.faults.rows.messages import GROWTH_BYTES_MAX, addresses_of, bounded_growth
-from skipring.lab.faults.trial import NAMES, FaultRing, Trial
+from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
 from skipring.node.process import allow_files
 from skipring.wire.codec import encode
 from skipring.wire.handshake import Role
@@ -72,7 +72,7 @@ def _open_connections(
         yield opened
 
 
-def idle_connections(trial: Trial) -> None:
+def idle_connections(trial: FaultTrial) -> None:
     """Open 4,200 connections of one client, and leave them idle."""
     with trial.ring() as ring:
         for _ in range(trial.repeats):
@@ -84,7 +84,7 @@ def idle_connections(trial: Trial) -> None:
                 ring.heal()
 
 
-def half_frames(trial: Trial) -> None:
+def half_frames(trial: FaultTrial) -> None:
     """Begin 400 frames of 1 MiB and end none of them."""
     head = HALF_FRAME_BYTES.to_bytes(4, "big") + b"\1"
     half = head + bytes(HALF_FRAME_BYTES - 100)
@@ -105,7 +105,7 @@ def half_frames(trial: Trial) -> None:
                 ring.publish_some(10, "a")
 
 
-def half_requests(trial: Trial) -> None:
+def half_requests(trial: FaultTrial) -> None:
     """Open 300 requests to the dashboard and send half a header of each."""
     with trial.ring(*NAMES[:3]) as ring:
         for number in range(trial.repeats):
@@ -136,7 +136,7 @@ def _is_hung_up(made: socket.socket) -> bool:
 # -- names and addresses -----------------------------------------------------------------------
 
 
-def clone(trial: Trial) -> None:
+def clone(trial: FaultTrial) -> None:
     """Start a second process with a copy of a member's data directory."""
     with trial.ring() as ring:
         for number in range(trial.repeats):
@@ -167,7 +167,7 @@ def _is_named(ring: FaultRing, name: str, address: Address) -> bool:
     return address in ring.log(name).read_text(encoding="utf-8")
 
 
-def impostor(trial: Trial) -> None:
+def impostor(trial: FaultTrial) -> None:
     """Shake hands with the supervisor under the name of a member, from another address."""
     with trial.ring() as ring:
         for number in range(trial.repeats):
@@ -185,7 +185,7 @@ def impostor(trial: Trial) -> None:
         assert not ring.evicted(), f"evicted: {ring.evicted()}"
 
 
-def many_topics(trial: Trial) -> None:
+def many_topics(trial: FaultTrial) -> None:
     """Subscribe to more topics than a supervisor serves; others still join new topics."""
     with trial.ring(*NAMES[:3]) as ring:
         for number in range(trial.repeats):
@@ -206,7 +206,7 @@ def many_topics(trial: Trial) -> None:
             ring.kill(late)
 
 
-def invented_names(trial: Trial) -> None:
+def invented_names(trial: FaultTrial) -> None:
     """Ask the supervisor about 300,000 invented nodes; others still join."""
     with trial.ring(*NAMES[:3]) as ring:
         for number in range(trial.repeats):
@@ -233,14 +233,14 @@ def _ready_text(ring: FaultRing, name: str) -> str:
         return error.read().decode()
 
 
-def unproven_addresses(trial: Trial) -> None:
+def unproven_addresses(trial: FaultTrial) -> None:
     """Introduce invented nodes at the address of a process outside the system."""
     with trial.ring() as ring, _counting_listener() as (address, dials):
         for number in range(trial.repeats):
             stream = greeting(f"liar{number}")
             for each in range(GHOSTS):
                 ghost = f"ghost{number}.{each}"
-                lie = Introduce(Peer(Label.nth(each), ghost), Link.LINE, first_hand=False)
+                lie = Introduce(Peer(Label.nth(each), ghost), EdgeKind.LINE, first_hand=False)
                 stream += encode(TOPIC, lie, {ghost: address})
             asyncio.run(hurl_all(addresses_of(ring, "a"), [stream]))
             ring.wait_ticks(40)
@@ -275,56 +275,56 @@ def _counting_listener() -> Iterator[tuple[Address, Callable[[], int]]]:
 
 
 ROWS: Final = (
-    Row(
+    FaultRow(
         name="idle",
         fault="4,200 idle connections of one client (P4)",
         method="opened at a node; others still publish through it",
         run=idle_connections,
         repeats=1,
     ),
-    Row(
+    FaultRow(
         name="half-frames",
         fault="400 unfinished frames of 1 MiB (P4)",
         method="opened at a node; RSS grows by 64 MiB at most",
         run=half_frames,
         repeats=1,
     ),
-    Row(
+    FaultRow(
         name="half-requests",
         fault="300 half-sent requests to the dashboard (P11)",
         method="all are closed within 30 s",
         run=half_requests,
         repeats=1,
     ),
-    Row(
+    FaultRow(
         name="clone",
         fault="a second process with a copy of a member's data directory (P7)",
         method="its log names the other one, and the doctor reports it",
         run=clone,
         repeats=3,
     ),
-    Row(
+    FaultRow(
         name="impostor",
         fault="a handshake under the name of a member from another address (P7)",
         method="the connection stays open for 10 ticks; the member stays reachable",
         run=impostor,
         repeats=3,
     ),
-    Row(
+    FaultRow(
         name="topics",
         fault="a member subscribes to 12,000 topics (P8)",
         method="others join new topics; RSS grows by 64 MiB at most",
         run=many_topics,
         repeats=1,
     ),
-    Row(
+    FaultRow(
         name="names",
         fault="a member asks the supervisor about 300,000 invented nodes (P8)",
         method="GetConfiguration; a node joins, and RSS grows by 64 MiB at most",
         run=invented_names,
         repeats=1,
     ),
-    Row(
+    FaultRow(
         name="addresses",
         fault="a peer introduces 200 nodes at the address of a foreign process (P9)",
         method="Introduce with hints to a node; it is dialled 40 times at most in 10 s",

@@ -13,9 +13,9 @@ from skipring.lab.faults import programs
 from skipring.lab.faults.judge import judge
 from skipring.lab.faults.processes import program_path
 from skipring.lab.faults.requests import NO_SUPERVISOR, surveyed
-from skipring.lab.faults.row import Need, Row
+from skipring.lab.faults.row import FaultRow, Need
 from skipring.lab.faults.shims import beside
-from skipring.lab.faults.trial import FaultRing, Trial
+from skipring.lab.faults.trial import FaultRing, FaultTrial
 
 READER: Final = program_path(programs, "reader")
 SPARK_READER: Final = program_path(programs, "spark_reader")
@@ -68,7 +68,7 @@ class JoinedReader:
         self.cursor = last.removeprefix(CURSOR)
 
 
-def restored_cursor(trial: Trial) -> None:
+def restored_cursor(trial: FaultTrial) -> None:
     """Restore the directory of a reader that catches up in another order; the cursor is refused."""
     for number in range(trial.repeats):
         with trial.ring("a", "b", "c") as ring:
@@ -114,7 +114,7 @@ def _restore_in_another_order(ring: FaultRing, name: str) -> None:
     ring.heal()
 
 
-def restored_offset(trial: Trial) -> None:
+def restored_offset(trial: FaultTrial) -> None:
     """Restore the directory of the member that a Spark query reads; the query fails."""
     for number in range(trial.repeats):
         with trial.ring("a", "b", "c") as ring:
@@ -168,7 +168,7 @@ def _store_of(checkpoint: Path) -> str:
 
 
 ROWS: Final = (
-    Row(
+    FaultRow(
         name="restored-cursor",
         fault="a reader's directory is restored and catches up in another order (D1)",
         method="backup, 100 publications, restore, 20 published there; the old cursor is refused",
@@ -176,7 +176,7 @@ ROWS: Final = (
         repeats=3,
         short=1,
     ),
-    Row(
+    FaultRow(
         name="restored-offset",
         fault="the directory that a Spark query reads is restored, likewise (D1)",
         method="backup, 100 publications, restore, 20 published there; the query fails",

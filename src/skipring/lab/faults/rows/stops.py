@@ -11,8 +11,8 @@ from skipring.core.peers import SUPERVISOR
 from skipring.lab.faults import programs
 from skipring.lab.faults.history import HOLDER, fill_history
 from skipring.lab.faults.processes import program_path
-from skipring.lab.faults.row import Row
-from skipring.lab.faults.trial import NAMES, FaultRing, Trial
+from skipring.lab.faults.row import FaultRow
+from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
 
 END_S_MAX: Final = 1.0  # Requirement: members that stop together do not wait for each other.
 STOPPED: Final = frozenset({0, 1})  # 1: publications were not handed over
@@ -30,7 +30,7 @@ EXITS: Final = 12
 VOLATILE: Final = "volatile"
 
 
-def stop_together(trial: Trial) -> None:
+def stop_together(trial: FaultTrial) -> None:
     """Send SIGTERM to all processes at once, and start them again."""
     with trial.ring() as ring:
         everyone = (SUPERVISOR, *NAMES)
@@ -42,7 +42,7 @@ def stop_together(trial: Trial) -> None:
             ring.heal()
 
 
-def stop_last(trial: Trial) -> None:
+def stop_last(trial: FaultTrial) -> None:
     """Kill the supervisor and all nodes but one, and stop the last node."""
     with trial.ring() as ring:
         last, *others = NAMES
@@ -73,7 +73,7 @@ def _end(
 # -- replacement -------------------------------------------------------------------------------
 
 
-def rolling(trial: Trial) -> None:
+def rolling(trial: FaultTrial) -> None:
     """Replace three members one after the other, each as soon as its successor is ready."""
 
     def before(ring: FaultRing) -> None:
@@ -97,7 +97,7 @@ def _is_ready(ring: FaultRing, name: str) -> bool:
         return False
 
 
-def slow_source(trial: Trial) -> None:
+def slow_source(trial: FaultTrial) -> None:
     """Let one of two neighbours send a publication every two ticks; a newcomer gets all."""
     for _ in range(trial.repeats):
         payloads: list[bytes] = []
@@ -121,7 +121,7 @@ def slow_source(trial: Trial) -> None:
 # -- publishing --------------------------------------------------------------------------------
 
 
-def publish_and_exit(trial: Trial) -> None:
+def publish_and_exit(trial: FaultTrial) -> None:
     """Start programs that connect, publish and exit, with a disk and without."""
     with trial.ring(*NAMES[:3]) as ring:
         for number in range(trial.repeats):
@@ -132,7 +132,7 @@ def publish_and_exit(trial: Trial) -> None:
                 record_publisher(ring, name)
 
 
-def replicated(trial: Trial) -> None:
+def replicated(trial: FaultTrial) -> None:
     """Publish with two replicas, then kill the publisher and delete its disk."""
     with trial.ring(*NAMES[:3]) as ring:
         for number in range(trial.repeats):
@@ -144,7 +144,7 @@ def replicated(trial: Trial) -> None:
             record_publisher(ring, name)
 
 
-def kill_publisher(trial: Trial) -> None:
+def kill_publisher(trial: FaultTrial) -> None:
     """Kill a program with a disk while it publishes, and start it again."""
     with trial.ring(*NAMES[:3]) as ring:
         place = str(ring.data("writer"))
@@ -157,7 +157,7 @@ def kill_publisher(trial: Trial) -> None:
         ring.start("writer", options=("--data", place))  # it may hold what no other member has
 
 
-def publish_unnamed(trial: Trial) -> None:
+def publish_unnamed(trial: FaultTrial) -> None:
     """Run a named publisher without a disk several times: no number is issued twice."""
     with trial.ring(*NAMES[:3]) as ring:
         for number in range(trial.repeats):
@@ -196,56 +196,56 @@ def record_publisher(ring: FaultRing, name: str, *, is_acknowledged: bool = True
 
 
 ROWS: Final = (
-    Row(
+    FaultRow(
         name="stop-together",
         fault="all processes are stopped at once",
         method="SIGTERM; the last has ended within 1 s; restart",
         run=stop_together,
         repeats=5,
     ),
-    Row(
+    FaultRow(
         name="stop-last",
         fault="a node is stopped after all others were killed",
         method="SIGKILL of the others, SIGTERM; it ends within 1 s; restart",
         run=stop_last,
         repeats=3,
     ),
-    Row(
+    FaultRow(
         name="rolling",
         fault="three members with 20,000 x 1 KB are replaced one after the other (D2)",
         method="new node, /readyz is 200, SIGTERM of the old one, which exits with 0",
         run=rolling,
         repeats=2,
     ),
-    Row(
+    FaultRow(
         name="publish-exit",
         fault="a program publishes and exits before it has joined (D3)",
         method="12 publications in memory, 12 with a disk that is not started again",
         run=publish_and_exit,
         repeats=5,
     ),
-    Row(
+    FaultRow(
         name="replicas",
         fault="a publisher with two replicas loses its disk (D3)",
         method="publish(replicas=2), SIGKILL, its directory is deleted",
         run=replicated,
         repeats=5,
     ),
-    Row(
+    FaultRow(
         name="slow-source",
         fault="a neighbour hands its history over by one publication every two ticks (P6)",
         method="a newcomer with that and another neighbour has all 8,000 within 60 s",
         run=slow_source,
         repeats=1,
     ),
-    Row(
+    FaultRow(
         name="kill-publisher",
         fault="a program with a disk is killed while it publishes",
         method="SIGKILL, restart under the same name",
         run=kill_publisher,
         repeats=30,
     ),
-    Row(
+    FaultRow(
         name="publisher-again",
         fault="a named publisher without a disk runs again (D4)",
         method="SIGKILL, start; no sequence number occurs twice",
