@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from tempfile import gettempdir
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +14,10 @@ from xdist.remote import Producer
 
 from tests.support.processes import QUICK_JVM
 from tests.support.sharing import Sharing, place_of
+from tests.support.spark_session import SMALL
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # No test is about time: on a machine that has much to do, making examples may take long.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,6 +31,16 @@ for variable in [name for name in os.environ if name.startswith("SKIPRING_TLS_")
 # Spark's scripts pass these on to every JVM they start, whichever process runs them.
 for variable in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
     os.environ.setdefault(variable, QUICK_JVM)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Start one Spark session for all tests of a process; stop it and its JVM at the end."""
+    from skipring.spark import session  # noqa: PLC0415  (most workers need no Spark)
+
+    started = session.start(master="local[2,2]", conf=SMALL, app="tests")
+    yield started
+    session.stop(started)
 
 
 @pytest.fixture

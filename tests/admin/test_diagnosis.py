@@ -9,8 +9,7 @@ from skipring.admin.diagnosis import LAYERS, REPAIRS, SILENT, diagnose, explain
 from skipring.admin.inspector import Inspection
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
-from skipring.core.state import SubscriberState, SupervisorState
-from skipring.core.topology import legitimate_state
+from skipring.core.state import SubscriberState, SupervisorState, legitimate_state
 from skipring.errors import InputError
 from skipring.wire.rpc import ChangeEntry, ChangePage
 from skipring.world.adversaries.builders import database_of

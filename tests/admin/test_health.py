@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from skipring.admin.diagnosis import Diagnosis, diagnose, explain, wait_healthy
 from skipring.admin.inspector import Inspection, TopicContents, inspector_of
-from skipring.core.state import SupervisorState
-from skipring.core.topology import legitimate_state
+from skipring.core.state import SupervisorState, legitimate_state
 from skipring.testing import Cluster
 from skipring.wire.rpc import NodeHealth
 from skipring.world.adversaries.builders import database_of

@@ -17,10 +17,9 @@ from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL
 from skipring.core.publications import Publication
-from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.state import SubscriberState, SupervisorState, legitimate_state
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import EMPTY_ROOT
-from skipring.core.topology import legitimate_state
 from skipring.core.trie import PublicationTrie
 from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.net.addresses import AddressBook, supervisor_at
@@ -49,8 +48,8 @@ from skipring.world.legitimacy import (
     publication_violations,
     violations,
 )
-from tests.runtime.rings import LiveRing, live_ring, until
 from tests.support.machines import peer
+from tests.support.rings import LiveRing, live_ring, until
 
 TOPIC = "news"
 STILL_S = 36_000.0  # a tick that never comes: what is loaded stays

@@ -20,7 +20,7 @@ from skipring.api.reader import FRESH_MAX, DeliveredPublication, Start
 from skipring.api.subscription import HealthState, Subscription
 from skipring.errors import IdentityError, InputError, SkipringError
 from skipring.testing import Cluster
-from tests.runtime.rings import until
+from tests.support.rings import until
 
 TICK_S = 0.05
 DEADLINE_S = 60.0  # for what takes a second or two

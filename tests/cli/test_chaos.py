@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.cli.test_live import process
 
 from skipring.admin.chaos_client import ChaosClient, saboteur_of
 from skipring.cli import skipring
 from skipring.errors import InputError, UnreachableError
 from skipring.testing import Cluster
+from tests.cli.test_node import process
 
 TOPIC = "news"
 TICK = "0.05"

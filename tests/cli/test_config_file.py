@@ -19,7 +19,7 @@ from skipring.cli import main, skipring
 from skipring.net.addresses import supervisor_of
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
-from tests.runtime.rings import LOOPBACK, until
+from tests.support.rings import LOOPBACK, until
 
 DEADLINE_S = 60.0
 TICK = 0.05

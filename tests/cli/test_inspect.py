@@ -35,8 +35,7 @@ from skipring.cli.ring_page import RingPanel
 from skipring.cli.ring_view import RingWatch
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId
-from skipring.core.state import SubscriberState, SupervisorState
-from skipring.core.topology import legitimate_state
+from skipring.core.state import SubscriberState, SupervisorState, legitimate_state
 from skipring.errors import InputError
 from skipring.testing import Cluster
 from skipring.view.text import ASCII, UNICODE
@@ -45,7 +44,7 @@ from skipring.world.adversaries.builders import database_of
 from skipring.world.file import parse_world
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
-from tests.runtime.rings import LiveRing, live_ring, until
+from tests.support.rings import LiveRing, live_ring, until
 
 DEADLINE_S = 60.0
 TOPIC = "news"

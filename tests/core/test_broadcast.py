@@ -29,9 +29,9 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.publications import Publication
-from skipring.core.state import SubscriberState
+from skipring.core.state import SubscriberState, legitimate_state, legitimate_states
 from skipring.core.subscriber import Subscriber
-from skipring.core.topology import chains_around, legitimate_state, legitimate_states, levels
+from skipring.core.topology import chains_around, levels
 from skipring.sim.engine import World
 from skipring.sim.network_faults import DELIVERED, LOST, Verdict
 from skipring.sim.schedulers import RandomOrder, run_rounds

@@ -53,10 +53,9 @@ from skipring.core.messages import (
 from skipring.core.peers import NodeId
 from skipring.core.prefix import ALL
 from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
-from skipring.core.state import SubscriberState
+from skipring.core.state import SubscriberState, legitimate_state
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import SHORT_BYTES, RangeSummary
-from skipring.core.topology import legitimate_state
 from skipring.node.settings import NodeSettings
 from skipring.sim.engine import World
 from skipring.sim.network_faults import DELIVERED, LOST, Verdict

@@ -31,10 +31,9 @@ from skipring.core.replica import Replica
 from skipring.core.replication import Replication
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
-from skipring.core.state import SubscriberState
+from skipring.core.state import SubscriberState, legitimate_states
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import DIGEST_BYTES
-from skipring.core.topology import legitimate_states
 from skipring.world.snapshot import publications_in
 from tests.wire.samples import SAMPLES
 

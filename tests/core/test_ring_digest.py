@@ -11,7 +11,8 @@ from skipring.core.peers import NodeId, Peer
 from skipring.core.ring_digest import RingDigest
 from skipring.core.roster import Roster
 from skipring.core.shortcuts import Shortcuts
-from skipring.core.topology import chains_around, legitimate_states, levels
+from skipring.core.state import legitimate_states
+from skipring.core.topology import chains_around, levels
 from tests.support.machines import ME, Sent, label, peer, ring_at, subscriber, tick, written
 
 # In a ring of sixteen, the node with label 01 has the children 0011 and 0101 and the parent 0.

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import pytest
 from msgspec.structs import replace
-from tests.core.test_holdings import WRONG_DIGEST, WRONG_ID, Noting, settled
-from tests.core.test_holdings import Kept as KeptOnly
 
 from skipring.core.effects import Discard, Effect, Origin, Outbox
 from skipring.core.log import MemoryLog
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.scrub import ROWS_BYTES, Scrubber
+from tests.core.test_replica import WRONG_DIGEST, WRONG_ID, Noting, settled
+from tests.core.test_replica import Kept as KeptOnly
 
 
 class Kept(KeptOnly):

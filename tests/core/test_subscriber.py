@@ -53,10 +53,9 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
-from skipring.core.state import LivenessState, SubscriberState
+from skipring.core.state import LivenessState, SubscriberState, legitimate_state
 from skipring.core.subscriber import Subscriber, asks_supervisor
 from skipring.core.summaries import RangeSummary, Summary
-from skipring.core.topology import legitimate_state
 from tests.support.machines import (
     FAST,
     FIXED,

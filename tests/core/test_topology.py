@@ -7,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipring.core.labels import Label
-from skipring.core.state import SubscriberState
+from skipring.core.state import SubscriberState, legitimate_state, legitimate_states
 from skipring.core.topology import (
     chains_around,
-    legitimate_state,
-    legitimate_states,
     level,
     levels,
     neighbours_of,

@@ -15,24 +15,20 @@ import pytest
 
 from skipring.cli import skipring
 from skipring.errors import SkipringError, WireError
+from skipring.net import connection as link
+from skipring.net import connection_limits as places
+from skipring.net import contexts, handshakes, partial_frames
+from skipring.net import peer as partner
+from skipring.node import chaos_server as chaos
+from skipring.node import failure_detector as detector
+from skipring.node import group_commit as durability
 from skipring.node import host as node_module
+from skipring.node import metrics_server as telemetry
+from skipring.node import process as serving
+from skipring.node import readings as measures
 from skipring.node.settings import NodeSettings
 from skipring.observability.metrics import METRICS, metrics_page
-from skipring.runtime import (
-    chaos,
-    contexts,
-    credentials,
-    detector,
-    durability,
-    handshakes,
-    link,
-    measures,
-    partial_frames,
-    partner,
-    places,
-    serving,
-    telemetry,
-)
+from skipring.security import credentials
 from skipring.storage import store as publications
 from skipring.wire import handshake as greeting
 from skipring.wire import limits as values

@@ -18,7 +18,7 @@ from skipring.api.reader import Cursor
 from skipring.api.reader import DeliveredPublication as ReadPublication
 from skipring.api.subscription import Subscription
 from skipring.core.messages import Publications, PublishNew
-from skipring.core.publications import DeliveredPublication
+from skipring.core.publications import Publication
 from skipring.core.subscriber import Subscriber
 from skipring.errors import CursorError
 from skipring.lab.faults.requests import ANSWER_S, END, TOPIC, stranger
@@ -40,10 +40,10 @@ PAGE_BYTES = 16 * 1024  # of the database, and about of its log
 UNHURT = {"node-id", "publications.lock"}  # no data, or not of the topic
 
 
-class Truth(dict[bytes, DeliveredPublication]):
+class Truth(dict[bytes, Publication]):
     """What was really published, by id."""
 
-    def check(self, given: Iterable[DeliveredPublication]) -> None:
+    def check(self, given: Iterable[Publication]) -> None:
         """Everything given was published, exactly so."""
         for each in given:
             assert self.get(each.id) == each, f"not what was published: {each}"
@@ -66,7 +66,7 @@ class Sent:
     """All publications that one node has sent to others, whatever the message was."""
 
     def __init__(self, name: str, patch: pytest.MonkeyPatch) -> None:
-        self.publications: list[DeliveredPublication] = []
+        self.publications: list[Publication] = []
         send = Transport.send
 
         def note_and_send(links: Transport, to: str, frame: bytes) -> None:
@@ -85,9 +85,9 @@ class Sent:
                     self.publications.append(one.settled(TOPIC))
 
 
-async def listed(name: str, address: str) -> list[DeliveredPublication]:
+async def listed(name: str, address: str) -> list[Publication]:
     """All that a member shows to one who asks, each under the id that it is shown under."""
-    found: list[DeliveredPublication] = []
+    found: list[Publication] = []
     start: int | None = 0
     async with stranger() as outsider:
         outsider.book.hear({name: address})
@@ -100,9 +100,9 @@ async def listed(name: str, address: str) -> list[DeliveredPublication]:
     return found
 
 
-def as_stored(read: ReadPublication) -> DeliveredPublication:
+def as_stored(read: ReadPublication) -> Publication:
     """What a reader got, as it was published."""
-    return DeliveredPublication(
+    return Publication(
         publisher=read.publisher,
         seq=read.seq,
         payload=read.payload,
@@ -369,7 +369,7 @@ async def begun(cluster: Cluster, directory: Path) -> tuple[Cursor, Truth]:
     return cursor, Truth((each.id, each) for each in rest)
 
 
-def spoil(directory: Path, publication: DeliveredPublication) -> None:
+def spoil(directory: Path, publication: Publication) -> None:
     """Damage one publication in the database."""
     database = directory / "publications.sqlite3"
     data = bytearray(database.read_bytes())

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from skipring.lab.faults.processes import numbered
-from tests.runtime.rings import TOPIC, LiveRing, live_ring
+from tests.support.rings import TOPIC, LiveRing, live_ring
 
 TICKS_MAX = 6  # below the 8 after which a neighbour's silence makes a node ask (R9)
 

@@ -15,7 +15,7 @@ from skipring.wire.codec import encode
 from skipring.wire.framing import CONTROL, DATA, frame
 from skipring.wire.handshake import VERSION, Role
 from skipring.wire.rpc import FindMembers, MemberList
-from tests.runtime.exchanges import (
+from tests.support.exchanges import (
     HELLO,
     LOOPS,
     Host,
@@ -32,7 +32,7 @@ from tests.runtime.exchanges import (
     running,
     turns,
 )
-from tests.runtime.rings import TOPIC, until
+from tests.support.rings import TOPIC, until
 
 
 @pytest.fixture(params=LOOPS.values(), ids=LOOPS)

@@ -15,7 +15,7 @@ from skipring.net.connection_limits import (
     ConnectionLimits,
 )
 from skipring.wire.handshake import Role
-from tests.runtime.exchanges import (
+from tests.support.exchanges import (
     LOOPS,
     Caller,
     Host,
@@ -30,8 +30,8 @@ from tests.runtime.exchanges import (
     running,
     the_line,
 )
-from tests.runtime.papers import Papers, node
-from tests.runtime.rings import until
+from tests.support.papers import Papers, node
+from tests.support.rings import until
 
 CLIENT = Role.CLIENT
 

@@ -18,9 +18,9 @@ from skipring.net.dial_back import (
     DialBacks,
 )
 from skipring.wire.codec import encode
-from tests.runtime.attacks import hurl
-from tests.runtime.exchanges import answering, call, greeting_of, hosts, is_dialling, note, play
-from tests.runtime.rings import LOOPBACK, TOPIC, live_ring, until
+from tests.support.attacks import hurl
+from tests.support.exchanges import answering, call, greeting_of, hosts, is_dialling, note, play
+from tests.support.rings import LOOPBACK, TOPIC, live_ring, until
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ from skipring.testing import Cluster
 from skipring.wire.framing import CONTROL, frame
 from skipring.wire.handshake import VERSION, Role
 from skipring.wire.rpc import FindMembers, MemberList
-from tests.runtime.exchanges import (
+from tests.support.exchanges import (
     LOOPS,
     Host,
     LoopFactory,
@@ -38,8 +38,8 @@ from tests.runtime.exchanges import (
     play,
     running,
 )
-from tests.runtime.papers import Papers, node
-from tests.runtime.rings import LOOPBACK, TOPIC, until
+from tests.support.papers import Papers, node
+from tests.support.rings import LOOPBACK, TOPIC, until
 
 SUPERVISOR_SENTENCE = "is not a skipring supervisor: it answered with"
 PATIENCE_S = 600.0  # no test waits so long: a client that waits for its timeout fails

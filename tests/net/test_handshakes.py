@@ -28,9 +28,9 @@ from skipring.net.handshakes import (
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
-from tests.runtime.exchanges import LOOPS, Host, LoopFactory, logged, note, play, running
-from tests.runtime.papers import Papers, node
-from tests.runtime.rings import LOOPBACK, TOPIC, until
+from tests.support.exchanges import LOOPS, Host, LoopFactory, logged, note, play, running
+from tests.support.papers import Papers, node
+from tests.support.rings import LOOPBACK, TOPIC, until
 
 A, B, C = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 FEW = HandshakeLimits(at_once=4, source_rate=10, total_rate=15, waiting=3, turn=9)

@@ -12,7 +12,7 @@ from skipring.net import partial_frames as partial_module
 from skipring.net.partial_frames import FRAME_S, LATE_S, PARTIAL_BYTES_MAX, PartialFrames
 from skipring.wire.framing import DATA_BYTES_MAX
 from skipring.wire.handshake import Role
-from tests.runtime.exchanges import (
+from tests.support.exchanges import (
     LOOPS,
     LoopFactory,
     call,
@@ -24,7 +24,7 @@ from tests.runtime.exchanges import (
     play,
     the_line,
 )
-from tests.runtime.rings import until
+from tests.support.rings import until
 
 
 @pytest.fixture(params=LOOPS.values(), ids=LOOPS)

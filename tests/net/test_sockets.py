@@ -17,7 +17,7 @@ import pytest
 from skipring.net import connection as link_module
 from skipring.net import sockets as securing
 from skipring.net.handshakes import HandshakeLimits
-from tests.runtime.exchanges import (
+from tests.support.exchanges import (
     HELLO,
     LOOPS,
     Caller,
@@ -33,8 +33,8 @@ from tests.runtime.exchanges import (
     the_line,
     turns,
 )
-from tests.runtime.papers import Papers, node
-from tests.runtime.rings import LOOPBACK, until
+from tests.support.papers import Papers, node
+from tests.support.rings import LOOPBACK, until
 
 
 @pytest.fixture(scope="module")

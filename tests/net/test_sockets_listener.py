@@ -19,7 +19,7 @@ from skipring.net import sockets as listener
 from skipring.net.sockets import listening_process, why_not_listening
 from skipring.node.process import ProcessPaths, serve_node, serve_supervisor
 from skipring.node.settings import NodeSettings
-from tests.runtime.exchanges import nowhere
+from tests.support.exchanges import nowhere
 
 needs_proc = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc")
 

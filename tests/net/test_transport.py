@@ -12,7 +12,7 @@ from skipring.core.messages import PublishNew
 from skipring.net import connection as link_module
 from skipring.net import connection_limits as places_module
 from skipring.net import peer as partner_module
-from tests.runtime.exchanges import (
+from tests.support.exchanges import (
     HELLO,
     LOOPS,
     LoopFactory,
@@ -27,7 +27,7 @@ from tests.runtime.exchanges import (
     play,
     turns,
 )
-from tests.runtime.rings import until
+from tests.support.rings import until
 
 
 @pytest.fixture(params=LOOPS.values(), ids=LOOPS)

@@ -38,7 +38,7 @@ from skipring.wire.rpc import (
     Refused,
     WireMessage,
 )
-from tests.runtime.exchanges import (
+from tests.support.exchanges import (
     LOOPS,
     Caller,
     LoopFactory,
@@ -49,7 +49,7 @@ from tests.runtime.exchanges import (
     play,
     turns,
 )
-from tests.runtime.rings import DEADLINE_S, LOOPBACK, TOPIC, LiveRing, live_ring, until
+from tests.support.rings import DEADLINE_S, LOOPBACK, TOPIC, LiveRing, live_ring, until
 from tests.wire.samples import SAMPLES
 
 END = 2**40 - 1

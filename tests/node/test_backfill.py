@@ -38,7 +38,7 @@ from skipring.wire.rpc import (
     Refused,
     RuntimeMessage,
 )
-from tests.runtime.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
+from tests.support.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
 
 NEIGHBOURS = [f"n{number}" for number in range(SOURCES_MAX + 2)]
 HISTORY_MIN, PAGE_ROWS = 20, 16

@@ -29,9 +29,8 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId
 from skipring.core.publications import Publication
 from skipring.core.roster import Roster
-from skipring.core.state import SubscriberState
+from skipring.core.state import SubscriberState, legitimate_state
 from skipring.core.topics import SubscriberTopics
-from skipring.core.topology import legitimate_state
 from skipring.node.change_log import KEPT, UNEXPLAINED, WHY, ChangeLog, NodeChange, explanation
 from skipring.wire.codec import encode
 from skipring.wire.limits import JOURNAL_CHARACTERS_MAX

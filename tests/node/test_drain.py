@@ -19,10 +19,10 @@ from skipring.core.topics import SubscriberTopics
 from skipring.errors import UnconfirmedWarning
 from skipring.node.drain import OWN_MAX, Departure, Departures, OwnPublications
 from skipring.node.process import hand_over
-from skipring.observability.readings import NodeMeasures
+from skipring.node.readings import NodeMeasures
 from skipring.testing import Cluster
 from skipring.wire.rpc import Publish
-from tests.runtime.rings import until
+from tests.support.rings import until
 
 TICK_S = 0.05
 DRAIN_S = 20.0  # for what takes a second or two

@@ -20,8 +20,8 @@ from skipring.node.host import NodeHost
 from skipring.rpc.client import RpcClient
 from skipring.storage.store import PublicationStore
 from skipring.wire.rpc import Publish, PublishAck, Refused
-from tests.runtime.exchanges import LOOPS, LoopFactory, play
-from tests.runtime.rings import TOPIC, LiveRing, live_ring, until
+from tests.support.exchanges import LOOPS, LoopFactory, play
+from tests.support.rings import TOPIC, LiveRing, live_ring, until
 
 
 @pytest.fixture(params=LOOPS.values(), ids=LOOPS)

@@ -7,7 +7,7 @@ import asyncio
 from skipring.net.addresses import supervisor_at
 from skipring.node.host import NodeHost
 from skipring.testing import Cluster
-from tests.runtime.rings import until
+from tests.support.rings import until
 
 PATIENCE_S = 600.0  # no test waits so long: a node that waits for a timeout fails
 DEADLINE_S = 20.0

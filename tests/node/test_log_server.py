@@ -18,11 +18,11 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import digest_of
 from skipring.net.work_budget import never_spent
 from skipring.node import log_server as offering
-from skipring.node.log_server import ANOTHER_STORE, offer, stored_page, surveyed
+from skipring.node.log_server import offer, stored_page, surveyed
 from skipring.storage.store import PublicationStore
 from skipring.storage.topic_log import TopicLog
 from skipring.wire.codec import decode, encode
-from skipring.wire.rpc import FetchLog, GetLogInfo, LogPage, Refused
+from skipring.wire.rpc import ANOTHER_STORE, FetchLog, GetLogInfo, LogPage, Refused
 from tests.wire.samples import the_frame
 
 TOPIC = "news"

@@ -16,7 +16,7 @@ from skipring.node import outgoing as outgoing_module
 from skipring.node.outgoing import TOGETHER_BYTES_MAX, TOGETHER_MAX, Outgoing
 from skipring.storage.store import PublicationStore
 from skipring.wire.codec import decode
-from tests.runtime.rings import TOPIC, live_ring
+from tests.support.rings import TOPIC, live_ring
 from tests.wire.samples import the_frame
 
 NODES = ("x", "y")

@@ -14,7 +14,7 @@ from skipring.core.events import PublishRequested
 from skipring.errors import InputError, ReplicationError
 from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
-from tests.runtime.rings import until
+from tests.support.rings import until
 
 TICK_S = 0.05
 SOON_S = 10.0

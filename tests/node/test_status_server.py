@@ -15,11 +15,10 @@ from skipring.core.log import Log, MemoryLog
 from skipring.core.messages import GetConfiguration
 from skipring.core.peers import Peer
 from skipring.core.publications import Publication
-from skipring.core.state import LivenessState, SubscriberState, SupervisorState
+from skipring.core.state import LivenessState, SubscriberState, SupervisorState, legitimate_state
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 from skipring.core.topics import SubscriberTopics
-from skipring.core.topology import legitimate_state
 from skipring.node.change_log import ChangeLog
 from skipring.node.status_server import answer, database_page, node_status, publication_page
 from skipring.storage.store import PublicationStore

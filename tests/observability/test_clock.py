@@ -18,7 +18,7 @@ from skipring.rpc.client import RpcClient
 from skipring.rpc.publisher import PublishPlan, publish_all
 from skipring.testing import Cluster
 from skipring.wire.rpc import ChangePage, DeliveryPage, FetchChanges, FetchDeliveries
-from tests.runtime.rings import TOPIC, live_ring
+from tests.support.rings import TOPIC, live_ring
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from skipring.node.process import new_loop
+from skipring.net.event_loop import new_loop
 from skipring.observability.loop_pause import PERIOD_S, LoopPause
-from tests.runtime.rings import until
+from tests.support.rings import until
 
 BLOCKED_S = 0.3
 

@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.peers import NodeId
-from skipring.core.state import SubscriberState
-from skipring.core.topology import (
-    Edge,
-    legitimate_state,
-    level,
-    levels,
-    ring_edges,
-    shortcut_edges,
-)
+from skipring.core.state import SubscriberState, legitimate_state
+from skipring.core.topology import Edge, level, levels, ring_edges, shortcut_edges
 from skipring.world.adversaries.builders import node_names
 
 EVERY_N = range(2, 131)

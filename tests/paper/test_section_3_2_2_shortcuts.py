@@ -9,8 +9,8 @@ from skipring.core.config import Rules
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import CheckLabel, Introduce, IntroduceShortcut, Message
 from skipring.core.peers import LEFT, RIGHT, EdgeKind, NodeId, Peer
-from skipring.core.state import SubscriberState
-from skipring.core.topology import chain, chains_around, legitimate_state, levels
+from skipring.core.state import SubscriberState, legitimate_state
+from skipring.core.topology import chain, chains_around, levels
 from skipring.sim.engine import World
 from skipring.world.adversaries.builders import node_names, with_states
 from skipring.world.legitimacy import is_legitimate

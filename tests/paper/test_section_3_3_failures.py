@@ -9,7 +9,7 @@ from skipring.core.config import Rule, Rules
 from skipring.core.events import NodeSuspected
 from skipring.core.messages import CheckLabel, GetConfiguration, Subscribe
 from skipring.core.peers import NodeId
-from skipring.core.topology import legitimate_state
+from skipring.core.state import legitimate_state
 from skipring.sim.runner import Simulation
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.adversaries.builders import database_of, node_names

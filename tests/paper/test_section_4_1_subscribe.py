@@ -23,8 +23,8 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId
 from skipring.core.roster import Roster
-from skipring.core.state import SubscriberState
-from skipring.core.topology import legitimate_state, neighbours_of
+from skipring.core.state import SubscriberState, legitimate_state
+from skipring.core.topology import neighbours_of
 from skipring.world.adversaries.builders import database_of, node_names
 from tests.support.conversations import at, place, simulation, standing_ring
 from tests.support.machines import (

@@ -14,7 +14,7 @@ from skipring.net.access import Access
 from skipring.rpc.client import RpcClient
 from skipring.rpc.tail import TailPlan, TopicTail, Until, follow_topic
 from skipring.testing import Cluster
-from tests.runtime.rings import TOPIC, live_ring
+from tests.support.rings import TOPIC, live_ring
 
 DEADLINE_S = 60.0
 

@@ -9,7 +9,7 @@ import sys
 
 from skipring.spark import register
 from skipring.spark.session import builder as session
-from tests.spark.conftest import SMALL
+from tests.support.spark_session import SMALL
 
 SUPERVISOR, TOPIC, TABLE, CHECKPOINT, TRIGGER = sys.argv[1:]
 

@@ -29,7 +29,7 @@ from skipring.spark.delivery_source import (
     to_json,
 )
 from skipring.wire.rpc import DeliveryPage
-from tests.spark.lakes import settle_on_disks
+from tests.spark.pipeline.lakes import settle_on_disks
 from tests.spark.rings import TOPIC, Ring, running_ring
 
 NODES = ["n00", "n01", "n02", "n03"]

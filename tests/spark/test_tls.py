@@ -22,9 +22,9 @@ from skipring.spark.batch import BatchReader
 from skipring.spark.options import ReadOptions, WriteOptions
 from skipring.spark.sink import publish_rows
 from skipring.storage.store import PublicationStore
-from tests.runtime.rings import until
 from tests.spark.reading import rows_of
 from tests.spark.rings import TOPIC, running_loop
+from tests.support.rings import until
 
 TICK_S = 0.05
 DEADLINE_S = 30.0

@@ -25,8 +25,8 @@ from skipring.core.messages import (
 from skipring.core.peers import NodeId, Peer
 from skipring.core.prefix import Prefix
 from skipring.core.publications import Publication
+from skipring.core.state import legitimate_states
 from skipring.core.summaries import RangeSummary
-from skipring.core.topology import legitimate_states
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries.builders import node_names, world_of

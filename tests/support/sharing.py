@@ -7,6 +7,8 @@ from typing import Final
 from xdist.scheduler import LoadFileScheduling
 
 SPARK: Final = "tests/spark"
+# Other files whose tests use the shared session of Spark.
+_SPARK_TOO: Final = ("tests/lab/experiments/", "tests/lab/bench/test_spark.py")
 
 # Measured: seconds of a quiet machine, of what takes more than 20. Begun first, these are done when
 # the many short ones are shared out, so that no worker has a long one left in the end.
@@ -16,34 +18,34 @@ SECONDS: Final = {
     "tests/live/test_kills.py": 180,
     "tests/spark/test_kills.py": 140,
     "tests/properties/test_publications.py": 105,
-    "tests/demo/test_show.py": 100,
-    "tests/spark/test_pipeline_live.py": 100,
+    "tests/lab/demo/test_show.py": 100,
+    "tests/spark/pipeline/test_live.py": 100,
     "tests/properties/test_legitimate_state.py": 90,
     "tests/web/test_dashboard_pictures.py": 85,
-    "tests/runtime/test_overload.py": 75,
+    "tests/cluster/test_overload.py": 75,
     "tests/spark/test_notebook.py": 75,
     "tests/spark/test_standalone.py": 60,
     "tests/live/test_pauses.py": 55,
-    "tests/runtime/test_hostile.py": 55,
+    "tests/cluster/test_hostile.py": 55,
     "tests/house/test_first_minute.py": 50,
     "tests/live/test_durability.py": 45,
-    "tests/bench/test_fanout.py": 45,
+    "tests/lab/bench/test_fanout.py": 45,
     "tests/web/test_dashboard_ring.py": 45,
     "tests/web/test_dashboard_page.py": 40,
-    "tests/core/test_reconciliation.py": 40,
+    "tests/core/test_reconcile.py": 40,
     "tests/test_testing.py": 40,
     "tests/examples/test_examples.py": 35,
     "tests/world/test_file.py": 35,
     "tests/live/test_history.py": 35,
-    "tests/faults/test_matrix.py": 35,
+    "tests/lab/faults/test_matrix.py": 35,
     "tests/live/test_supervisor_loss.py": 35,
-    "tests/runtime/test_partition.py": 30,
-    "tests/cli/test_live.py": 30,
+    "tests/cluster/test_partition.py": 30,
+    "tests/cli/test_node.py": 30,
     "tests/house/test_wheel.py": 30,
     "tests/web/test_app.py": 30,
-    "tests/runtime/test_securing.py": 25,
+    "tests/net/test_sockets.py": 25,
     "tests/cli/test_top.py": 25,
-    "tests/bench/test_history.py": 20,
+    "tests/lab/bench/test_history.py": 20,
     "tests/live/test_disks.py": 20,
 }
 
@@ -54,7 +56,8 @@ def share_of(nodeid: str) -> str:
     These have one worker, which starts one JVM; the long ones of their directory start their own.
     """
     file = nodeid.partition("::")[0]
-    return SPARK if file.startswith(f"{SPARK}/") and file not in SECONDS else file
+    uses_spark = file.startswith((f"{SPARK}/", *_SPARK_TOO))
+    return SPARK if uses_spark and file not in SECONDS else file
 
 
 def place_of(nodeid: str) -> float:

@@ -7,9 +7,9 @@ import pytest
 from skipring.admin.inspector import Inspection
 from skipring.core.labels import Label
 from skipring.core.peers import Peer
-from skipring.core.state import SubscriberState
+from skipring.core.state import SubscriberState, legitimate_states
 from skipring.core.summaries import DIGEST_BYTES
-from skipring.core.topology import legitimate_states, levels, ring_edges, shortcut_edges
+from skipring.core.topology import levels, ring_edges, shortcut_edges
 from skipring.view.model import SupervisorCard, TopicView, broken_conditions, make_scene
 from skipring.view.overview import REQUESTS_BOUND
 from skipring.wire.rpc import NodeStatus

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId
-from skipring.core.state import SubscriberState, SupervisorState
-from skipring.core.topology import legitimate_states, ring_edges, shortcut_edges
+from skipring.core.state import SubscriberState, SupervisorState, legitimate_states
+from skipring.core.topology import ring_edges, shortcut_edges
 from skipring.view.text import (
     ASCII,
     UNICODE,

@@ -35,8 +35,9 @@ from skipring.core.state import (
     SubscriberMemory,
     SubscriberState,
     SupervisorMemory,
+    legitimate_state,
 )
-from skipring.core.topology import chains_around, legitimate_state
+from skipring.core.topology import chains_around
 from skipring.world.adversaries import ADVERSARIES, legitimate_world, scatter
 from skipring.world.adversaries.arbitrary import MESSAGES
 from skipring.world.legitimacy import Layer, channel_violations, is_legitimate, violations

@@ -33,8 +33,9 @@ from skipring.core.state import (
     ReplicaState,
     SubscriberMemory,
     SubscriberState,
+    legitimate_state,
 )
-from skipring.core.topology import chains_around, legitimate_state
+from skipring.core.topology import chains_around
 from skipring.sim.engine import World
 from skipring.sim.schedulers import RandomOrder
 from skipring.world.adversaries import ADVERSARIES

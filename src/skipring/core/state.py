@@ -5,6 +5,8 @@ The fields carry the paper's names, since the world file does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from msgspec import Struct
 
 from skipring.core.labels import Label
@@ -13,7 +15,7 @@ from skipring.core.peers import NodeId, Peer
 from skipring.core.prefix import Prefix
 from skipring.core.publications import Publication
 from skipring.core.summaries import RangeSummary
-from skipring.core.topology import Chains
+from skipring.core.topology import Chains, chains_around, line_and_wrap, neighbours_of
 from skipring.core.trie import PublicationTrie
 
 
@@ -259,3 +261,27 @@ class SupervisorState(Struct, frozen=True, kw_only=True):
     next: int = 0
     queue: tuple[NodeId, ...] = ()
     memory: SupervisorMemory | None = None  # None: that of a new supervisor
+
+
+def legitimate_state(index: int, nodes: Sequence[NodeId]) -> SubscriberState:
+    """The state of ``nodes[index]`` once the nodes form SR(n) in this order (section 2.1)."""
+    own = Peer(Label.nth(index), nodes[index])
+    if len(nodes) == 1:
+        return SubscriberState(label=own.label)
+    before, after = neighbours_of(index, len(nodes))
+    pred, succ = Peer(Label.nth(before), nodes[before]), Peer(Label.nth(after), nodes[after])
+    left, right, ring = line_and_wrap(own, pred, succ)
+    slots = chains_around(own.label, pred.label, succ.label).slots
+    return SubscriberState(
+        label=own.label,
+        left=left,
+        right=right,
+        ring=ring,
+        shortcuts={label: nodes[label.index] for label in slots},
+    )
+
+
+def legitimate_states(nodes: Sequence[NodeId]) -> Iterator[tuple[NodeId, SubscriberState]]:
+    """Every node's state once the nodes form SR(n) in this order."""
+    for index, node in enumerate(nodes):
+        yield node, legitimate_state(index, nodes)

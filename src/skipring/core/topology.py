@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from skipring.core.labels import HALF_CIRCLE, Label
-from skipring.core.peers import LEFT, RIGHT, NodeId, Peer, Side
-from skipring.core.state import SubscriberState
+from skipring.core.peers import LEFT, RIGHT, Peer, Side
 
 ROOT: Final = Label(0)
 
@@ -145,24 +143,6 @@ def _index_at(place: int, width: int) -> int:
     return (1 << (width - shift - 1)) + (place >> (shift + 1))
 
 
-def legitimate_state(index: int, nodes: Sequence[NodeId]) -> SubscriberState:
-    """The state of ``nodes[index]`` once the nodes form SR(n) in this order (section 2.1)."""
-    own = Peer(Label.nth(index), nodes[index])
-    if len(nodes) == 1:
-        return SubscriberState(label=own.label)
-    before, after = neighbours_of(index, len(nodes))
-    pred, succ = Peer(Label.nth(before), nodes[before]), Peer(Label.nth(after), nodes[after])
-    left, right, ring = line_and_wrap(own, pred, succ)
-    slots = chains_around(own.label, pred.label, succ.label).slots
-    return SubscriberState(
-        label=own.label,
-        left=left,
-        right=right,
-        ring=ring,
-        shortcuts={label: nodes[label.index] for label in slots},
-    )
-
-
 def line_and_wrap(
     own: Peer, pred: Peer, succ: Peer
 ) -> tuple[Peer | None, Peer | None, Peer | None]:
@@ -172,9 +152,3 @@ def line_and_wrap(
         succ if succ > own else None,
         pred if pred > own else succ if succ < own else None,
     )
-
-
-def legitimate_states(nodes: Sequence[NodeId]) -> Iterator[tuple[NodeId, SubscriberState]]:
-    """Every node's state once the nodes form SR(n) in this order."""
-    for index, node in enumerate(nodes):
-        yield node, legitimate_state(index, nodes)

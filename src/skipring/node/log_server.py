@@ -25,6 +25,7 @@ from skipring.storage.record import EncodedRecords, encoded
 from skipring.storage.topic_log import Stored, TopicLog
 from skipring.wire.limits import RECORD_BYTES_MAX, STORED_BYTES_MAX, STORED_MAX
 from skipring.wire.rpc import (
+    ANOTHER_STORE,
     DeliveryPage,
     FetchDeliveries,
     FetchLog,
@@ -40,7 +41,6 @@ PAGE_ROWS_MAX: Final = 2048  # with contents; so many offsets and ids leave room
 SCANNED_BYTES_MAX: Final = 4 << 20  # Our guess: so much is looked through in some milliseconds.
 DELIVERIES_MAX: Final = 4096  # Measured: four times as many took 35 ms of the loop.
 MEMORY_SEGMENT: Final = 1024  # of an archive in memory, which has no segments of its own
-ANOTHER_STORE: Final = "another store by now"
 BYTE_BITS: Final = 8
 ANY_BYTE: Final = range(1 << BYTE_BITS)
 ARRAY_HEAD: Final = b"\xdd"  # of MessagePack: an array with a length of four bytes

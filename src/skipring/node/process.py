@@ -23,17 +23,18 @@ from skipring.net.addresses import (
     split_address,
 )
 from skipring.net.connection_limits import LINKS_MAX
+from skipring.net.event_loop import new_loop
 from skipring.net.handshakes import PLAIN
 from skipring.net.sockets import why_not_listening
 from skipring.net.transport import Transport
 from skipring.node.group_commit import opened
 from skipring.node.host import NodeHost
+from skipring.node.metrics_server import PageSource, Telemetry
+from skipring.node.readings import NodeMeasures, SupervisorMeasures
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
-from skipring.observability.http import PageSource, Telemetry
 from skipring.observability.logs import logger
 from skipring.observability.loop_pause import LoopPause
-from skipring.observability.readings import NodeMeasures, SupervisorMeasures
 from skipring.security.credentials import may_act_as
 from skipring.storage.data_dir import check_name, node_id
 from skipring.storage.delivery_log import DeliveryLog
@@ -58,15 +59,6 @@ def allow_files(wanted: int) -> int:
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return allowed
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop's, or Python's own where there is none."""
-    try:
-        from uvloop import new_event_loop  # noqa: PLC0415  (not on every system)
-    except ImportError:
-        return asyncio.new_event_loop()
-    return new_event_loop()
 
 
 # Links of others, those that have not greeted, our own, and what else is open.

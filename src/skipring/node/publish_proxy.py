@@ -12,9 +12,8 @@ from skipring.core.topics import SubscriberTopics
 from skipring.errors import SkipringError
 from skipring.node.group_commit import GroupCommit
 from skipring.node.sender import Driver
-from skipring.wire.rpc import Publish, PublishAck, Refused
+from skipring.wire.rpc import NO_DISK, Publish, PublishAck, Refused
 
-NO_DISK: Final = "it keeps nothing on a disk"
 PUBLISHING_MAX: Final = 1024  # Limit of ours: publications for others that are under way.
 
 

@@ -109,7 +109,7 @@ def figure_json(figure: Any) -> str:  # noqa: ANN401  (plotly has no types)
 
 
 def _beside(name: str) -> str:
-    return (files("skipring.spark") / name).read_text(encoding="utf-8")
+    return (files("skipring.report") / name).read_text(encoding="utf-8")
 
 
 def _contents(page: HtmlReport) -> str:

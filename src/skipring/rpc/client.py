@@ -15,7 +15,6 @@ from skipring.core.publications import Publication
 from skipring.errors import UnreachableError, VolatileMembersError
 from skipring.net.addresses import AddressBook, supervisor_at, supervisor_of
 from skipring.net.transport import Transport
-from skipring.node.publish_proxy import NO_DISK
 from skipring.wire.chaos import ChaosAck
 from skipring.wire.codec import Envelope, encode, named_nodes
 from skipring.wire.framing import Frame
@@ -23,6 +22,7 @@ from skipring.wire.handshake import Hello, Role
 from skipring.wire.monitor_rpc import ArrivalPage, SupervisorStatus
 from skipring.wire.name_messages import NO_TOPIC
 from skipring.wire.rpc import (
+    NO_DISK,
     Address,
     ChangePage,
     DatabasePage,

@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import DataLossError, UnreachableError
-from skipring.node.log_server import ANOTHER_STORE
 from skipring.rpc.client import RpcClient, nobody_in
 from skipring.wire.limits import LOCATED_MAX
 from skipring.wire.rpc import (
+    ANOTHER_STORE,
     Address,
     DeliveryPage,
     FetchDeliveries,

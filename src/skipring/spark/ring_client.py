@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.net.access import Access
-from skipring.node.process import new_loop
+from skipring.net.event_loop import new_loop
 from skipring.rpc.client import RpcClient
 from skipring.rpc.log_reader import (
     LogRange,

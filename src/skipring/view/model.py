@@ -17,8 +17,8 @@ from skipring.admin.inspector import Inspection
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.roster import Roster, index_of
-from skipring.core.state import SubscriberState
-from skipring.core.topology import chains_around, legitimate_state, levels
+from skipring.core.state import SubscriberState, legitimate_state
+from skipring.core.topology import chains_around, levels
 from skipring.view.overview import most_common, roots_of
 from skipring.world.legitimacy import Layer, Violation
 from skipring.world.snapshot import Snapshot

@@ -21,7 +21,8 @@ from skipring.core import topology
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.peers import NodeId
 from skipring.core.roster import Roster
-from skipring.core.topology import Edge, legitimate_state, levels, ring_edges, shortcut_edges
+from skipring.core.state import legitimate_state
+from skipring.core.topology import Edge, levels, ring_edges, shortcut_edges
 from skipring.world.snapshot import SubscriberView, View
 
 Spot: TypeAlias = tuple[int, int]  # column and row, counted from the upper left corner

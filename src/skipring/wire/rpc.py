@@ -416,6 +416,9 @@ def is_runtime(message: WireMessage) -> TypeGuard[RuntimeMessage]:
 CONNECTION_REQUEST: Final = 2**63 - 1
 # Why a request is refused without work; the asker may ask again.
 BUSY: Final = "busy: too many requests wait at this node; ask again later"
+# Reasons that clients compare.
+NO_DISK: Final = "it keeps nothing on a disk"
+ANOTHER_STORE: Final = "another store by now"
 
 Answer: TypeAlias = (
     MemberList

@@ -23,7 +23,8 @@ from skipring.lab.bench.memory import resident_bytes
 from skipring.lab.bench.peers.catalogue import SYSTEMS
 from skipring.lab.bench.peers.run import READY_S, BenchRun, Publisher, Receive, Subscribers, until
 from skipring.lab.bench.tally import MEASURED, PROBE, Tally, payload_of
-from skipring.node.process import allow_files, new_loop
+from skipring.net.event_loop import new_loop
+from skipring.node.process import allow_files
 
 GROUP: Final = 250  # Our guess: publications that are handed over at once: four to a window.
 PROBE_S: Final = 0.05  # Our guess: between probes, while somebody is not reached.

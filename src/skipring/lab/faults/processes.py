@@ -25,7 +25,7 @@ from skipring.world.snapshot import Snapshot
 
 __all__ = ["SUPERVISOR", "LiveProcesses", "faults", "numbered"]
 
-SOURCES: Final = Path(__file__).resolve().parents[2]
+SOURCES: Final = Path(__file__).resolve().parents[3]
 DEADLINE_S: Final = 120.0  # for actions of some seconds, on a machine that others use too
 POLL_S: Final = 0.05
 TAIL_LINES: Final = 12

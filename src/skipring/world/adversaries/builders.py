@@ -16,9 +16,8 @@ from skipring.core.messages import Publications, PublishNew
 from skipring.core.peers import NodeId, Peer, TopicId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.state import SubscriberState, SupervisorState, legitimate_states
 from skipring.core.summaries import DIGEST_BYTES
-from skipring.core.topology import legitimate_states
 from skipring.world.snapshot import Parcel, Snapshot
 
 T = TypeVar("T")

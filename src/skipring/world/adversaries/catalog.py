@@ -16,12 +16,10 @@ from msgspec import Struct
 from skipring.core.labels import LABEL_BITS
 from skipring.world.adversaries import (
     arbitrary,
-    building,
-    databases,
-    departures,
-    memories,
-    rings,
-    scattering,
+    builders,
+    database_states,
+    memory_states,
+    ring_states,
 )
 from skipring.world.snapshot import Snapshot
 
@@ -36,36 +34,42 @@ class Adversary(Struct, frozen=True):
 
 
 _ALL: Final = (
-    Adversary("A00", "Nobody is recorded, has a label or knows anybody", building.clean_world),
-    Adversary("A01", "Database entries have lost their subscriber", databases.vacant_entries),
-    Adversary("A02", "The database has subscribers twice", databases.duplicate_entries),
-    Adversary("A03", "Database entries are missing", databases.missing_entries),
+    Adversary("A00", "Nobody is recorded, has a label or knows anybody", builders.clean_world),
+    Adversary("A01", "Database entries have lost their subscriber", database_states.vacant_entries),
+    Adversary("A02", "The database has subscribers twice", database_states.duplicate_entries),
+    Adversary("A03", "Database entries are missing", database_states.missing_entries),
     Adversary(
-        "A04", "Database labels are too large, too long or not canonical", databases.wrong_labels
+        "A04",
+        "Database labels are too large, too long or not canonical",
+        database_states.wrong_labels,
     ),
-    Adversary("A05", "The database is empty, the ring stands", databases.empty_database),
+    Adversary("A05", "The database is empty, the ring stands", database_states.empty_database),
     Adversary(
-        "A06", "The database is permuted against the subscribers", databases.permuted_database
+        "A06", "The database is permuted against the subscribers", database_states.permuted_database
     ),
-    Adversary("A07", "One sorted ring of 60-bit labels, nobody recorded", rings.unrecorded_ring),
+    Adversary(
+        "A07", "One sorted ring of 60-bit labels, nobody recorded", ring_states.unrecorded_ring
+    ),
     Adversary(
         "A08",
         "Rings of about four with 60-bit labels, nobody recorded",
-        rings.unrecorded_components,
+        ring_states.unrecorded_components,
     ),
     Adversary(
         "A09",
         "Two rings with equal labels, the one with the larger ids unrecorded",
-        rings.twin_rings,
+        ring_states.twin_rings,
     ),
     Adversary(
         "A09b",
         "Two rings with equal labels, the one with the smaller ids unrecorded",
-        partial(rings.twin_rings, unrecorded_first=True),
+        partial(ring_states.twin_rings, unrecorded_first=True),
     ),
-    Adversary("A10", "Neighbours are believed to have wrong labels", rings.mislabelled_neighbours),
-    Adversary("A11", "Left, right and ring are permuted", rings.permuted_edges),
-    Adversary("A12", "Shortcuts are stale, and there are too many", rings.stale_shortcuts),
+    Adversary(
+        "A10", "Neighbours are believed to have wrong labels", ring_states.mislabelled_neighbours
+    ),
+    Adversary("A11", "Left, right and ring are permuted", ring_states.permuted_edges),
+    Adversary("A12", "Shortcuts are stale, and there are too many", ring_states.stale_shortcuts),
     Adversary("A13", "Forged messages are in the channels", arbitrary.corrupted_messages),
     Adversary("A14", "All labels are equal", arbitrary.equal_labels),
     Adversary("A15", "Everything is arbitrary", arbitrary.arbitrary_world),
@@ -82,50 +86,54 @@ _ALL: Final = (
     Adversary(
         "A18",
         "Unrecorded nodes with long labels know only a dead left neighbour",
-        departures.dead_left_neighbours,
+        ring_states.dead_left_neighbours,
     ),
     Adversary(
         "A18b",
         "Unrecorded nodes with long labels will wait far too long for a dead left neighbour",
-        partial(departures.dead_left_neighbours, threshold=1024),
+        partial(ring_states.dead_left_neighbours, threshold=1024),
     ),
     Adversary(
-        "A19", "Publications are scattered over a sound ring", scattering.scattered_publications
+        "A19", "Publications are scattered over a sound ring", builders.scattered_publications
     ),
-    Adversary("A20", "Left and right are exchanged", rings.reversed_list),
+    Adversary("A20", "Left and right are exchanged", ring_states.reversed_list),
     Adversary(
         "A21",
         "Everybody knows only itself and the supervisor",
-        rings.references_to_self_and_supervisor,
+        ring_states.references_to_self_and_supervisor,
     ),
     Adversary(
         "A22",
         "Pairs know each other only as the other end of a ring",
-        rings.pairs_linked_by_wrap_edges,
+        ring_states.pairs_linked_by_wrap_edges,
     ),
     Adversary(
         "A30",
         "Two rings with equal labels and all shortcuts, the one with the smaller ids unrecorded",
-        partial(rings.twin_rings, unrecorded_first=True, shortcuts=True),
+        partial(ring_states.twin_rings, unrecorded_first=True, shortcuts=True),
     ),
-    Adversary("A31", "An eighth was wrongly evicted, one by one", databases.evicted_one_by_one),
-    Adversary("A32", "The database is rotated by one index", databases.rotated_database),
-    Adversary("A36", "A quarter has crashed at once", departures.quarter_crashed),
-    Adversary("A37", "A quarter was wrongly evicted at once", databases.evicted_at_once),
+    Adversary(
+        "A31", "An eighth was wrongly evicted, one by one", database_states.evicted_one_by_one
+    ),
+    Adversary("A32", "The database is rotated by one index", database_states.rotated_database),
+    Adversary("A36", "A quarter has crashed at once", ring_states.quarter_crashed),
+    Adversary("A37", "A quarter was wrongly evicted at once", database_states.evicted_at_once),
     Adversary(
         "A41",
         "Three adjacent members are replaced in the database",
-        partial(databases.adjacent_replaced, count=3),
+        partial(database_states.adjacent_replaced, count=3),
     ),
     Adversary(
         "A42",
         "Five adjacent members are replaced in the database",
-        partial(databases.adjacent_replaced, count=5),
+        partial(database_states.adjacent_replaced, count=5),
     ),
-    Adversary("A43", "Two database entries are swapped", databases.swapped_entries),
-    Adversary("A44", "The round robin's next is huge, the database permuted", databases.huge_next),
+    Adversary("A43", "Two database entries are swapped", database_states.swapped_entries),
     Adversary(
-        "A45", "Permissions to leave are forged while a quarter leaves", departures.forged_grants
+        "A44", "The round robin's next is huge, the database permuted", database_states.huge_next
+    ),
+    Adversary(
+        "A45", "Permissions to leave are forged while a quarter leaves", ring_states.forged_grants
     ),
     Adversary(
         "A46",
@@ -136,38 +144,42 @@ _ALL: Final = (
     Adversary(
         "A47",
         "As A19, with stored hashes and ids that are wrong and all roots alike",
-        scattering.corrupted_caches,
+        builders.corrupted_caches,
     ),
     Adversary(
         "A60",
         "Two database entries are swapped, the sum over the database is that of before",
-        memories.swapped_under_an_old_digest,
+        memory_states.swapped_under_an_old_digest,
     ),
     Adversary(
-        "A61", "The supervisor looks members up at wrong places of its list", memories.wrong_index
+        "A61",
+        "The supervisor looks members up at wrong places of its list",
+        memory_states.wrong_index,
     ),
     Adversary(
         "A62",
         "As A43, with arbitrary counters, suspicions and answers of the supervisor",
-        memories.arbitrary_supervisor_memory,
+        memory_states.arbitrary_supervisor_memory,
     ),
     Adversary(
         "A63",
         "As A19, with wrong chains, weights, tree edges, claims and indexes",
-        memories.wrong_derived_values,
+        memory_states.wrong_derived_values,
     ),
     Adversary(
-        "A64", "As A19, with arbitrary counters of the subscribers", memories.arbitrary_counters
+        "A64",
+        "As A19, with arbitrary counters of the subscribers",
+        memory_states.arbitrary_counters,
     ),
     Adversary(
         "A65",
         "As A19, with arbitrary publications to be kept, indexed and announced",
-        memories.arbitrary_deferred_work,
+        memory_states.arbitrary_deferred_work,
     ),
     Adversary(
         "A66",
         "As A15, with publications, and all that machines remember is arbitrary",
-        memories.arbitrary_memory,
+        memory_states.arbitrary_memory,
     ),
 )
 

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId
 from skipring.core.roster import Roster
-from skipring.core.state import SubscriberState
-from skipring.core.topology import legitimate_states
+from skipring.core.state import SubscriberState, legitimate_states
 from skipring.world.adversaries.builders import (
     database_of,
     legitimate_world,

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from skipring.core.labels import HALF_CIRCLE, LABEL_BITS, Label
 from skipring.core.messages import UNRECORDED
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
-from skipring.core.state import LivenessState, SubscriberState
-from skipring.core.topology import legitimate_states
+from skipring.core.state import LivenessState, SubscriberState, legitimate_states
 from skipring.world.adversaries.arbitrary import Arbitrary
 from skipring.world.adversaries.builders import (
     legitimate_world,

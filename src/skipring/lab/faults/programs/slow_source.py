@@ -6,10 +6,10 @@ Arguments: those of ``skipring``. The program patches the answers of the node, t
 from __future__ import annotations
 
 import asyncio
+import runpy
 import sys
 from typing import Final
 
-from skipring.cli import main
 from skipring.core.peers import NodeId, TopicId
 from skipring.node import log_server as offering
 from skipring.node.sender import Driver
@@ -32,4 +32,4 @@ if __name__ == "__main__":
     setattr(offering, "PAGE_ROWS_MAX", 1)  # noqa: B010  (a constant, for everyone else)
     setattr(Driver, "say", send_late)  # noqa: B010
     sys.argv = ["skipring", *sys.argv[1:]]
-    main()
+    runpy.run_module("skipring", run_name="__main__")

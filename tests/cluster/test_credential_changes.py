@@ -1,0 +1,429 @@
+"""Certificates that change while a process runs: new ones, denied ones and expired ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from shutil import copy
+
+import pytest
+from cryptography import x509
+
+from skipring.errors import InputError
+from skipring.net import connection as link_module
+from skipring.net import transport as links_module
+from skipring.security import credentials as credentials_module
+from skipring.security.ca import issue, make_authority
+from skipring.security.credentials import Credentials, PeerCertificate
+from skipring.security.deny_list import deny, deny_list_beside
+from tests.support.exchanges import (
+    DEADLINE_S,
+    LOOPS,
+    Host,
+    LoopFactory,
+    call,
+    link_of,
+    logged,
+    note,
+    play,
+    running,
+)
+from tests.support.rings import LOOPBACK, until
+
+
+@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+def loop(request: pytest.FixtureRequest) -> LoopFactory:
+    made: LoopFactory = request.param
+    return made
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at files and connections all the time."""
+    monkeypatch.setattr(credentials_module, "CHECK_S", 0.0)
+    monkeypatch.setattr(credentials_module, "FRESH_NS", 0)
+    monkeypatch.setattr(links_module, "CHECK_S", 0.01)
+
+
+class Machine:
+    """A directory with the files of one process, as on a machine of its own."""
+
+    def __init__(self, authority: Path, directory: Path, name: str) -> None:
+        self.name, self._authority, self._directory = name, authority, directory
+        self._issued = 0
+        self.renew()
+        copy(authority / "ca.pem", directory)
+
+    def renew(self, name: str = "", days: int = 10) -> None:
+        """Put another certificate in place of the old one."""
+        name, self._issued = name or self.name, self._issued + 1
+        issued = self._directory / f"issued-{self._issued}"
+        issue(self._authority, name, issued, days=days, hosts=[])
+        for end in ("pem", "key"):
+            (issued / f"{name}.{end}").replace(self._directory / f"own.{end}")
+
+    @property
+    def certificate(self) -> Path:
+        return self._directory / "own.pem"
+
+    @property
+    def ca(self) -> Path:
+        return self._directory / "ca.pem"
+
+    @property
+    def serial(self) -> int:
+        return x509.load_pem_x509_certificate(self.certificate.read_bytes()).serial_number
+
+    @property
+    def key(self) -> Path:
+        return self._directory / "own.key"
+
+    def credentials(self) -> Credentials:
+        return Credentials.load(self.ca, self.certificate, self.key)
+
+    def deny(self, other: Machine) -> None:
+        """Deny the certificate that another machine has now."""
+        assert deny(deny_list_beside(self.ca), {other.serial: other.name})
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> tuple[Machine, Machine]:
+    authority = make_authority(tmp_path / "authority", days=100)
+    made = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        made.append(Machine(authority, tmp_path / name, name))
+    return made[0], made[1]
+
+
+# -- reading again ---------------------------------------------------------------------------------
+
+
+def test_changed_files_are_read_again(machines: tuple[Machine, Machine]) -> None:
+    a, _ = machines
+    credentials = a.credentials()
+    contexts = credentials.server_context(), credentials.client_context()
+    credentials.refresh()
+    assert (credentials.server_context(), credentials.client_context()) == contexts
+    expires = credentials.expires
+    a.renew(days=20)
+    with logged() as lines:
+        credentials.refresh()
+    assert credentials.expires - expires > timedelta(days=9)
+    assert credentials.server_context() not in contexts
+    assert credentials.client_context() not in contexts
+    (line,) = lines()
+    assert (line["event"], line["denied"]) == ("credentials read again", 0)
+
+
+def test_files_that_changed_just_now_are_read_a_moment_later(
+    machines: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = machines
+    credentials = a.credentials()
+    expires = credentials.expires
+    a.renew(days=20)
+    monkeypatch.setattr(credentials_module, "FRESH_NS", 10**15)
+    credentials.refresh()
+    assert credentials.expires == expires
+    monkeypatch.setattr(credentials_module, "FRESH_NS", 0)
+    credentials.refresh()
+    assert credentials.expires != expires
+
+
+def spoil_certificate(machine: Machine) -> None:
+    machine.certificate.write_bytes(b"nonsense")
+
+
+def deny_nonsense(machine: Machine) -> None:
+    deny_list_beside(machine.ca).write_bytes(b"nonsense")
+
+
+def change_name(machine: Machine) -> None:
+    machine.renew("c")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (spoil_certificate, "no certificate in PEM form"),
+        (change_name, "this process was started with the certificate of a"),
+    ],
+)
+def test_files_that_cannot_be_used_change_nothing_and_are_logged_once(
+    machines: tuple[Machine, Machine], spoil: object, why: str
+) -> None:
+    a, _ = machines
+    credentials = a.credentials()
+    before = credentials.server_context()
+    assert callable(spoil)
+    spoil(a)
+    with logged() as lines:
+        for _ in range(3):
+            credentials.refresh()
+    (line,) = lines()
+    assert (line["level"], line["event"]) == ("error", "credentials not read again")
+    assert why in line["reason"]
+    assert credentials.server_context() is before
+    a.renew()
+    credentials.refresh()
+    assert credentials.server_context() is not before
+
+
+def test_process_does_not_start_with_a_deny_list_that_cannot_be_read(
+    machines: tuple[Machine, Machine],
+) -> None:
+    deny_nonsense(machines[0])
+    with pytest.raises(InputError, match="line 1 is no serial number"):
+        machines[0].credentials()
+
+
+def test_new_connections_show_the_new_certificate(
+    machines: tuple[Machine, Machine], loop: LoopFactory
+) -> None:
+    a, b = machines
+    one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
+
+    async def scene() -> None:
+        async with running(one, two):
+            two.knows(one)
+            two.links.send("a", note(1))
+            await until(lambda: one.numbers("b") == [1])
+            old_serials = (a.serial, b.serial)
+            a.renew()
+            b.renew()
+            assert {link.certificate.serial for link in seen(two)} == {old_serials[0]}
+            assert {link.certificate.serial for link in seen(one)} == {old_serials[1]}
+            link_of(two, "a").close()
+            await until(lambda: not one.links.connections and not two.links.connections)
+            two.links.send("a", note(2))
+            await until(lambda: one.numbers("b") == [1, 2])
+            assert {link.certificate.serial for link in seen(two)} == {a.serial}
+            assert {link.certificate.serial for link in seen(one)} == {b.serial}
+
+    play(scene, loop)
+
+
+def seen(host: Host) -> Iterator[link_module.PeerConnection]:
+    for link in host.links.connections:
+        assert link.certificate is not None
+        yield link
+
+
+# -- denied certificates ---------------------------------------------------------------------------
+
+
+def test_denied_certificate_is_refused_at_the_handshake(
+    machines: tuple[Machine, Machine], loop: LoopFactory
+) -> None:
+    a, b = machines
+    a.deny(b)
+    one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
+
+    async def scene() -> None:
+        async with running(one, two):
+            async with call(one, b.credentials().client_context()) as caller:
+                assert await caller.is_hung_up_on()
+                assert one.counts == {"certificate denied": 1}
+                assert not one.links.connections
+            one.knows(two)
+            one.links.send("b", note(1))
+            await until(lambda: one.links.counts["certificate denied"] == 2)
+            await until(lambda: not one.links.connections)
+            assert two.got == []
+            b.renew()
+            two.knows(one)
+
+            def arrives() -> bool:
+                two.links.send("a", note(2))
+                return 2 in one.numbers("b")
+
+            await until(arrives)
+
+    with logged() as lines:
+        play(scene, loop)
+    line = next(each for each in lines() if each["event"] == "connection refused")
+    assert line["reason"] == "certificate denied"
+    assert "of b is denied" in line["detail"]
+
+
+@pytest.mark.parametrize("is_denied_by_the_dialler", [True, False])
+def test_open_connection_ends_when_its_certificate_is_denied(
+    machines: tuple[Machine, Machine], loop: LoopFactory, is_denied_by_the_dialler: bool
+) -> None:
+    a, b = machines
+    one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
+
+    async def scene() -> None:
+        async with running(one, two):
+            dialler, other = (one, two) if is_denied_by_the_dialler else (two, one)
+            dialler.knows(other)
+            dialler.links.send(other.name, note(1))
+            await until(lambda: bool(other.got))
+            a.deny(b)
+            await until(lambda: one.links.counts["certificate denied"] == 1)
+            await until(lambda: not one.links.connections and not two.links.connections)
+
+    play(scene, loop)
+
+
+@pytest.mark.parametrize("damaged", ["certificate", "key", "ca"])
+def test_deny_list_is_read_although_another_file_cannot_be_used(
+    machines: tuple[Machine, Machine], damaged: str
+) -> None:
+    a, b = machines
+    credentials = a.credentials()
+    theirs = PeerCertificate(name="b", serial=b.serial, ends_s=1e12)
+    Path(getattr(a, damaged)).write_text("damaged")
+    a.deny(b)
+    credentials.refresh()
+    found = credentials.distrust(theirs, 0.0)
+    assert found is not None
+    assert found.reason == "certificate denied"
+
+
+def test_certificate_is_read_again_although_the_deny_list_cannot_be_used(
+    machines: tuple[Machine, Machine],
+) -> None:
+    a, b = machines
+    a.deny(b)
+    credentials = a.credentials()
+    theirs = PeerCertificate(name="b", serial=b.serial, ends_s=1e12)
+    before = credentials.client_context()
+    deny_nonsense(a)
+    a.renew()
+    with logged() as lines:
+        for _ in range(3):
+            credentials.refresh()
+    (line,) = lines()
+    assert (line["level"], line["event"]) == ("error", "credentials not read again")
+    assert "line 1 is no serial number" in line["reason"]
+    assert credentials.client_context() is not before
+    assert credentials.distrust(theirs, 0.0) is not None, "the old list stays"
+
+
+# -- expired certificates --------------------------------------------------------------------------
+
+
+def test_open_connection_ends_when_the_certificate_of_the_peer_expires(
+    machines: tuple[Machine, Machine], loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = machines
+    one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
+
+    async def scene() -> None:
+        async with running(one, two):
+            two.knows(one)
+            two.links.send("a", note(1))
+            await until(lambda: one.numbers("b") == [1])
+            later = datetime.now(UTC) + timedelta(days=11)
+            monkeypatch.setattr(links_module, "time", later.timestamp)
+            await until(lambda: not one.links.connections and not two.links.connections)
+            assert (
+                one.links.counts["certificate expired"] + two.links.counts["certificate expired"]
+                >= 1
+            )
+            assert not one.counts.keys() - {"certificate expired"}
+
+    with logged() as lines:
+        play(scene, loop)
+    line = next(each for each in lines() if each["event"] == "connection refused")
+    assert line["reason"] == "certificate expired"
+    assert "expired at" in line["detail"]
+
+
+def test_certificates_are_not_looked_at_without_connections(
+    machines: tuple[Machine, Machine],
+) -> None:
+    a, _ = machines
+    one = Host("a", credentials=a.credentials())
+
+    async def scene() -> None:
+        async with running(one):
+            assert one.links._checking is None
+            async with call(one, a.credentials().client_context()):
+                await until(lambda: one.links._checking is not None)
+            await until(lambda: one.links._checking is None)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    play(scene)
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+class Process:
+    """A running command of skipring, and what it logs."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    def hang_up(self) -> None:
+        self._process.send_signal(signal.SIGHUP)
+
+    async def listens_at(self) -> str:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(DEADLINE_S):
+            return (await self._process.stdout.readline()).decode().split()[1]
+
+    async def logged(self, event: str) -> dict[str, str]:
+        """Wait for an event in the log."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(DEADLINE_S):
+            while line := await self._process.stderr.readline():
+                found: dict[str, str] = json.loads(line)
+                if found["event"] == event:
+                    return found
+        raise AssertionError(f"the process has ended without a word about {event!r}")
+
+
+@asynccontextmanager
+async def process(machine: Machine, *words: str) -> AsyncIterator[Process]:
+    files = ("--tls-ca", machine.ca, "--tls-cert", machine.certificate, "--tls-key", machine.key)
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "skipring", *words, *map(str, files)),
+        *("--listen", f"{LOOPBACK}:0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield Process(started)
+    finally:
+        started.kill()
+        async with asyncio.timeout(DEADLINE_S):
+            await started.communicate()
+
+
+@pytest.mark.heavy
+def test_supervisor_reads_certificates_again_and_closes_the_link_of_a_denied_node(
+    tmp_path: Path,
+) -> None:
+    authority = make_authority(tmp_path / "authority", days=100)
+    for name in ("supervisor", "a"):
+        (tmp_path / name).mkdir()
+    machine = Machine(authority, tmp_path / "supervisor", "supervisor")
+    other = Machine(authority, tmp_path / "a", "a")
+
+    async def scene() -> None:
+        async with process(machine, "supervisor") as supervisor:
+            address = await supervisor.listens_at()
+            supervisor.hang_up()
+            assert (await supervisor.logged("credentials read again"))["denied"] == 0
+            machine.renew(days=20)
+            words = ("node", "--topic", "news", "--supervisor", address)
+            async with process(other, *words) as node:
+                await node.logged("joined")
+                await supervisor.logged("credentials read again")  # without a signal
+                machine.deny(other)
+                line = await supervisor.logged("connection refused")
+                assert line["reason"] == "certificate denied"
+                node.hang_up()
+                await node.logged("credentials read again")
+
+    asyncio.run(scene())

@@ -1,0 +1,383 @@
+"""How publications came to nodes: told in pages, true of a live ring, and over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from time import time_ns
+
+import pytest
+
+import skipring
+from skipring.core.effects import Origin
+from skipring.core.events import PublishRequested
+from skipring.core.log import Log, MemoryLog
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import ID_BYTES
+from skipring.node import log_server as offering
+from skipring.node.group_commit import DeliveryLogFlusher
+from skipring.node.host import NodeHost
+from skipring.node.log_server import delivery_page, offer_deliveries
+from skipring.rpc.client import RpcClient
+from skipring.storage.delivery_log import DeliveryLog
+from skipring.storage.store import PublicationStore
+from skipring.storage.topic_log import TopicLog
+from skipring.testing import Cluster
+from skipring.wire.codec import decode, encode
+from skipring.wire.rpc import DeliveryPage, FetchDeliveries, Refused
+from tests.node.test_log_server import publications
+from tests.support.exchanges import logged, the_line
+from tests.support.rings import until
+from tests.wire.samples import the_frame
+
+TOPIC = "news"
+END = 2**40 - 1
+FILE = "deliveries.sqlite3"
+ORIGINS = tuple(Origin)
+
+Delivery = tuple[bytes, int, int, Origin]  # id, time, hops and origin
+
+
+def by_offset(page: DeliveryPage) -> dict[int, Delivery]:
+    ids = [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
+    origins = [ORIGINS[place] for place in page.origins]
+    rows = zip(ids, page.times, page.hops, origins, strict=True)
+    assert list(page.offsets) == sorted(set(page.offsets))
+    return dict(zip(page.offsets, rows, strict=True))
+
+
+# -- pages -------------------------------------------------------------------------------------
+
+
+def noted(trace: DeliveryLog, offsets: range) -> DeliveryLog:
+    for offset in offsets:
+        trace.note(TOPIC, offset, 10**15 + offset, offset % 9, ORIGINS[offset % 3])
+    return trace
+
+
+def expected(archive: Log, offsets: Iterator[int] | range) -> dict[int, Delivery]:
+    stored = {offset: key for key, offset in archive.entries()}
+    return {
+        offset: (stored[offset], 10**15 + offset, offset % 9, ORIGINS[offset % 3])
+        for offset in offsets
+    }
+
+
+def paged(
+    trace: DeliveryLog, archive: Log, start: int = 0, end: int = END
+) -> tuple[dict[int, Delivery], int]:
+    """What all pages together say, and how many there were; each fits into its frame."""
+    found: dict[int, Delivery] = {}
+    pages, following = 0, start
+    while True:
+        page = delivery_page(trace, TOPIC, archive, FetchDeliveries(7, following, end))
+        assert decode(the_frame(encode("x" * 255, page))).message == page
+        part = by_offset(page)
+        assert not part.keys() & found.keys()
+        found |= part
+        pages += 1
+        if page.next is None:
+            return found, pages
+        assert page.next > following
+        following = page.next
+
+
+@contextmanager
+def on_disk(
+    directory: Path, count: int, size: int = 10
+) -> Iterator[tuple[PublicationStore, TopicLog]]:
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(TOPIC)
+        for offset, publication in enumerate(publications(count, bytes(size))):
+            archive.write(offset, publication)
+        store.commit()
+        yield store, archive
+
+
+@pytest.mark.parametrize("count", [0, 1, 4096, 9000])
+def test_the_pages_together_are_complete(count: int, tmp_path: Path) -> None:
+    with on_disk(tmp_path, count) as (store, archive):
+        for trace in (DeliveryLog(), DeliveryLog.open(tmp_path, store)):
+            noted(trace, range(count))
+            trace.write()
+            found, pages = paged(trace, archive)
+            assert found == expected(archive, range(count))
+            assert pages == max(1, -(-count // 4096))
+            trace.close()
+    memory = MemoryLog(publications(count))
+    trace = noted(DeliveryLog(), range(count))
+    assert paged(trace, memory)[0] == expected(memory, range(count))
+
+
+def test_only_what_was_asked_for_is_told() -> None:
+    memory = MemoryLog(publications(100))
+    trace = noted(DeliveryLog(), range(100))
+    assert paged(trace, memory, 20, 30)[0] == expected(memory, range(20, 30))
+    assert paged(trace, memory, 90)[0] == expected(memory, range(90, 100))
+    assert paged(trace, memory, 100)[0] == paged(trace, memory, 30, 20)[0] == {}
+
+
+def test_where_nothing_is_known_the_page_goes_on_behind() -> None:
+    memory = MemoryLog(publications(9000))
+    trace = noted(noted(DeliveryLog(), range(10)), range(8000, 8500))
+    found, pages = paged(trace, memory)
+    assert (list(found), pages) == ([*range(10), *range(8000, 8500)], 1)
+
+
+def test_nothing_is_told_of_what_was_put_aside(tmp_path: Path) -> None:
+    with on_disk(tmp_path, 100) as (_, archive):
+        trace = noted(DeliveryLog(), range(100))
+        archive.discard(7)
+        archive.discard(99)
+        others = (offset for offset in range(99) if offset != 7)
+        assert paged(trace, archive)[0] == expected(archive, others)
+
+
+def test_only_what_is_durable_is_told(tmp_path: Path) -> None:
+    with on_disk(tmp_path, 100) as (store, archive):
+        for offset, publication in enumerate(publications(120)[100:], 100):
+            archive.write(offset, publication)
+        trace = noted(DeliveryLog(), range(120))
+        assert paged(trace, archive)[0] == expected(archive, range(100))
+        store.commit()
+        assert paged(trace, archive)[0] == expected(archive, range(120))
+
+
+def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
+    with on_disk(tmp_path, 40, size=500_000) as (_, archive):
+        found, pages = paged(noted(DeliveryLog(), range(40)), archive)
+        assert found == expected(archive, range(40))
+        assert pages > 3
+
+
+def test_chunks_that_cannot_be_read_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offering, "DELIVERIES_MAX", 100)
+    with on_disk(tmp_path, 5000) as (store, archive):
+        trace = noted(DeliveryLog.open(tmp_path, store), range(5000))
+        trace.write()
+        trace.close()  # now only the last chunk can be read
+        assert paged(trace, archive)[0] == expected(archive, range(4096, 5000))
+
+
+def test_one_that_is_not_in_the_topic_refuses() -> None:
+    answer = offer_deliveries(DeliveryLog(), TOPIC, None, FetchDeliveries(5, 0, 1))
+    assert answer == Refused(5, "not a member of the topic")
+
+
+# -- live --------------------------------------------------------------------------------------
+
+
+async def told(node: NodeHost, topic: TopicId = TOPIC) -> dict[int, Delivery]:
+    """What a node says to one who asks over the wire."""
+    async with RpcClient(["127.0.0.1:1"], rng=Random(1)) as outsider:
+        outsider.book.hear({node.name: node.address})
+        page = await outsider.ask(
+            topic, node.name, lambda request: FetchDeliveries(request, 0, END), DeliveryPage
+        )
+    assert isinstance(page, DeliveryPage)
+    assert page.next is None
+    return by_offset(page)
+
+
+async def publish_all(cluster: Cluster, count: int = 5) -> dict[bytes, NodeId]:
+    """Let every node publish; return who has published what, by id."""
+    made = {}
+    for number in range(count):
+        for name in cluster.nodes:
+            made[await cluster.publish(name, f"{name}/{number}".encode())] = name
+    await cluster.settle()
+    return made
+
+
+def check_ways(name: NodeId, found: dict[int, Delivery], made: dict[bytes, NodeId]) -> None:
+    """Everything came once; one's own as such and without hops, and all else over some."""
+    assert sorted(key for key, _, _, _ in found.values()) == sorted(made)
+    for key, _, hops, origin in found.values():
+        assert (origin is Origin.OWN) == (made[key] == name)
+        assert (hops >= 1) == (origin is Origin.SPREAD)
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_every_node_tells_how_each_publication_came_to_it(
+    *, is_on_disk: bool, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        async with Cluster(n=8, data_dir=tmp_path if is_on_disk else None) as cluster:
+            await cluster.settle()
+            began = time_ns() // 1000
+            made = await publish_all(cluster)
+            await cluster.until(lambda: is_all_durable(cluster))
+            ended = time_ns() // 1000
+            spread = 0
+            for name in cluster.nodes:
+                found = await told(cluster.node(name))
+                assert list(found) == list(range(40))
+                check_ways(name, found, made)
+                times = [when for _, when, _, _ in found.values()]
+                assert times == sorted(times)
+                assert began <= times[0] <= times[-1] <= ended
+                spread += Counter(origin for *_, origin in found.values())[Origin.SPREAD]
+            assert spread > 8 * 35 / 2, "in calm weather little is left to repair"
+
+    asyncio.run(scene())
+
+
+async def two_ticks(cluster: Cluster) -> None:
+    now = {name: cluster.node(name)._journals.ticks for name in cluster.nodes}
+    await cluster.until(
+        lambda: all(cluster.node(name)._journals.ticks > now[name] + 1 for name in now)
+    )
+
+
+def is_all_durable(cluster: Cluster) -> bool:
+    machines = filter(None, (cluster.node(name).machine(TOPIC) for name in cluster.nodes))
+    archives = (machine.archive for machine in machines)
+    return all(a.durable_end == a.end for a in archives if isinstance(a, TopicLog))
+
+
+def test_one_that_was_away_gets_what_it_missed_by_repair(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=4, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            before = await publish_all(cluster, 1)
+            cluster.kill("n03")
+            await cluster.settle()  # the others have forgotten it
+            missed = [await cluster.publish("n00", b"missed %d" % number) for number in range(5)]
+            await two_ticks(cluster)  # nothing of it is new any more
+            await cluster.restart("n03")
+            await cluster.settle()
+            await cluster.until(lambda: is_all_durable(cluster))
+            found = await told(cluster.node("n03"))
+            assert list(found) == list(range(9))
+            check_ways("n03", dict(list(found.items())[:4]), before)
+            ways = {key: (hops, origin) for key, _, hops, origin in list(found.values())[4:]}
+            assert ways == dict.fromkeys(missed, (0, Origin.REPAIR))
+
+    asyncio.run(scene())
+
+
+def test_a_restarted_node_still_tells_its_deliveries(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=3, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            made = await publish_all(cluster)
+            await cluster.until(lambda: is_all_durable(cluster))
+            before = await told(cluster.node("n01"))
+            for _ in range(3):
+                cluster.kill("n01")
+                await cluster.restart("n01")
+                assert await told(cluster.node("n01")) == before
+            await cluster.settle()
+            made |= await publish_all(cluster)
+            await cluster.until(lambda: is_all_durable(cluster))
+            after = await told(cluster.node("n01"))
+            assert after.items() >= before.items()
+            assert sorted(key for key, *_ in after.values()) == sorted(made)
+
+    asyncio.run(scene())
+
+
+def test_the_trace_is_written_while_the_node_lives(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path) as cluster:
+            await publish_all(cluster)
+            trace = cluster.node("n00")._keeping.trace
+            await cluster.until(lambda: trace.end(TOPIC) == 10 and not trace.is_behind)
+            assert trace.failures == 0
+
+    asyncio.run(scene())
+
+
+def test_a_damaged_trace_does_not_keep_a_node_from_starting(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path) as cluster:
+            await publish_all(cluster)
+            cluster.kill("n01")
+            await cluster._killed["n01"]
+            (tmp_path / "n01" / FILE).write_bytes(b"no database at all" * 1000)
+            await cluster.restart("n01")
+            assert await told(cluster.node("n01")) == {}
+            await cluster.settle()
+            key = await cluster.publish("n01", b"again")
+            ((found, _, hops, origin),) = (await told(cluster.node("n01"))).values()
+            assert (found, hops, origin) == (key, 0, Origin.OWN)
+
+    asyncio.run(scene())
+
+
+def test_one_that_leaves_and_comes_back_without_a_disk_tells_only_what_came_then() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            await publish_all(cluster, 2)
+            node = cluster.node("n02")
+            first = await told(cluster.node("n02"))
+            assert await node.unsubscribe(TOPIC, 20)
+            assert node._keeping.trace.end(TOPIC) == 0
+            node.subscribe(TOPIC)
+            await cluster.settle()
+            found = await told(cluster.node("n02"))
+            assert list(found) == list(range(6))
+            assert {origin for *_, origin in found.values()} == {Origin.REPAIR}
+            assert min(when for _, when, *_ in found.values()) > max(
+                when for _, when, *_ in first.values()
+            )
+
+    asyncio.run(scene())
+
+
+def test_topics_have_their_own_deliveries(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path) as cluster:
+            node = cluster.node("n00")
+            for topic in ("a", "b"):
+                node.subscribe(topic)
+                request = PublishRequested(payload=topic.encode())
+                keys = await node.publish(topic, request, request, request)
+                found = await told(cluster.node("n00"), topic)
+                assert [key for key, *_ in found.values()] == keys
+
+    asyncio.run(scene())
+
+
+def test_a_program_with_a_data_directory_keeps_its_trace_too(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            for count in (1, 2):
+                async with (
+                    skipring.connect(cluster.url, tick_s=0.05, data_dir=tmp_path) as node,
+                    node.subscribe(TOPIC) as news,
+                ):
+                    await news.publish(b"hello")
+                    assert len(await told(node.node)) == count
+
+    asyncio.run(scene())
+
+
+# -- a disk that does not take it --------------------------------------------------------------
+
+
+def test_a_disk_that_takes_no_trace_is_told_once(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with on_disk(tmp_path, 100) as (store, archive):
+            trace = DeliveryLog.open(tmp_path, store)
+            tracing = DeliveryLogFlusher(trace)
+            (tmp_path / FILE).unlink()
+            (tmp_path / FILE).mkdir()
+            assert trace._file is not None
+            trace._file.close()
+            for offset in range(3):
+                noted(trace, range(offset, offset + 1))
+                tracing.nudge()
+                await until(lambda known=offset: trace.failures > known and not tracing._running)
+            assert paged(trace, archive)[0] == expected(archive, range(3))
+            await tracing.close()
+
+    with logged() as lines:
+        asyncio.run(scene())
+    assert the_line(lines, "deliveries not recorded")["reason"]

@@ -1,0 +1,375 @@
+"""Dialling: when and whom, those who go and come, and both sides at once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from skipring.core.messages import Digest
+from skipring.core.peers import SUPERVISOR
+from skipring.net import connection as link_module
+from skipring.net import peer as partner_module
+from skipring.net import sockets as securing
+from skipring.net.peer import IDLE_S, SPARE_S
+from skipring.wire.handshake import Role
+from tests.support.exchanges import (
+    DEADLINE_S,
+    HELLO,
+    LOOPS,
+    Host,
+    LoopFactory,
+    answering,
+    call,
+    hosts,
+    is_dialling,
+    is_refused_as_a_stranger_by,
+    link_of,
+    note,
+    nowhere,
+    play,
+    running,
+    turns,
+)
+from tests.support.rings import LOOPBACK, until
+
+
+@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+def loop(request: pytest.FixtureRequest) -> LoopFactory:
+    made: LoopFactory = request.param
+    return made
+
+
+# -- those who go and come ----------------------------------------------------------------------
+
+
+def test_when_the_other_side_has_come_back_frames_arrive_again(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b):
+            a.knows(b)
+            a.links.send("b", note(1))
+            await until(lambda: b.numbers("a") == [1])
+            await b.links.close()
+            await until(lambda: not a.links.connections)
+            a.links.send("b", note(2))
+            await until(lambda: a.counts == {"cannot connect": 1})
+            again = Host("b")
+            await again.start(int(b.address.rpartition(":")[2]))
+            try:
+                a.links.send("b", note(3))
+                await until(lambda: again.numbers("a") == [3])
+            finally:
+                await again.links.close()
+
+    play(scene, loop)
+
+
+def test_one_that_has_moved_is_found_where_others_say_it_is() -> None:
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b):
+            a.book.greet("b", nowhere())
+            a.knows(b)
+            a.links.send("b", note(1))
+            await until(lambda: a.counts == {"cannot connect": 1})
+            a.links.send("b", note(2))
+            await until(lambda: b.numbers("a") == [2])
+
+    play(scene)
+
+
+def test_one_that_cannot_be_reached_is_tried_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partner_module, "BACK_OFF_S", 1e-6)
+
+    async def scene() -> None:
+        async with hosts("a") as (a,):
+            a.links.back_off_max_s = 4e-6
+            limits: list[float] = []
+
+            def uniform(low: float, high: float) -> float:
+                limits.append(high)
+                return low
+
+            a.links.rng.uniform = uniform  # type: ignore[method-assign]
+            a.book.hear({"b": nowhere()})
+            for failures in range(1, 6):
+                a.links.send("b", note(failures))
+                await until(lambda: a.counts == {"cannot connect": failures})  # noqa: B023
+            assert limits == pytest.approx([2e-6, 4e-6, 4e-6, 4e-6])
+
+    play(scene)
+
+
+def test_an_address_where_somebody_else_lives_is_tried_ever_more_rarely() -> None:
+    async def scene() -> None:
+        async with hosts("a", "c") as (a, c):
+            a.book.hear({"b": c.address})
+            a.links.send("b", note(1))
+            await until(lambda: is_refused_as_a_stranger_by(a))
+            assert a.links.peer("b")._failures == 1
+
+    play(scene)
+
+
+def test_what_was_meant_for_one_that_does_not_greet_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_module, "GREETING_S", 0.05)
+
+    async def scene() -> None:
+        async with hosts("a") as (a,), answering(b"") as (address, _):
+            a.book.hear({"b": address})
+            a.links.send("b", note(1))
+            await until(lambda: a.links.counts["no greeting"] > 0)
+            await until(lambda: len(asyncio.all_tasks()) == 1)
+            assert not a.links.connections
+            assert a.links.peer("b")._waiting == []
+
+    play(scene)
+
+
+def test_one_connection_is_enough_for_one_that_is_slow_to_greet() -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), answering(b"") as (address, came):
+            a.book.hear({"b": address})
+            a.links.send("b", note(0))
+            await until(lambda: len(came) == 1)
+            await turns()
+            for number in range(20):
+                a.links.send("b", note(number))
+                await turns(5)
+            await turns(50)
+            assert len(a.links.connections) == 1
+
+    play(scene)
+
+
+# -- addresses ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["a..b:80", "x" * 64 + ":80"])
+def test_an_address_that_cannot_be_looked_up_is_one_that_cannot_be_reached(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partner_module, "is_loopback", lambda _: True)
+
+    async def scene() -> None:
+        async with hosts("a") as (a,):
+            a.links.send_to_supervisor(address, note(1))
+            await turns()
+            await until(lambda: len(asyncio.all_tasks()) == 1)
+            assert a.counts == {"cannot connect": 1}
+
+    play(scene)
+
+
+def test_an_address_of_ip_version_6_is_dialled_without_its_brackets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        dialled: list[str] = []
+
+        async def connected(host: str, port: int) -> socket.socket:
+            dialled.append(f"{host} {port}")
+            raise ConnectionRefusedError
+
+        monkeypatch.setattr(securing, "connected", connected)
+        async with hosts("a") as (a,):
+            a.book.hear({"b": "[::1]:80"})
+            a.links.send("b", note(1))
+            await until(lambda: bool(dialled))
+            assert dialled == ["::1 80"]
+
+    play(scene)
+
+
+def test_a_greeting_that_comes_while_an_old_address_is_dialled_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        connect, gives_up = securing.connected, asyncio.Event()
+
+        async def connected(host: str, port: int) -> socket.socket:
+            if port == 1:
+                await gives_up.wait()
+                raise ConnectionRefusedError
+            return await connect(host, port)
+
+        monkeypatch.setattr(securing, "connected", connected)
+        async with hosts("a", "b") as (a, b):
+            a.book.hear({"b": f"{LOOPBACK}:1"})
+            b.knows(a)
+            a.links.send("b", note(1))
+            await turns()
+            b.links.send("a", note(2))
+            await until(lambda: a.numbers("b") == [2])
+            gives_up.set()
+            await until(lambda: len(asyncio.all_tasks()) == 1)
+            assert a.book.find("b") == b.address
+
+    play(scene)
+
+
+def test_without_certificates_only_this_machine_is_dialled() -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,):
+            for number, host in enumerate(("192.0.2.1", "example.invalid", "[2001:db8::1]")):
+                a.book.hear({f"n{number}": f"{host}:80"})
+                a.links.send(f"n{number}", note(1))
+            a.links.send_to_supervisor("192.0.2.1:80", note(1))
+            await until(lambda: a.counts == {"not loopback": 4})
+            assert not is_dialling(a)
+
+    play(scene)
+
+
+def test_that_somebody_could_not_be_reached_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partner_module, "GRUDGE_S", 5.0)
+
+    async def scene() -> None:
+        async with hosts("a") as (a,):
+            a.book.hear({"b": nowhere()})
+            a.links.send("b", note(1))
+            await until(lambda: a.counts == {"cannot connect": 1})
+            a.links.sweep()
+            assert a.links.peer("b")._failures == 1, "not at once"
+            a.links.peer("b")._failed_s -= 6.0
+            a.links.sweep()
+            assert a.links._peers == {}
+
+    play(scene)
+
+
+# -- both at once ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_when_both_dial_at_once_all_arrives_and_one_link_is_left(
+    names: tuple[str, str], loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partner_module, "SPARE_S", 0.02)
+
+    async def meet(delay: int) -> None:
+        async with hosts(*names) as (one, other):
+            one.knows(other)
+            other.knows(one)
+            for number in range(30):
+                one.links.send(other.name, note(number))
+                if number >= delay:
+                    other.links.send(one.name, note(number))
+                if number % 3 == 0:
+                    await asyncio.sleep(0)
+            for number in range(delay):
+                other.links.send(one.name, note(number))
+            await until(lambda: len(one.got) >= 30 and len(other.got) >= 30)
+            assert sorted(one.numbers(other.name)) == list(range(30))
+            assert sorted(other.numbers(one.name)) == list(range(30))
+            await until(lambda: has_one_link(one) and has_one_link(other))
+            assert one.counts == other.counts == {}
+            one.links.send(other.name, note(100))
+            other.links.send(one.name, note(100))
+            await until(lambda: one.got[-1][1] == other.got[-1][1] == Digest("a", 100))
+
+    async def scene() -> None:
+        for delay in range(30):
+            await meet(delay)
+
+    play(scene, loop)
+
+
+def has_one_link(host: Host) -> bool:
+    host.links.sweep()
+    return len(host.links.connections) == 1
+
+
+def test_when_both_dialled_at_once_both_use_the_link_of_the_smaller_name(
+    loop: LoopFactory,
+) -> None:
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b):
+            a.knows(b)
+            b.knows(a)
+            a.links.send("b", note(1))
+            b.links.send("a", note(1))
+            await until(lambda: len(a.links.connections) == len(b.links.connections) == 2)
+            await until(lambda: len(a.links.peer("b")._spare) == 1)
+            await until(lambda: len(b.links.peer("a")._spare) == 1)
+            assert link_of(a, "b").is_dialled
+            assert not link_of(b, "a").is_dialled
+
+    play(scene, loop)
+
+
+def test_a_spare_link_that_is_used_stays_and_one_that_is_not_goes() -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as first, call(a) as second:
+            first.write(HELLO)
+            await until(lambda: a.links.is_linked("b"))
+            second.write(HELLO + note(1))
+            await first.confirm_other_connection()
+            await until(lambda: a.numbers("b") == [1])
+            (spare,) = a.links.peer("b")._spare
+            for number in (2, 3):  # it is used again and again, each time nearly too late
+                a.links.sweep()
+                spare.used_s -= SPARE_S * 0.7
+                a.links.sweep()
+                first.write(note(number))
+                await until(lambda: a.numbers("b")[-1] == number)  # noqa: B023
+            await turns()
+            assert len(a.links.connections) == 2
+            a.links.sweep()
+            spare.used_s -= SPARE_S * 1.1
+            a.links.sweep()
+            await until(lambda: len(a.links.connections) == 1)
+            second.write(note(4))
+            await until(lambda: a.numbers("b") == [1, 2, 3, 4])
+
+    play(scene)
+
+
+def test_a_link_that_we_dialled_and_nobody_uses_goes() -> None:
+    supervisor = Host(SUPERVISOR, Role.SUPERVISOR, dials=False)
+
+    async def scene() -> None:
+        async with hosts("a", "b") as (a, b), running(supervisor):
+            a.knows(b)
+            a.links.send("b", note(1))
+            a.links.send_to_supervisor(supervisor.address, note(1))
+            await until(lambda: bool(b.got and supervisor.got))
+            for host in (a, b, supervisor):
+                host.links.sweep()
+                for link in host.links.connections:
+                    link.used_s -= IDLE_S * 1.1
+            b.links.sweep()
+            supervisor.links.sweep()
+            await turns()
+            assert len(a.links.connections) == 2, "who did not dial leaves it to the other"
+            a.links.sweep()
+            await until(lambda: not b.links.connections)
+            assert len(supervisor.links.connections) == 1, "it reaches us only over our link"
+            a.links.send("b", note(2))
+            await until(lambda: b.numbers("a") == [1, 2])
+
+    play(scene)
+
+
+def test_when_the_link_in_use_is_lost_the_spare_one_is_used(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        async with hosts("a") as (a,), call(a) as first:
+            first.write(HELLO)
+            await until(lambda: a.links.is_linked("b"))
+            async with call(a) as second:
+                second.write(HELLO + note(1))
+                await first.confirm_other_connection()
+                await until(lambda: a.numbers("b") == [1])
+            await until(lambda: len(a.links.connections) == 1)
+            a.links.send("b", note(2))
+            async with asyncio.timeout(DEADLINE_S):
+                said = b""
+                while not said.endswith(note(2)):
+                    said += await first.read()
+            assert a.counts == {}
+
+    play(scene, loop)

@@ -1,0 +1,354 @@
+"""Whatever comes over a socket: nothing crashes, nothing grows, and the ring is well afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from skipring.core.labels import Label
+from skipring.core.messages import MESSAGE_TYPES, UNRECORDED, CheckLabel, Unsubscribe
+from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
+from skipring.errors import WireError
+from skipring.lab.faults.frames import mutated
+from skipring.net import connection as link_module
+from skipring.net.transport import Transport
+from skipring.storage.store import PublicationStore
+from skipring.storage.topic_log import TopicLog
+from skipring.testing import Cluster
+from skipring.wire.chaos import Crash
+from skipring.wire.codec import decode, encode
+from skipring.wire.framing import FrameReader
+from skipring.wire.handshake import Role
+from skipring.wire.rpc import (
+    ChangePage,
+    DatabasePage,
+    MemberList,
+    NodeStatus,
+    Ping,
+    PublicationPage,
+    PublishAck,
+    Refused,
+    ReportUnresponsive,
+    WireMessage,
+)
+from skipring.world.legitimacy import explicit_state
+from tests.support.attacks import (
+    FIRST,
+    LATER,
+    Liar,
+    hurl,
+    hurl_all,
+    malformed,
+    resident_bytes,
+)
+from tests.support.exchanges import HELLO, LOOPS, LoopFactory, greeting_of, nowhere, play
+from tests.support.rings import TOPIC, LiveRing, live_ring, until
+from tests.wire.samples import SAMPLES
+
+NAMES = ["n0", "n1", "n2", "n3"]
+REFUSALS = (
+    "FramingError",
+    "GreetingError",
+    "MessageError",
+    "name not in certificate",
+    "not for clients",
+    "supervisors do not dial",
+)
+GROWTH_BYTES_MAX = 16 << 20  # what is kept of 10^4 connections would be more
+
+
+@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+def loop(request: pytest.FixtureRequest) -> LoopFactory:
+    made: LoopFactory = request.param
+    return made
+
+
+def ports(ring: LiveRing) -> list[int]:
+    """Where a node and the supervisor listen."""
+    addresses = (ring.nodes["n0"].address, ring.supervisor.address)
+    return [int(address.rpartition(":")[2]) for address in addresses]
+
+
+def links(ring: LiveRing) -> list[Transport]:
+    return [ring.nodes["n0"].links, ring.supervisor.links]
+
+
+def refusals(ring: LiveRing) -> Counter[str]:
+    """Why the two have dropped connections."""
+    counts = sum((each.counts for each in links(ring)), Counter())
+    return Counter({reason: counts[reason] for reason in REFUSALS if counts[reason]})
+
+
+@asynccontextmanager
+async def attacked_ring() -> AsyncIterator[LiveRing]:
+    """A ring that is well before, and has to be so again afterwards."""
+    async with live_ring(*NAMES) as ring:
+        await ring.publish("n1", b"before")
+        await ring.settle()
+        yield ring
+        await until(lambda: not any(link.sender is None for link in open_links(ring)))
+        await ring.publish("n2", b"after")
+        await ring.settle()
+        assert all({b"before", b"after"} <= set(got) for got in ring.delivered.values())
+        gc.collect()  # of what failed and nobody asked about, the loop hears now
+        await asyncio.sleep(0)
+
+
+def open_links(ring: LiveRing) -> list[link_module.PeerConnection]:
+    return [link for each in links(ring) for link in each.connections]
+
+
+# -- frames that are none --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [FIRST, {name: HELLO + said for name, said in LATER.items()}],
+    ids=["instead of a greeting", "after one"],
+)
+def test_what_is_not_of_our_language_is_refused_and_counted(streams: dict[str, bytes]) -> None:
+    async def scene() -> None:
+        async with attacked_ring() as ring:
+            for number, (name, said) in enumerate(streams.items()):
+                await hurl_all(ports(ring), [said, said])
+                assert refusals(ring).total() == 2 * number + 2, name
+
+    play(scene)
+
+
+@pytest.mark.heavy
+def test_ten_thousand_bad_frames_leave_nothing_behind(loop: LoopFactory) -> None:
+    frames = malformed(Random(1), 10_000)
+
+    async def scene() -> None:
+        async with attacked_ring() as ring:
+            await hurl_all(ports(ring), frames[:2000])
+            before = resident_bytes()
+            await hurl_all(ports(ring), frames[2000:])
+            assert resident_bytes() - before < GROWTH_BYTES_MAX
+            assert refusals(ring).total() == len(frames)
+            await assert_nothing_is_kept(ring)
+
+    play(scene, loop)
+
+
+async def assert_nothing_is_kept(ring: LiveRing) -> None:
+    """Of those who came, no link and no queue is left."""
+    expected = {*NAMES, f"{SUPERVISOR}@{ring.supervisor.address}"}
+    await until(lambda: all(set(each._peers) <= expected for each in links(ring)))
+    await until(lambda: all(len(each.connections) <= 2 * len(NAMES) for each in links(ring)))
+
+
+# -- mutations -------------------------------------------------------------------------------
+
+
+@pytest.mark.heavy
+def test_of_a_hundred_thousand_mutations_each_is_a_message_or_a_wire_error() -> None:
+    rng = Random(2)
+    outcomes: Counter[str] = Counter()
+    for _ in range(100_000):
+        made = mutated(rng)
+        try:
+            for frame in FrameReader().feed(made):
+                decode(frame)
+                outcomes["read"] += 1
+        except WireError as error:
+            outcomes[type(error).__name__] += 1
+    assert outcomes["read"] > 5000
+    assert outcomes["MessageError"] > 10_000
+    assert outcomes["FramingError"] > 1000
+
+
+@pytest.mark.heavy
+def test_mutations_that_come_over_sockets_do_no_harm(loop: LoopFactory) -> None:
+    rng = Random(3)
+    frames = [greeting_of(f"stranger{rng.randrange(50)}") + mutated(rng) for _ in range(10_000)]
+
+    async def scene() -> None:
+        async with attacked_ring() as ring:
+            await hurl_all(ports(ring), frames[:3000])
+            before = resident_bytes()
+            await hurl_all(ports(ring), frames[3000:])
+            assert resident_bytes() - before < GROWTH_BYTES_MAX
+            assert refusals(ring)["MessageError"] > 1000
+
+    play(scene, loop)
+
+
+# -- lies ------------------------------------------------------------------------------------
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["stranger", "n3"], ids=["of a stranger", "of an impostor"])
+def test_lies_do_no_lasting_harm(name: str, loop: LoopFactory) -> None:
+    liar = Liar(Random(4), [*NAMES, SUPERVISOR])
+    topics = [TOPIC] * 9 + ["nobody's"]
+
+    async def scene() -> None:
+        async with attacked_ring() as ring:
+            for number in range(100):
+                lies = [encode(topics[lie % 10], liar.message()) for lie in range(100)]
+                await hurl(ports(ring)[number % 2], greeting_of(name) + b"".join(lies))
+
+    play(scene, loop)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [("stranger", Role.NODE), ("n1", Role.CLIENT), ("stranger", Role.CLIENT)],
+    ids=["a stranger", "a client with the name of a member", "a client"],
+)
+def test_who_is_no_member_cannot_have_anybody_evicted(name: str, role: Role) -> None:
+    async def scene() -> None:
+        async with attacked_ring() as ring:
+            said = b"".join(encode(TOPIC, ReportUnresponsive(node)) for node in NAMES)
+            end = ring.supervisor.ticker.calls + 40  # twice what one accuser needs
+            while ring.supervisor.ticker.calls < end:
+                await hurl(ports(ring)[1], greeting_of(name, role) + said)
+                assert ring.supervisor.suspects == 0
+            assert ring.supervisor.counts["evictions"] == 0
+            assert ring.supervisor.counts["ReportSilent"] > 100
+
+    play(scene)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
+def test_a_client_can_ask_and_no_more(sample: WireMessage) -> None:
+    """What it has to say beside that is for nodes, and its link is dropped."""
+
+    async def scene() -> None:
+        async with live_ring("n0", "n1") as ring:
+            await ring.settle()
+            said = greeting_of("n1", Role.CLIENT) + encode("other", sample)
+            await hurl_all(ports(ring), [said, said])
+            is_refused = isinstance(sample, MESSAGE_TYPES)
+            assert refusals(ring) == (Counter({"not for clients": 2}) if is_refused else Counter())
+            assert "other" not in ring.supervisor.members()
+            assert ring.nodes["n0"].topics == [TOPIC]
+
+    play(scene)
+
+
+ANSWERS = (MemberList, PublishAck, Refused, NodeStatus, DatabasePage, PublicationPage, ChangePage)
+
+
+def test_answers_that_nobody_asked_for_change_nothing() -> None:
+    said = b"".join(encode(TOPIC, each) for each in SAMPLES if isinstance(each, ANSWERS))
+
+    async def scene() -> None:
+        async with attacked_ring() as ring:
+            before = explicit_state(ring.snapshot())
+            for role in (Role.NODE, Role.CLIENT):
+                await hurl_all(ports(ring), [greeting_of("stranger", role) + said] * 2)
+            assert ring.nodes["n0"].refusals == {}
+            assert ring.nodes["n0"].links.book.find("a") is None, "what Members says"
+            assert explicit_state(ring.snapshot()) == before
+            assert refusals(ring) == Counter()
+
+    play(scene)
+
+
+def test_no_message_changes_an_epoch_or_the_log_before_a_position(tmp_path: Path) -> None:
+    """Not even those that damage the node, which lets itself be damaged."""
+    messages = [each for each in SAMPLES if not isinstance(each, Crash)]
+
+    async def scene() -> None:
+        async with Cluster(n=1, topic=TOPIC, data_dir=tmp_path) as cluster:
+            for number in range(3):
+                await cluster.publish("n00", b"%d" % number)
+            node = cluster.node("n00")
+            machine = node.machine(TOPIC)
+            assert machine is not None
+            archive = machine.archive
+            assert isinstance(archive, TopicLog)
+            epoch, chain = archive.epoch, archive.chain_at(3)
+            port = int(node.address.rpartition(":")[2])
+            for role in (Role.NODE, Role.CLIENT):
+                for message in messages:
+                    await hurl(port, greeting_of("stranger", role) + encode(TOPIC, message))
+            await cluster.publish("n00", b"after")  # the node is there, and commits
+            assert (archive.epoch, archive.chain_at(3)) == (epoch, chain)
+        with PublicationStore.open(tmp_path / "n00") as store:
+            archive = store.archive(TOPIC)
+            assert (archive.epoch, archive.chain_at(3)) == (epoch, chain)
+
+    play(scene)
+
+
+def test_who_is_no_supervisor_gets_no_sign_of_life() -> None:
+    """A reply to a probe goes to the supervisor that has sent it, and to nobody else."""
+
+    async def scene() -> None:
+        async with attacked_ring() as ring:
+            replies = ring.supervisor.counts["ProbeReply"]
+            said = greeting_of("stranger") + encode(TOPIC, Ping(1))
+            await hurl(ports(ring)[0], said)
+            await ring.publish("n0", b"meanwhile")
+            await ring.settle()
+            assert ring.supervisor.counts["ProbeReply"] == replies
+
+    play(scene)
+
+
+def test_only_the_supervisor_says_where_a_node_stands() -> None:
+    async def scene() -> None:
+        async with live_ring(*NAMES) as ring:
+            await ring.settle()
+            for node in ring.nodes.values():
+                node.ticker.stop()
+            ring.supervisor.ticker.stop()
+            label = ring.nodes["n0"].states()[TOPIC].label
+            await hurl(ports(ring)[0], greeting_of("stranger") + encode(TOPIC, UNRECORDED))
+            await until(lambda: ring.nodes["n0"].links.is_linked("stranger") is False)
+            assert ring.nodes["n0"].states()[TOPIC].label == label
+
+    play(scene)
+
+
+def test_nobody_is_unsubscribed_by_others() -> None:
+    async def scene() -> None:
+        async with live_ring(*NAMES) as ring:
+            await ring.settle()
+            for node in ring.nodes.values():
+                node.ticker.stop()
+            said = greeting_of("stranger") + encode(TOPIC, Unsubscribe("n1"))
+            await hurl(ports(ring)[1], said)
+            assert ring.supervisor.counts["Unsubscribe"] == 1
+            assert ring.supervisor.members() == {TOPIC: len(NAMES)}
+
+    play(scene)
+
+
+DIALLED_AT_ONCE_MAX = 1024  # many processes may have no more files than that
+
+
+def test_one_that_names_thousands_does_not_make_us_dial_them_all_at_once() -> None:
+    gone = nowhere()
+    names = [f"ghost{number}" for number in range(2 * DIALLED_AT_ONCE_MAX)]
+    said = [
+        encode(TOPIC, CheckLabel(Peer(Label.nth(number), name), None, EdgeKind.LINE), {name: gone})
+        for number, name in enumerate(names)
+    ]
+    most = 0
+
+    async def scene() -> None:
+        nonlocal most
+        async with live_ring("n0") as ring:
+            peers = ring.nodes["n0"].links._peers
+            hurled = asyncio.create_task(
+                hurl(ports(ring)[0], greeting_of("stranger") + b"".join(said))
+            )
+            while not hurled.done():
+                most = max(most, sum(peer._dialling is not None for peer in peers.values()))
+                await asyncio.sleep(0)
+        assert most <= DIALLED_AT_ONCE_MAX
+
+    play(scene)

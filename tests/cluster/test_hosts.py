@@ -1,0 +1,102 @@
+"""What nodes and supervisors keep, and how much of it: bounds, and what is given back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from skipring.core import quotas
+from skipring.core.publications import Publication
+from skipring.errors import UnreachableError
+from skipring.node import publish_proxy as errands
+from skipring.rpc.client import RpcClient
+from skipring.storage.supervisor_store import SupervisorStore
+from skipring.testing import Cluster
+from tests.support.rings import until
+
+
+def publications(count: int) -> list[Publication]:
+    return [Publication(publisher="w", seq=seq, payload=b"x") for seq in range(count)]
+
+
+def test_a_node_publishes_only_so_much_for_others_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errands, "PUBLISHING_MAX", 4)
+
+    async def scene() -> str:
+        async with Cluster(n=1, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            address = cluster.supervisor().address
+            async with RpcClient([address], rng=Random(1)) as outsider:
+                await outsider.publish(cluster.topic, publications(4))
+                with pytest.raises(UnreachableError) as caught:
+                    await outsider.publish(cluster.topic, publications(64)[4:])
+            return str(caught.value)
+
+    assert "too much waits to be stored" in asyncio.run(scene())
+
+
+def test_of_a_topic_that_was_left_nothing_is_kept_in_memory() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.settle()
+            await cluster.publish("n00", b"hello")
+            await cluster.settle()
+            node = cluster.node("n00")
+            assert node._keeping.archives
+            assert node.deliveries
+            assert await node.unsubscribe(cluster.topic, 20.0)
+            assert not node._keeping.archives
+            assert not node.deliveries
+
+    asyncio.run(scene())
+
+
+def test_a_supervisor_serves_only_so_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "TOPICS_MAX", 2)
+
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            node, supervisor = cluster.node("n00"), cluster.supervisor()
+            node.subscribe("second")
+            await until(lambda: len(supervisor.members()) == 2)
+            node.subscribe("third")
+            await until(lambda: "third" in node.refusals)
+            assert node.refusals["third"] == "this supervisor has 2 topics and serves no more"
+            assert supervisor.members().keys() == {cluster.topic, "second"}
+            assert supervisor.links.counts["too many topics"] > 0
+
+    asyncio.run(scene())
+
+
+def test_a_supervisor_writes_its_database_only_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[str] = []
+    save = SupervisorStore.save
+    monkeypatch.setattr(
+        SupervisorStore, "save", lambda store, *what: (saved.append(what[0]), save(store, *what))
+    )
+
+    async def scene() -> None:
+        async with Cluster(n=3, data_dir=tmp_path) as cluster:
+            await cluster.settle()
+            ticker = cluster.supervisor().ticker
+            saved_after = ticker.calls + 1
+            await until(lambda: ticker.calls > saved_after)
+            saved.clear()
+            some_later = ticker.calls + 10
+            await until(lambda: ticker.calls > some_later)
+            assert saved == []
+            await cluster.join()
+            await cluster.settle()
+            await until(lambda: saved != [])
+
+    asyncio.run(scene())
+    with SupervisorStore.open(tmp_path / "supervisor-0") as store:
+        (state,) = store.load().values()
+    assert len(state.database) == 4

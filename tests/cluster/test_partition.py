@@ -1,0 +1,140 @@
+"""A network that falls apart, by proxies between the nodes, and is whole again later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from skipring.core.peers import SUPERVISOR, NodeId
+from tests.support import rings
+from tests.support.exchanges import LOOPS, LoopFactory, play
+from tests.support.proxies import Cut, ProxiedRing, proxied_ring
+from tests.support.rings import TOPIC, until
+
+pytestmark = pytest.mark.heavy
+
+NAMES = [f"n{number}" for number in range(8)]
+OTHERS = {"n1", "n2", "n5", "n7"}  # neighbours of the rest in many places
+CUT_TICKS = 30  # more than it takes to evict somebody whom only one accuses
+
+
+@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+def loop(request: pytest.FixtureRequest) -> LoopFactory:
+    made: LoopFactory = request.param
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was cut off for long tries again only after some seconds."""
+    monkeypatch.setattr(rings, "DEADLINE_S", 60.0)
+
+
+def with_supervisor_for_both(one: NodeId, other: NodeId) -> bool:
+    return SUPERVISOR not in (one, other) and (one in OTHERS) != (other in OTHERS)
+
+
+def with_supervisor_for_one_side(one: NodeId, other: NodeId) -> bool:
+    return (one in OTHERS) != (other in OTHERS)
+
+
+async def ticks(ring: ProxiedRing, count: int) -> None:
+    end = ring.supervisor.ticker.calls + count
+    await until(lambda: ring.supervisor.ticker.calls >= end)
+
+
+def roots(ring: ProxiedRing) -> set[bytes]:
+    machines = [node.machine(TOPIC) for node in ring.nodes.values()]
+    return {machine.trie.root for machine in machines if machine is not None}
+
+
+async def publish(ring: ProxiedRing, stage: str) -> list[bytes]:
+    """Let everybody say something."""
+    made = [f"{stage} {name}".encode() for name in NAMES]
+    for name, payload in zip(NAMES, made, strict=True):
+        await ring.publish(name, payload)
+    return made
+
+
+@pytest.mark.parametrize("kind", Cut)
+@pytest.mark.parametrize(
+    "is_cut", [with_supervisor_for_both, with_supervisor_for_one_side], ids=lambda f: f.__name__
+)
+def test_two_sides_are_one_ring_again_with_all_that_was_published_on_both(
+    is_cut: Callable[[NodeId, NodeId], bool], kind: Cut, loop: LoopFactory
+) -> None:
+    async def scene() -> None:
+        async with proxied_ring(*NAMES) as ring:
+            await ring.settle()
+            sent = await publish(ring, "before")
+            await ring.settle()
+            ring.network.cut(is_cut, kind)
+            sent += await publish(ring, "apart")
+            await ticks(ring, CUT_TICKS)
+            assert_apart(ring)
+            ring.network.heal()
+            await ring.settle()
+            sent += await publish(ring, "after")
+            await ring.settle()
+            assert len(roots(ring)) == 1
+            for name in NAMES:
+                assert sorted(ring.delivered[name]) == sorted(sent), name
+            assert ring.supervisor.members() == {TOPIC: len(NAMES)}
+
+    play(scene, loop)
+
+
+def assert_apart(ring: ProxiedRing) -> None:
+    """Nobody has heard what was said on the other side."""
+    for side in (OTHERS, set(NAMES) - OTHERS):
+        unheard = {f"apart {name}".encode() for name in set(NAMES) - side}
+        for name in side:
+            got = set(ring.delivered[name])
+            assert f"apart {name}".encode() in got
+            assert not unheard & got
+
+
+def test_those_who_are_cut_off_from_each_other_only_are_not_evicted(loop: LoopFactory) -> None:
+    async def scene() -> None:
+        async with proxied_ring(*NAMES) as ring:
+            await ring.settle()
+            ring.network.cut(with_supervisor_for_both, Cut.RESET)
+            await ticks(ring, 2 * CUT_TICKS)
+            assert ring.supervisor.counts["evictions"] == 0
+            assert ring.supervisor.counts["ReportSilent"] > 0
+            assert ring.supervisor.members() == {TOPIC: len(NAMES)}
+            ring.network.heal()
+            await ring.settle()
+
+    play(scene, loop)
+
+
+def test_those_whom_the_supervisor_does_not_hear_are_evicted_and_come_back(
+    loop: LoopFactory,
+) -> None:
+    async def scene() -> None:
+        async with proxied_ring(*NAMES) as ring:
+            await ring.settle()
+            ring.network.cut(with_supervisor_for_one_side, Cut.BLACKHOLE)
+            await until(lambda: ring.supervisor.members() == {TOPIC: len(NAMES) - len(OTHERS)})
+            ring.network.heal()
+            await ring.settle()
+            assert ring.supervisor.members() == {TOPIC: len(NAMES)}
+
+    play(scene, loop)
+
+
+def test_one_that_can_be_reached_over_others_gets_everything(loop: LoopFactory) -> None:
+    def is_cut(one: NodeId, other: NodeId) -> bool:
+        return {one, other} in ({"n0", "n1"}, {"n0", "n2"})
+
+    async def scene() -> None:
+        async with proxied_ring(*NAMES) as ring:
+            await ring.settle()
+            ring.network.cut(is_cut, Cut.RESET)
+            sent = await publish(ring, "around")
+            await until(lambda: all(len(got) == len(sent) for got in ring.delivered.values()))
+            assert ring.network.refused > 0
+
+    play(scene, loop)

@@ -1,0 +1,134 @@
+"""The machines over real sockets: rings form, spread publications and heal."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from skipring.node.settings import ANSWER_S
+from skipring.testing import Cluster
+from tests.support.rings import TOPIC, live_ring, until
+
+NODES = 8
+
+
+def test_eight_nodes_form_a_ring() -> None:
+    async def scene() -> None:
+        async with Cluster(NODES) as cluster:
+            await cluster.settle()
+
+    asyncio.run(scene())
+
+
+def test_what_is_published_comes_to_everybody_once() -> None:
+    async def scene() -> None:
+        async with Cluster(NODES) as cluster:
+            await cluster.settle()
+            for name in cluster.nodes:
+                await cluster.publish(name, name.encode())
+            await cluster.settle()
+            sent = [name.encode() for name in cluster.nodes]
+            assert all(sorted(cluster.delivered(name)) == sent for name in cluster.nodes)
+
+    asyncio.run(scene())
+
+
+def test_publishing_works_before_the_ring_is_ready() -> None:
+    async def scene() -> None:
+        async with Cluster(NODES) as cluster:
+            await cluster.publish("n03", b"early")
+            await cluster.settle()
+            assert all(cluster.delivered(name) == [b"early"] for name in cluster.nodes)
+
+    asyncio.run(scene())
+
+
+def test_a_newcomer_gets_what_was_published_before() -> None:
+    async def scene() -> None:
+        async with Cluster(4) as cluster:
+            for number in range(100):
+                await cluster.publish("n00", b"%d" % number)
+            await cluster.settle()
+            await cluster.join("late")
+            await cluster.settle()
+            assert len(cluster.delivered("late")) == 100
+
+    asyncio.run(scene())
+
+
+def test_one_that_comes_or_goes_waits_for_no_tick() -> None:
+    async def scene() -> None:
+        async with live_ring(tick_s=600.0, answer_s=ANSWER_S) as ring:
+            for count, name in enumerate(("a", "b", "c"), 1):
+                node = await ring.join(name)
+                await until(lambda node=node: node.states()[TOPIC].label is not None)  # type: ignore[misc]
+                assert len(ring.supervisor.state(TOPIC).database) == count
+            assert await ring.leave("b")
+            assert ring.supervisor.ticker.calls == 0
+
+    asyncio.run(scene())
+
+
+def test_a_supervisor_that_has_lost_everything_is_told_again() -> None:
+    async def scene() -> None:
+        async with Cluster(NODES) as cluster:
+            await cluster.settle()
+            await cluster.stop_supervisor()
+            await cluster.start_supervisor(lose_data=True)
+            assert cluster.snapshot().supervisor.database == ()
+            await cluster.publish("n05", b"meanwhile")
+            await cluster.settle()
+            assert all(cluster.delivered(name) == [b"meanwhile"] for name in cluster.nodes)
+
+    asyncio.run(scene())
+
+
+def test_one_that_leaves_is_let_go_and_the_others_close_the_gap() -> None:
+    async def scene() -> None:
+        async with Cluster(NODES) as cluster:
+            await cluster.settle()
+            assert await cluster.leave("n02")
+            await cluster.settle()
+
+    asyncio.run(scene())
+
+
+def test_crashes_are_noticed_and_the_others_close_the_gaps() -> None:
+    async def scene() -> None:
+        async with Cluster(NODES) as cluster:
+            await cluster.settle()
+            for name in ("n01", "n04"):
+                cluster.kill(name)
+            await cluster.publish("n06", b"after")
+            await cluster.settle()
+            assert all(cluster.delivered(name) == [b"after"] for name in cluster.nodes)
+
+    asyncio.run(scene())
+
+
+def test_what_was_published_is_there_after_a_restart(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(2, data_dir=tmp_path) as cluster:
+            ids = [await cluster.publish("n01", b"%d" % number) for number in range(20)]
+            for name in cluster.nodes:
+                cluster.kill(name)
+            await cluster.restart("n01")
+            stored = cluster.snapshot().subscribers["n01"].publications
+            assert sorted(publication.id for publication in stored) == sorted(ids)
+
+            await cluster.restart("n00")
+            await cluster.settle()
+            assert sorted(cluster.payloads("n00")) == sorted(cluster.payloads("n01"))
+
+    asyncio.run(scene())
+
+
+def test_nothing_is_left_behind() -> None:
+    async def scene() -> None:
+        async with Cluster(NODES) as cluster:
+            await cluster.settle()
+            nodes = [cluster.node(name) for name in cluster.nodes]
+        await cluster.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        assert not any(node.links.connections for node in nodes)
+
+    asyncio.run(scene())

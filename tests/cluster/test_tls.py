@@ -1,0 +1,401 @@
+"""TLS: who gets in with which certificate, who does not, and what is said of it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from skipring.core.peers import SUPERVISOR
+from skipring.core.publications import Publication
+from skipring.net.addresses import supervisor_at
+from skipring.node.host import NodeHost
+from skipring.node.settings import NodeSettings
+from skipring.node.supervisor_host import SupervisorHost
+from skipring.rpc.client import RpcClient
+from skipring.security.credentials import PeerCertificate
+from skipring.storage.store import PublicationStore
+from skipring.wire.handshake import Role
+from skipring.wire.rpc import FindMembers, MemberList
+from tests.support.exchanges import (
+    DEADLINE_S,
+    HELLO,
+    LOOPS,
+    Host,
+    LoopFactory,
+    answering,
+    call,
+    greeting_of,
+    logged,
+    note,
+    parcel,
+    play,
+    running,
+    the_line,
+)
+from tests.support.papers import Papers, node
+from tests.support.rings import LOOPBACK, TOPIC, LiveRing, until
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
+    return Papers(tmp_path_factory.mktemp("papers"))
+
+
+@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+def loop(request: pytest.FixtureRequest) -> LoopFactory:
+    made: LoopFactory = request.param
+    return made
+
+
+# -- those who are welcome -------------------------------------------------------------------
+
+
+def test_those_with_certificates_of_one_authority_talk(papers: Papers, loop: LoopFactory) -> None:
+    a, b = node(papers, "a"), node(papers, "b")
+
+    async def scene() -> None:
+        async with running(a, b):
+            a.knows(b)
+            a.links.send("b", note(1))
+            await until(lambda: b.numbers("a") == [1])
+            b.links.send("a", note(2))
+            await until(lambda: a.numbers("b") == [2])
+            assert len(a.links.connections) == len(b.links.connections) == 1
+            (link,) = a.links.connections
+            assert link._transport is not None
+            assert link._transport.get_extra_info("cipher")[1] == "TLSv1.3"
+            assert a.counts == b.counts == {}
+
+    play(scene, loop)
+
+
+def test_many_frames_of_all_sizes_arrive_in_order(papers: Papers, loop: LoopFactory) -> None:
+    a, b = node(papers, "a"), node(papers, "b")
+    sizes = [Random(1).choice([0, 10, 5_000, 300_000]) for _ in range(60)]
+
+    async def scene() -> None:
+        async with running(a, b):
+            a.knows(b)
+            for number, size in enumerate(sizes):
+                a.links.send("b", parcel(number, size))
+                await until(lambda: a.links.peer("b")._size < 1 << 21)
+            await until(lambda: len(b.got) == len(sizes))
+            got = [getattr(message, "publication") for _, message in b.got]  # noqa: B009
+            assert [(p.seq, len(p.payload)) for p in got] == list(enumerate(sizes))
+
+    play(scene, loop)
+
+
+@pytest.mark.parametrize("certificate", [SUPERVISOR, f"{SUPERVISOR}.2"])
+def test_a_supervisor_shows_the_certificate_of_one(
+    papers: Papers, loop: LoopFactory, certificate: str
+) -> None:
+    a = node(papers, "a")
+    credentials = papers.of(certificate)
+    supervisor = Host(SUPERVISOR, Role.SUPERVISOR, credentials=credentials, dials=False)
+
+    async def scene() -> None:
+        async with running(a, supervisor):
+            a.links.send_to_supervisor(supervisor.address, note(1))
+            await until(lambda: supervisor.numbers("a") == [1])
+            supervisor.links.send("a", note(2))
+            await until(lambda: a.numbers(supervisor_at(supervisor.address)) == [2])
+
+    play(scene, loop)
+
+
+def test_a_certificate_is_good_for_the_names_below_its_own(papers: Papers) -> None:
+    a, below = node(papers, "a"), node(papers, "b.1", "b")
+
+    async def scene() -> None:
+        async with running(a, below), call(a, papers.of("b").client_context()) as client:
+            a.knows(below)
+            a.links.send("b.1", note(1))
+            await until(lambda: below.numbers("a") == [1])
+            client.write(greeting_of("b.client-1", Role.CLIENT))
+            await until(lambda: a.links.is_linked("client/b.client-1#1"))
+
+    play(scene)
+
+
+# -- those who are not -----------------------------------------------------------------------
+
+Showing = Callable[[Papers, int], ssl.SSLContext]
+UNWELCOME: dict[str, tuple[Showing, str, str]] = {
+    "no certificate": (Papers.none, "no certificate", "the other side has shown none"),
+    "another authority": (Papers.of_another_authority, "bad certificate", "issuer certificate"),
+    "expired": (Papers.expired, "bad certificate", "certificate has expired"),
+}
+
+
+@pytest.mark.parametrize(("showing", "reason", "detail"), UNWELCOME.values(), ids=UNWELCOME)
+def test_who_calls_without_a_good_certificate_gets_nowhere(
+    papers: Papers, loop: LoopFactory, showing: Showing, reason: str, detail: str
+) -> None:
+    a = node(papers, "a")
+
+    async def scene() -> None:
+        # TLS 1.3 lets a client believe that it is connected before its certificate was looked at.
+        async with running(a), call(a, showing(papers, ssl.PROTOCOL_TLS_CLIENT)) as caller:
+            caller.write(HELLO + note(1))
+            assert await caller.is_hung_up_on()
+            await until(lambda: a.counts == {reason: 1})
+            assert a.got == []
+            assert not a.links.connections
+            line = the_line(lines, "connection refused")
+            assert (line["reason"], line["address"]) == (reason, caller.address)
+            assert detail in line["detail"]
+
+    with logged() as lines:
+        play(scene, loop)
+
+
+@pytest.mark.parametrize("certificate", ["c", "bb", "b.1"])
+def test_who_calls_itself_as_its_certificate_does_not_gets_nowhere(
+    papers: Papers, loop: LoopFactory, certificate: str
+) -> None:
+    a = node(papers, "a")
+
+    async def scene() -> None:
+        async with running(a), call(a, papers.of(certificate).client_context()) as caller:
+            caller.write(HELLO + note(1))
+            assert await caller.is_hung_up_on()
+            assert a.counts == {"name not in certificate": 1}
+            assert a.got == []
+            assert a.book.find("b") is None
+            line = the_line(lines, "connection refused")
+            assert line["reason"] == "name not in certificate"
+            assert line["address"] == caller.address
+            assert line["detail"] == f"{certificate} as b"
+
+    with logged() as lines:
+        play(scene, loop)
+
+
+@pytest.mark.parametrize(
+    ("showing", "reason", "detail"), list(UNWELCOME.values())[1:], ids=list(UNWELCOME)[1:]
+)
+def test_who_is_called_and_has_no_good_certificate_hears_nothing(
+    papers: Papers, loop: LoopFactory, showing: Showing, reason: str, detail: str
+) -> None:
+    a = node(papers, "a")
+
+    async def scene() -> None:
+        context = showing(papers, ssl.PROTOCOL_TLS_SERVER)
+        async with running(a), answering(HELLO + note(1), context) as (address, came):
+            a.book.hear({"b": address})
+            a.links.send("b", note(1))
+            await until(lambda: a.counts == {reason: 1, "cannot connect": 1})
+            assert a.got == []
+            assert came == []
+            line = the_line(lines, "cannot connect")
+            assert (line["reason"], line["address"]) == (reason, address)
+            assert detail in line["detail"]
+
+    with logged() as lines:
+        play(scene, loop)
+
+
+@pytest.mark.parametrize(
+    ("called", "certificate"), [("b", "c"), (SUPERVISOR, "a"), (SUPERVISOR, "b")]
+)
+def test_who_is_called_and_shows_the_certificate_of_another_hears_nothing(
+    papers: Papers, loop: LoopFactory, called: str, certificate: str
+) -> None:
+    role = Role.SUPERVISOR if called == SUPERVISOR else Role.NODE
+    a, other = node(papers, "a"), Host(called, role, credentials=papers.of(certificate))
+
+    async def scene() -> None:
+        async with running(a, other):
+            if role is Role.SUPERVISOR:
+                a.links.send_to_supervisor(other.address, note(1))
+            else:
+                a.knows(other)
+                a.links.send("b", note(1))
+            await until(lambda: a.counts == {"name not in certificate": 1, "cannot connect": 1})
+            assert other.got == []
+            line = the_line(lines, "connection refused")
+            assert line["detail"] == f"{certificate} as {called}"
+
+    with logged() as lines:
+        play(scene, loop)
+
+
+def test_one_whose_own_certificate_is_refused_hears_of_it(
+    papers: Papers, loop: LoopFactory
+) -> None:
+    """The other side's alert comes when the handshake is over for us."""
+    a = node(papers, "a")
+
+    async def scene() -> None:
+        with refusing(papers.of("b").server_context()) as address:
+            async with running(a):
+                a.links.credentials = _Showing(papers.none(ssl.PROTOCOL_TLS_CLIENT))  # type: ignore[assignment]
+                a.book.hear({"b": address})
+                a.links.send("b", note(1))
+                await until(lambda: a.counts == {"handshake failed": 1, "cannot connect": 1})
+                line = the_line(lines, "connection refused")
+                assert "certificate required" in line["detail"]
+
+    with logged() as lines:
+        play(scene, loop)
+
+
+def test_who_has_refused_our_certificate_is_named(papers: Papers, loop: LoopFactory) -> None:
+    a = node(papers, "a")
+
+    async def scene() -> None:
+        with refusing(papers.of("b").server_context()) as address:
+            async with running(a):
+                a.links.credentials = _Showing(papers.none(ssl.PROTOCOL_TLS_CLIENT))  # type: ignore[assignment]
+                a.book.hear({"b": address})
+                a.links.send("b", note(1))
+                await until(lambda: a.counts == {"handshake failed": 1, "cannot connect": 1})
+                assert the_line(lines, "connection refused")["address"] == address
+
+    with logged() as lines:
+        play(scene, loop)
+
+
+def test_one_that_goes_in_the_middle_of_a_handshake_leaves_a_readable_line(
+    papers: Papers, loop: LoopFactory
+) -> None:
+    a = node(papers, "a")
+
+    async def scene() -> None:
+        async with running(a):
+            async with call(a) as caller:
+                await until(lambda: bool(a.links._doors._entering))
+            await until(lambda: a.counts == {"handshake failed": 1})
+            line = the_line(lines, "connection refused")
+            assert line["address"] == caller.address
+            assert line["detail"]
+
+    with logged() as lines:
+        play(scene, loop)
+
+
+class _Showing:
+    """Credentials of one that shows something else than it should."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+
+    def client_context(self) -> ssl.SSLContext:
+        return self._context
+
+    def refresh(self) -> None:
+        """Nothing is read again."""
+
+    def distrust(self, peer: PeerCertificate, now_s: float) -> None:
+        """Trust every certificate."""
+
+
+@contextmanager
+def refusing(context: ssl.SSLContext) -> Iterator[str]:
+    """Somebody who does not like the certificate that it is shown, and says so."""
+    with socket.create_server((LOOPBACK, 0)) as listening, ThreadPoolExecutor(1) as other:
+
+        def serve() -> None:
+            listening.settimeout(DEADLINE_S)
+            came, _ = listening.accept()
+            came.settimeout(DEADLINE_S)
+            with came, pytest.raises(ssl.SSLError):
+                context.wrap_socket(came, server_side=True)
+
+        serving = other.submit(serve)
+        yield f"{LOOPBACK}:{listening.getsockname()[1]}"
+        serving.result()
+
+
+# -- a whole ring ----------------------------------------------------------------------------
+
+NAMES = ["n0", "n1", "n2", "n3", "n4"]
+
+
+class SecuredRing(LiveRing):
+    """A ring of which everybody shows a certificate."""
+
+    def __init__(self, papers: Papers) -> None:
+        self._papers = papers
+        super().__init__(tick_s=0.05)
+
+    def _new_supervisor(self) -> SupervisorHost:
+        credentials = self._papers.of(SUPERVISOR)
+        settings = NodeSettings(tick_s=self._tick_s, credentials=credentials)
+        return SupervisorHost(settings, rng=Random(0))
+
+    async def join(self, name: str, store: PublicationStore | None = None) -> NodeHost:
+        self.settings = replace(self.settings, credentials=self._papers.of(name))
+        return await super().join(name, store)
+
+
+@asynccontextmanager
+async def secured_ring(papers: Papers) -> AsyncIterator[SecuredRing]:
+    ring = SecuredRing(papers)
+    await ring.start()
+    try:
+        for name in NAMES:
+            await ring.join(name)
+        await ring.settle()
+        yield ring
+    finally:
+        await ring.stop()
+
+
+def test_a_ring_over_tls_is_legitimate_and_publications_come_to_everybody(
+    papers: Papers, loop: LoopFactory
+) -> None:
+    async def scene() -> None:
+        async with secured_ring(papers) as ring:
+            for name in NAMES:
+                await ring.publish(name, name.encode())
+            await ring.settle()
+            sent = sorted(name.encode() for name in NAMES)
+            assert all(sorted(got) == sent for got in ring.delivered.values())
+            assert not any(node.links.counts["handshake failed"] for node in ring.nodes.values())
+
+    play(scene, loop)
+
+
+def test_a_ring_over_tls_heals_after_a_crash_and_the_loss_of_its_supervisor(
+    papers: Papers, loop: LoopFactory
+) -> None:
+    async def scene() -> None:
+        async with secured_ring(papers) as ring:
+            await ring.restart_supervisor()
+            await ring.kill("n1")
+            await ring.publish("n3", b"after")
+            await ring.settle()
+            assert all(ring.delivered[name] == [b"after"] for name in ring.nodes)
+
+    play(scene, loop)
+
+
+def test_publishing_through_a_member_needs_a_certificate(papers: Papers, loop: LoopFactory) -> None:
+    made = Publication(publisher="p", seq=0, payload=b"from outside")
+
+    async def scene() -> None:
+        async with secured_ring(papers) as ring:
+            where = [ring.supervisor.address]
+            async with RpcClient(where, rng=Random(1)) as bare:
+                asked = bare.ask(
+                    TOPIC, SUPERVISOR, lambda n: FindMembers(n, 1), MemberList, timeout_s=0.2
+                )
+                assert await asked is None
+            assert ring.supervisor.links.counts["handshake failed"] == 1
+            async with RpcClient(
+                where, rng=Random(1), credentials=papers.of("writer"), is_volatile=True
+            ) as writer:
+                await writer.publish(TOPIC, [made])
+            await ring.settle()
+            assert all(got == [b"from outside"] for got in ring.delivered.values())
+
+    play(scene, loop)

@@ -1,0 +1,218 @@
+"""The kinds of experiments: what they measure is what the simulator and the paper say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from skipring.core.config import Mode
+from skipring.core.topology import levels
+from skipring.lab.experiments import overlays
+from skipring.lab.experiments.experiments import TrialResult, perform
+from skipring.lab.experiments.matrix import KINDS, Trial
+from skipring.lab.experiments.schemas import RESULTS, ROUNDS
+from skipring.sim.runner import Simulation
+from skipring.sim.scenario import make_scenario
+
+LIMITS = {"max_rounds": 300, "closure": 3}
+OF_EACH_KIND = [
+    Trial(kind="converge", n=8, adversary="A15", **LIMITS),
+    Trial(kind="converge", n=8, adversary="A47", publications=5, loss=0.1, **LIMITS),
+    Trial(kind="converge", n=8, adversary="A00", churn=0.02, **LIMITS),
+    Trial(kind="steady", n=8, rounds=20),
+    Trial(kind="subscribe", n=8, **LIMITS),
+    Trial(kind="unsubscribe", n=8, **LIMITS),
+    Trial(kind="crash", n=8, **LIMITS),
+    Trial(kind="spread", n=8, publications=2, **LIMITS),
+    Trial(kind="topology", n=8),
+]
+of_every_kind = pytest.mark.parametrize("run", OF_EACH_KIND, ids=lambda run: run.kind)
+
+
+def done(kind: str, n: int, **values: Any) -> TrialResult:  # noqa: ANN401
+    outcome = perform(Trial(kind=kind, n=n, **{"max_rounds": 300, **values}))
+    assert outcome.row["error"] is None
+    return outcome
+
+
+def test_there_is_a_run_of_every_kind_here() -> None:
+    assert {run.kind for run in OF_EACH_KIND} == set(KINDS)
+
+
+@of_every_kind
+def test_the_rows_are_those_of_the_tables(run: Trial) -> None:
+    outcome = perform(run)
+    table = pa.Table.from_pylist([outcome.row | {"samples": outcome.samples}], schema=RESULTS)
+    table.validate(full=True)
+    assert set(outcome.row) == set(RESULTS.names) - {"samples"}
+    assert all(list(sample) == ROUNDS.names[1:] for sample in outcome.samples)
+    assert outcome.row["error"] is None
+    assert outcome.row["converged"]
+    assert outcome.row["run_id"] == run.run_id
+    assert list(outcome.row["measures"]) == sorted(outcome.row["measures"])
+
+
+def test_a_run_gives_the_same_rows_in_every_process() -> None:
+    """Whatever the hash of texts, by which the order of sets is decided."""
+    program = (
+        "from tests.lab.experiments.test_experiments import OF_EACH_KIND, perform\n"
+        "print([perform(run) for run in OF_EACH_KIND])"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert outputs == {f"{[perform(run) for run in OF_EACH_KIND]}\n".encode()}
+
+
+# -- converge --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("churn", [0.0, 0.02])
+@pytest.mark.parametrize("code", ["A00", "A15", "A47"])
+def test_healing_is_what_simulate_reports(code: str, churn: float) -> None:
+    values = {"n": 8, "adversary": code, "loss": 0.1, "churn": churn, "seed": 3, "closure": 5}
+    report = Simulation(make_scenario(values | {"without": ["R9", "S11"]})).run()
+    run = Trial(kind="converge", **values, without="R9,S11", max_rounds=2000)
+    row = perform(run).row
+    for name in (
+        *("rounds_explicit", "rounds_strict", "rounds_publications", "converged", "closure_ok"),
+        *("messages", "events", "supervisor_requests", "published", "duplicates", "hops_mean"),
+        *("delivered_by_spreading", "delivered_by_repair", "hops_max"),
+    ):
+        assert row[name] == getattr(report, name), name
+
+
+@pytest.mark.parametrize("churn", [0.0, 0.02])
+def test_the_rounds_tell_the_same_story_as_the_run(churn: float) -> None:
+    outcome = done("converge", 16, adversary="A46", publications=9, churn=churn, closure=0)
+    row, samples = outcome.row, outcome.samples
+    assert [sample["round"] for sample in samples] == list(range(len(samples)))
+    assert sum(sample["messages"] for sample in samples) == row["messages"]
+    assert sum(sample["supervisor_requests"] for sample in samples) == row["supervisor_requests"]
+    assert max(sample["degree_max"] for sample in samples) == row["degree_peak"]
+    for name in ("explicit", "strict", "publications"):
+        last_bad = max((s["round"] for s in samples if not s[name]), default=-1)
+        assert row[f"rounds_{name}"] == last_bad + 1
+    for sample in samples:
+        assert sample["explicit"] == (sample["layers"] == 5)
+        assert sample["explicit"] or not sample["strict"]
+
+
+@pytest.mark.parametrize(
+    ("code", "layers"), [("A05", 0), ("A06", 1), ("A11", 2), ("A12", 3), ("A19", 5)]
+)
+def test_layers_are_counted_up_to_the_first_that_does_not_hold(code: str, layers: int) -> None:
+    assert done("converge", 16, adversary=code).samples[0]["layers"] == layers
+
+
+def test_one_that_does_not_heal_is_no_error() -> None:
+    outcome = done("converge", 16, adversary="A15", max_rounds=1)
+    assert not outcome.row["converged"]
+    assert outcome.row["closure_ok"] is None
+    assert outcome.row["rounds_strict"] is None
+    assert len(outcome.samples) == 2
+
+
+def test_a_ring_that_has_healed_has_the_degrees_of_the_paper() -> None:
+    row = done("converge", 16, adversary="A00").row
+    assert row["degree_mean"] == 4 - 6 / 16
+
+
+# -- a ring that is left alone, and single operations ----------------------------------------
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_legitimate_ring_does_not_change_and_costs_little(mode: Mode) -> None:
+    outcome = done("steady", 16, rounds=200, mode=mode)
+    measures = outcome.row["measures"]
+    assert outcome.row["closure_ok"]
+    assert measures["changes"] == 0
+    assert 0 < measures["requests_per_round"] < 2
+    assert measures["check_label_per_node_round"] == 2
+    assert len(outcome.samples) == 201
+    assert all(sample["strict"] for sample in outcome.samples)
+    total = sum(v for k, v in measures.items() if k.endswith("_per_node_round"))
+    assert total == pytest.approx(2 * measures["messages_per_node_round"])  # it is one of them
+
+
+@pytest.mark.parametrize("n", [16, 64])
+@pytest.mark.parametrize(
+    ("kind", "in_paper", "with_push"), [("subscribe", 1, 3), ("unsubscribe", 2, 6), ("crash", 1, 5)]
+)
+def test_an_operation_costs_the_supervisor_what_the_theorem_says(
+    kind: str, n: int, in_paper: int, with_push: int
+) -> None:
+    """Section 4.1. One less if the round robin would have said it anyway, or nobody moves."""
+    for mode, cost in (("paper", in_paper), ("fixed", in_paper), ("fast", with_push)):
+        costs = [
+            done(kind, n, mode=mode, seed=seed, max_rounds=0).row["measures"]["supervisor_messages"]
+            for seed in range(8)
+        ]
+        assert max(costs) == cost
+        assert min(costs) >= 0
+
+
+@pytest.mark.parametrize(("kind", "least"), [("subscribe", 1), ("unsubscribe", 1), ("crash", 0)])
+def test_after_an_operation_the_ring_is_legitimate_again(kind: str, least: int) -> None:
+    outcome = done(kind, 16, closure=5)
+    row, measures = outcome.row, outcome.row["measures"]
+    assert row["converged"]
+    assert row["closure_ok"]
+    assert measures["rounds"] == row["rounds_strict"] > 0
+    assert measures["subscriber_messages"] >= least
+    assert measures["requests"] >= least
+    assert not outcome.samples[0]["explicit"]
+    assert outcome.samples[-1]["strict"]
+
+
+# -- spreading and overlays ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [8, 33, 64])
+def test_a_flood_has_its_number_of_messages_and_at_most_log_n_hops(n: int) -> None:
+    """Section 4.3, when no message overtakes another; whoever a repair reaches first is silent."""
+    row = done("spread", n, spread="flood", scheduler="sync", publications=1).row
+    messages, repaired = row["measures"]["spreading_messages"], row["delivered_by_repair"]
+    assert messages == 4 * n - 6 if repaired == 0 else n <= messages < 4 * n - 6
+    assert row["hops_max"] <= levels(n)
+    assert row["published"] == 1
+    assert row["delivered_by_spreading"] + repaired == n - 1
+
+
+def test_the_tree_sends_one_message_a_delivery() -> None:
+    row = done("spread", 64, spread="tree", scheduler="sync", publications=1).row
+    assert row["measures"]["messages_per_delivery"] <= 1
+    assert row["measures"]["rounds_to_all"] == row["rounds_publications"]
+
+
+def test_the_measures_of_overlays_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlays, "overlay_measures", lambda n, seed: {"b": seed, "a": n})
+    outcome = done("topology", 32, seed=4)
+    assert outcome.row["measures"] == {"a": 32, "b": 4}
+    assert outcome.samples == []
+
+
+# -- what goes wrong -------------------------------------------------------------------------
+
+
+def test_a_run_that_raises_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(n: int, seed: int) -> dict[str, float]:
+        raise ValueError("two\nlines")
+
+    monkeypatch.setattr(overlays, "overlay_measures", refuse)
+    outcome = perform(Trial(kind="topology", n=4))
+    assert outcome.row["error"] == "ValueError: two lines"
+    assert not outcome.row["converged"]
+    pa.Table.from_pylist([outcome.row | {"samples": []}], schema=RESULTS).validate(full=True)

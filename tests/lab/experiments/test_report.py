@@ -1,0 +1,153 @@
+"""The lab's report, from tables made by hand to the page."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from pyspark.sql import SparkSession
+
+from skipring.errors import InputError, StorageError
+from skipring.lab.experiments import report
+from skipring.lab.experiments.report import make_page, write_report
+from skipring.report.page import HtmlReport, render
+from skipring.report.pictures import BROWSERS, find_browser, write_pictures
+from tests.lab.experiments.lab_rows import healed, run, seen, whole_lab, write_lab
+
+FIGURES = [
+    *("rounds-by-n", "rounds-by-adversary", "survival", "layers"),
+    *("modes-share", "modes-rounds", "rules-share", "rules-rounds"),
+    *("messages", "supervisor-healing", "degree-peak"),
+    *("supervisor-steady", "messages-steady"),
+    *("membership-supervisor", "membership-subscribers", "membership-rounds"),
+    *("hops", "messages-per-delivery"),
+    *("overlays-degree", "overlays-congestion", "overlays-paths"),
+    *("weather-loss", "weather-churn", "weather-scheduler"),
+]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs, rounds = whole_lab()
+    runs.append(healed(8, 3, seed=99, error="ValueError: <b>broken</b>"))
+    return write_lab(tmp_path_factory.mktemp("lab") / "lab", runs, rounds)
+
+
+@pytest.fixture(scope="module")
+def page(spark: SparkSession, lab: Path) -> HtmlReport:
+    return make_page(spark, lab)
+
+
+@pytest.mark.heavy
+def test_a_lab_of_everything_has_every_figure(page: HtmlReport) -> None:
+    drawn = [it.key for _, sections in page.parts for it in sections if it.figure is not None]
+    assert drawn == FIGURES
+    assert not any(it.key == "left-out" for _, sections in page.parts for it in sections)
+
+
+@pytest.mark.heavy
+def test_the_headline_is_computed(page: HtmlReport) -> None:
+    assert page.lead.startswith(
+        "With all its rules (mode fast) skipring became legitimate in all 48 runs (true share ≥ "
+        "92.6 % with 95 %), half of them within 9 rounds, the slowest in 17."
+    )
+    assert "The paper's pseudocode (mode paper) became legitimate in 30 of 36 runs" in page.lead
+
+
+@pytest.mark.heavy
+def test_every_section_reads_its_figure_and_every_axis_has_a_title(page: HtmlReport) -> None:
+    for _, sections in page.parts:
+        for section in sections:
+            assert section.reading.endswith(".")
+            assert "never" not in section.reading or "paper" in section.reading
+            if section.figure is not None:
+                assert section.figure.layout.xaxis.title.text
+                assert all(trace.text is not None for trace in section.figure.data if trace.name)
+
+
+@pytest.mark.heavy
+def test_what_failed_is_told_as_text(page: HtmlReport) -> None:
+    html = render(page)
+    assert "1 run raised an error" in html
+    assert "&lt;b&gt;broken&lt;/b&gt;" in html
+
+
+@pytest.mark.heavy
+def test_a_rules_cost_is_held_against_the_same_runs(page: HtmlReport) -> None:
+    (rules,) = [it for _, sections in page.parts for it in sections if it.key == "rules-rounds"]
+    assert rules.table is not None
+    assert {row[0] for row in rules.table.rows} == {"fast without R9", "fast without S11"}
+    assert {row[2] for row in rules.table.rows} == {"1.67"}  # 15 rounds for 9
+
+
+@pytest.mark.heavy
+def test_what_the_matrix_does_not_have_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    one = healed(8, 4, adversary="<A99>")
+    lab = write_lab(tmp_path / "lab", [one], seen(one["run_id"], [0, 5]))
+    write_report(spark, lab, tmp_path / "sub" / "page.html", None, tmp_path / "doc.md")
+    html = (tmp_path / "sub" / "page.html").read_text(encoding="utf-8")
+    assert "this matrix has no runs of kind steady" in html
+    assert "this matrix has no runs of kind topology" in html
+    assert "&lt;A99&gt;" in html
+    body = html[: html.index("plotly.js v")]
+    assert "<A99>" not in body
+    document = (tmp_path / "doc.md").read_text(encoding="utf-8")
+    assert "not measured by this matrix" in document
+    assert r"\<A99\>" in document
+
+
+@pytest.mark.heavy
+def test_a_directory_without_tables_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no table 'runs'.*skipring lab run"):
+        write_report(spark, tmp_path, tmp_path / "page.html", None)
+    broken = write_lab(tmp_path / "lab", [run("topology", 8, error="ValueError: x")], [])
+    with pytest.raises(InputError, match="no runs that succeeded"):
+        write_report(spark, broken, tmp_path / "page.html", None)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(report, "make_page", lambda spark, directory: None)
+    monkeypatch.setattr(report, "render", lambda page: "")
+    monkeypatch.setattr(report, "document", lambda *given: "")
+    place, good = tmp_path / "file" / "sub" / "page", tmp_path / "page"
+    for out, markdown in ((place, None), (good, place)):
+        with pytest.raises(StorageError, match=f"^{place.parent}: Not a directory; check"):
+            write_report(Mock(), tmp_path, out, None, markdown)
+
+
+# --- pictures --------------------------------------------------------------------------
+
+
+def test_without_a_browser_pictures_are_refused_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="neither is on PATH: install one"):
+        find_browser()
+
+
+def _has_browser() -> bool:
+    return any(map(shutil.which, BROWSERS))
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not _has_browser(), reason="no Chromium or Chrome on this machine")
+def test_pictures_are_small_and_name_no_place(page: HtmlReport, tmp_path: Path) -> None:
+    figures = [(it.key, it.figure) for _, sections in page.parts for it in sections if it.figure]
+    written = write_pictures(figures[:2], tmp_path)
+    assert [path.name for path in written] == ["rounds-by-n.svg", "rounds-by-adversary.svg"]
+    for path in written:
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith("<svg")
+        assert "rounds" in text
+        assert len(text) < 100_000
+        addresses = set(re.findall(r"[a-z]+://[^\s\"'<>)]+", text))
+        assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+        assert "/tmp" not in text

@@ -1,0 +1,183 @@
+"""The paper's statements beside what runs say of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from skipring.core.config import Mode
+from skipring.lab.experiments.bounds import BoundSample
+from skipring.lab.experiments.schemas import ROUNDS, RUNS
+from skipring.lab.experiments.statements import STATEMENTS, Statement, Unmeasured
+from skipring.lab.experiments.statistics import prepared
+from skipring.lab.experiments.theorems import (
+    NOT_MEASURED,
+    Judged,
+    _verdict,
+    below_verdict,
+    constant_verdict,
+    judge,
+    share_verdict,
+)
+from skipring.report.tables import Tone
+from tests.lab.experiments.lab_rows import frame, healed, run, seen, whole_lab
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAPER_MAP = (DOCS / "paper-map.md").read_text(encoding="utf-8")
+# Rows of the map that are statements of the paper: title, and what the last column says.
+IN_THE_MAP = re.findall(
+    r"^\| ((?:Theorem|Lemma|Corollary|Claim)[^|]*?) \|.*\| ([^|]*)\|$", PAPER_MAP, re.MULTILINE
+)
+TITLES = [title for title, _ in IN_THE_MAP]
+
+
+def start_of(title: str) -> str:
+    """What is the same in the map and here: the title up to where the map says more."""
+    return re.split(r"[,;]|: logarithmic", title)[0]
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_every_statement_of_the_map_is_in_the_table(title: str) -> None:
+    assert any(statement.title.startswith(start_of(title)) for statement in STATEMENTS)
+
+
+def test_the_map_has_many_statements() -> None:
+    assert len(TITLES) >= 20
+
+
+@pytest.mark.parametrize(
+    "statement", STATEMENTS, ids=[f"{it.section} {it.title}" for it in STATEMENTS]
+)
+def test_a_theorem_of_the_table_is_in_the_map_and_so_are_its_records(statement: Statement) -> None:
+    if statement.title.startswith(("Theorem", "Lemma", "Corollary", "Claim")):
+        assert start_of(statement.title) in PAPER_MAP
+    for record in statement.decisions:
+        assert list((DOCS / "decisions").glob(f"{record}-*.md"))
+
+
+@pytest.mark.parametrize(
+    "title", [title for title, known in IN_THE_MAP if known.startswith("**False**")]
+)
+def test_what_the_map_calls_false_is_not_said_to_hold(title: str) -> None:
+    known = [it.known for it in STATEMENTS if it.title.startswith(start_of(title))]
+    assert any(text.startswith("false") for text in known)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [it for it in STATEMENTS if isinstance(it.measure, Unmeasured)],
+    ids=lambda statement: statement.title,
+)
+def test_what_no_run_can_show_is_shown_by_the_tests_of_the_map(statement: Statement) -> None:
+    assert isinstance(statement.measure, Unmeasured)
+    (row,) = (row for row in PAPER_MAP.splitlines() if row.startswith(f"| {statement.title} |"))
+    assert f"/{statement.measure.file}::" in row
+    verdict = _verdict(0, statement, Mode.FAST, {}, {})
+    assert verdict.text.startswith("not measured by the lab; shown by tests in ")
+    assert verdict.text.endswith(statement.measure.file)
+    assert not Judged(statement, {Mode.FAST: verdict}).is_measured
+
+
+# --- verdicts --------------------------------------------------------------------------
+
+
+def test_all_runs_make_a_statement_likely_and_say_how_likely() -> None:
+    verdict = share_verdict(100, 100)
+    assert verdict.text == "holds in all 100 runs (true share ≥ 96.4 % with 95 %)"
+    assert verdict.tone is Tone.GOOD
+
+
+def test_one_counterexample_refutes() -> None:
+    verdict = share_verdict(99, 100)
+    assert verdict.text.startswith("false: 1 counterexample of 100 (true share 94.6 % to 99.97")
+    assert verdict.tone is Tone.BAD
+
+
+def test_no_runs_say_nothing() -> None:
+    assert share_verdict(0, 0) == NOT_MEASURED
+    assert below_verdict({}, 1.0) == NOT_MEASURED
+    assert constant_verdict({8: BoundSample((1.0,))}) == NOT_MEASURED
+
+
+def test_runs_that_fail_in_more_than_the_statement_do_not_refute_it() -> None:
+    assert share_verdict(9, 10, is_more=True).tone is Tone.OPEN
+    assert share_verdict(10, 10, is_more=True).tone is Tone.GOOD
+
+
+@pytest.mark.parametrize(
+    ("values", "tone"),
+    [((0.8, 0.81, 0.82), Tone.GOOD), ((1.3, 1.31, 1.32), Tone.BAD), ((0.7, 1.0, 1.3), Tone.OPEN)],
+)
+def test_a_mean_is_below_a_limit_above_it_or_not_known(
+    values: tuple[float, ...], tone: Tone
+) -> None:
+    assert below_verdict({8: BoundSample((0.1, 0.2)), 16: BoundSample(values)}, 1.0).tone is tone
+
+
+@pytest.mark.parametrize(
+    ("grown", "tone"),
+    [(lambda n: 3.0, Tone.GOOD), (lambda n: 3.0 - 1 / n, Tone.GOOD), (float, Tone.BAD)],
+)
+def test_a_cost_is_constant_or_grows(grown: object, tone: Tone) -> None:
+    assert callable(grown)
+    values = {n: BoundSample((grown(n), grown(n) + 0.01)) for n in (8, 16, 32, 64, 128)}
+    assert constant_verdict(values).tone is tone
+
+
+def test_a_cost_that_scatters_too_much_is_neither() -> None:
+    values = {n: BoundSample((1.0, 9.0)) for n in (8, 16, 32, 64)}
+    assert constant_verdict(values).tone is Tone.OPEN
+
+
+# --- runs ------------------------------------------------------------------------------
+
+
+def verdicts(judged: list[Judged], title: str) -> dict[Mode, Tone]:
+    (one,) = [one for one in judged if one.statement.title == title]
+    return {mode: verdict.tone for mode, verdict in one.verdicts.items()}
+
+
+@pytest.mark.heavy
+def test_runs_speak_of_the_statements_they_are_about(spark: SparkSession) -> None:
+    rows, rounds = whole_lab()
+    judged = judge(prepared(frame(spark, RUNS, rows), frame(spark, ROUNDS, rounds)).cache())
+    paper, fixed, fast = Mode.PAPER, Mode.FIXED, Mode.FAST
+    assert verdicts(judged, "Theorem Network Convergence") == {
+        paper: Tone.BAD,
+        fixed: Tone.GOOD,
+        fast: Tone.GOOD,
+    }
+    assert verdicts(judged, "Theorem Publication Convergence")[paper] is Tone.BAD
+    requests = "Theorem: fewer than one request expected in an interval"
+    assert verdicts(judged, requests) == {paper: Tone.BAD, fixed: Tone.NONE, fast: Tone.GOOD}
+    subscribers = "Theorem: constant overhead of the subscribers, to unsubscribe"
+    assert verdicts(judged, subscribers)[paper] is Tone.BAD
+    assert verdicts(judged, "Lemma Node Degree") == {fast: Tone.GOOD}
+    assert verdicts(judged, "Flooding, in step")[fast] is Tone.GOOD
+    assert verdicts(judged, "Lemma: the potential never increases")[fast] is Tone.NONE
+
+
+@pytest.mark.heavy
+def test_a_ring_that_is_lost_again_refutes_closure(spark: SparkSession) -> None:
+    kept, lost = healed(8, 5, seed=0), healed(8, 5, seed=1)
+    later = healed(8, 5, seed=2, adversary="A20")
+    rounds = [
+        *seen(kept["run_id"], [0, 5, 5]),
+        *seen(lost["run_id"], [0, 5, 3, 5], strict_from=3),
+    ]
+    runs = frame(spark, RUNS, [kept, lost, later, run("topology", 8)])
+    judged = judge(prepared(runs, frame(spark, ROUNDS, rounds)).cache())
+    tones = {
+        title: verdicts(judged, title)[Mode.FAST]
+        for title in (
+            "Theorem Network Closure",
+            "Theorem Network Closure, of strict states",
+            "Lemma Supervisor Closure",
+            "Lemma Ring Closure",
+            "Lemma Shortcut Closure",
+        )
+    }
+    assert list(tones.values()) == [Tone.BAD, Tone.GOOD, Tone.GOOD, Tone.GOOD, Tone.BAD]

@@ -1,0 +1,374 @@
+"""What a process shows of itself over HTTP, to whom, and what no client can do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import ExitStack, asynccontextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+import pytest
+import trustme
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from skipring.errors import InputError
+from skipring.node import metrics_server as telemetry_module
+from skipring.node.metrics_server import REQUESTS_MAX, ServerCredentials, Telemetry
+from skipring.security.credentials import Distrust, PeerCertificate
+from tests.support.rings import until
+
+LOOPBACK = "127.0.0.1"
+DEADLINE_S = 30.0
+NEVER_S = 3600.0
+NO_ANSWER = (OSError, HTTPException)
+
+
+class Shown:
+    """Something to show, that can be changed."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.value = 7.0
+
+    def metrics(self) -> Iterable[Metric]:
+        asyncio.get_running_loop()  # it is only asked in the thread of the loop
+        yield GaugeMetricFamily("skipring_test", "A value.", value=self.value)
+
+    def readiness(self) -> list[str]:
+        asyncio.get_running_loop()
+        return self.reasons
+
+
+class Broken(Shown):
+    def metrics(self) -> Iterable[Metric]:
+        raise KeyError("a mistake")
+
+
+def get(
+    address: str, path: str, method: str = "GET", context: ssl.SSLContext | None = None
+) -> tuple[int, str]:
+    """Status and text of a page; the loop has to go on meanwhile."""
+    connection = (
+        HTTPConnection(address, timeout=DEADLINE_S)
+        if context is None
+        else HTTPSConnection(address, timeout=DEADLINE_S, context=context)
+    )
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+async def asked(address: str, path: str, method: str = "GET") -> tuple[int, str]:
+    return await asyncio.to_thread(get, address, path, method)
+
+
+def connected(address: str) -> socket.socket:
+    """A client that says nothing by itself."""
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=DEADLINE_S)
+
+
+def is_dropped(client: socket.socket) -> bool:
+    """Wait until the other side has closed a connection."""
+    with suppress(ConnectionError):
+        while client.recv(4096):
+            pass  # an answer may have been under way
+    return True
+
+
+@asynccontextmanager
+async def showing(
+    source: Shown, *, answer_s: float = DEADLINE_S, credentials: ServerCredentials | None = None
+) -> AsyncIterator[str]:
+    telemetry = Telemetry(source, asyncio.get_running_loop(), answer_s)
+    try:
+        yield telemetry.start(LOOPBACK, 0, credentials)
+    finally:
+        telemetry.close()
+
+
+# --- what is shown ---------------------------------------------------------------------
+
+
+def test_a_collector_can_read_the_metrics_of_the_moment() -> None:
+    async def scene() -> None:
+        source = Shown()
+        async with showing(source) as address:
+            for value in (7.0, 8.0):
+                source.value = value
+                status, text = await asked(address, "/metrics")
+                families = {each.name: each for each in text_string_to_metric_families(text)}
+                assert status == 200
+                assert families["skipring_test"].samples[0].value == value
+                assert families["process_open_fds"].samples[0].value > 0
+
+    asyncio.run(scene())
+
+
+def test_a_process_is_ready_when_nothing_speaks_against_it() -> None:
+    async def scene() -> None:
+        source = Shown()
+        source.reasons = ["no place in the ring of 'news'", "the disk is full"]
+        async with showing(source) as address:
+            unready = (503, "no place in the ring of 'news'\nthe disk is full\n")
+            assert await asked(address, "/readyz") == unready
+            assert await asked(address, "/healthz") == (200, "alive\n")
+            source.reasons = []
+            assert await asked(address, "/readyz") == (200, "ready\n")
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_a_loop_that_is_stuck_is_noticed_and_so_is_its_return(path: str) -> None:
+    async def scene() -> None:
+        async with showing(Shown(), answer_s=0.05) as address:
+            # Called in the loop's own thread, which so cannot answer.
+            assert get(address, path) == (503, "the event loop does not answer\n")
+            await until_answered(lambda: get(address, path)[0] == 200)
+
+    asyncio.run(scene())
+
+
+def test_a_loop_that_is_closed_is_not_alive() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    telemetry = Telemetry(Shown(), loop, 0.05)
+    try:
+        address = telemetry.start(LOOPBACK, 0)
+        assert get(address, "/healthz")[0] == 503
+    finally:
+        telemetry.close()
+
+
+def test_nothing_else_is_to_be_seen() -> None:
+    async def scene() -> None:
+        async with showing(Shown()) as address:
+            for path in ("/", "/metrics/", "/metricsx", "/../metrics"):
+                assert (await asked(address, path))[0] == 404
+            assert (await asked(address, "/metrics?name[]=x"))[0] == 200
+            for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+                assert (await asked(address, "/metrics", method))[0] == 501
+            assert await asked(address, "/healthz", "HEAD") == (200, "")
+
+    asyncio.run(scene())
+
+
+def test_a_mistake_of_ours_costs_one_answer_only() -> None:
+    async def scene() -> None:
+        async with showing(Broken()) as address:
+            assert (await asked(address, "/metrics"))[0] == 500
+            assert (await asked(address, "/healthz"))[0] == 200
+
+    asyncio.run(scene())
+
+
+def test_no_request_leaves_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        async with showing(Shown()) as address:
+            await asked(address, "/metrics")
+            await asked(address, "/nowhere")
+
+    asyncio.run(scene())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_place_that_is_taken_is_said_in_one_sentence() -> None:
+    async def scene() -> None:
+        async with showing(Shown()) as address:
+            second = Telemetry(Shown(), asyncio.get_running_loop())
+            with pytest.raises(InputError, match=f"cannot show metrics at {address}: .*in use"):
+                second.start(LOOPBACK, int(address.rpartition(":")[2]))
+            second.close()
+
+    asyncio.run(scene())
+
+
+# --- what no client can do ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"])
+def test_clients_that_hang_do_not_keep_it_from_closing(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
+    monkeypatch.setattr(telemetry_module, "REQUEST_S", NEVER_S)
+
+    async def scene() -> None:
+        with ExitStack() as stack:
+            async with showing(Shown()) as address:
+                clients = [stack.enter_context(connected(address)) for _ in range(3)]
+                for client in clients:
+                    client.sendall(said)
+                assert (await asked(address, "/healthz"))[0] == 200  # so the others were accepted
+            assert all(map(is_dropped, clients))
+
+    asyncio.run(scene())
+
+
+def test_who_waits_for_an_answer_does_not_keep_it_from_closing() -> None:
+    async def scene() -> None:
+        telemetry = Telemetry(Shown(), asyncio.get_running_loop(), NEVER_S)
+        with connected(telemetry.start(LOOPBACK, 0)) as client:
+            client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            wait_for_question(telemetry)
+            telemetry.close()  # in the loop's own thread, which so cannot answer
+            assert not telemetry._questions
+            assert is_dropped(client)
+        telemetry.close()
+
+    asyncio.run(scene())
+
+
+def wait_for_question(telemetry: Telemetry) -> None:
+    """Wait until the loop is asked something, without letting it answer."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not telemetry._questions and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("limit", ["SILENCE_S", "REQUEST_S"])
+def test_a_client_that_asks_nothing_is_dropped(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SILENCE_S", "REQUEST_S"):
+        monkeypatch.setattr(telemetry_module, name, 0.05 if name == limit else NEVER_S)
+
+    async def scene() -> None:
+        async with showing(Shown()) as address:
+            with connected(address) as client:
+                client.sendall(b"GET /")
+                assert await asyncio.to_thread(is_dropped, client)
+
+    asyncio.run(scene())
+
+
+def test_more_clients_than_it_has_room_for_are_dropped_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
+    monkeypatch.setattr(telemetry_module, "REQUEST_S", NEVER_S)
+
+    async def scene() -> None:
+        async with showing(Shown()) as address:
+            with ExitStack() as stack:
+                for _ in range(REQUESTS_MAX):
+                    stack.enter_context(connected(address))
+                with connected(address) as one_more:
+                    assert await asyncio.to_thread(is_dropped, one_more)
+            await until_answered(lambda: get(address, "/healthz")[0] == 200)
+
+    asyncio.run(scene())
+
+
+async def until_answered(holds: Callable[[], bool]) -> None:
+    """Wait until a page can be had again."""
+
+    def tried() -> bool:
+        try:
+            return holds()
+        except NO_ANSWER:
+            return False
+
+    async with asyncio.timeout(DEADLINE_S):
+        while not await asyncio.to_thread(tried):  # noqa: ASYNC110  (nobody announces it)
+            await asyncio.sleep(0.01)
+
+
+# --- under TLS -----------------------------------------------------------------------------
+
+
+class Serving:
+    """A certificate of an authority, and a certificate of it that is denied."""
+
+    def __init__(self, authority: trustme.CA, denied: str = "") -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(self._context)
+        authority.issue_cert(LOOPBACK).configure_cert(self._context)
+        self._denied = denied
+
+    def server_context(self) -> ssl.SSLContext:
+        return self._context
+
+    def distrust(self, peer: PeerCertificate, now_s: float) -> Distrust | None:
+        assert now_s < peer.ends_s
+        is_denied = peer.name == self._denied
+        return Distrust("certificate denied", "it is denied") if is_denied else None
+
+
+def client_of(authority: trustme.CA, certified_by: trustme.CA | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.configure_trust(context)
+    if certified_by is not None:
+        certified_by.issue_cert(common_name="client").configure_cert(context)
+    return context
+
+
+def test_under_tls_only_who_has_a_certificate_of_ours_sees_anything() -> None:
+    async def scene() -> None:
+        ours, another = trustme.CA(), trustme.CA()
+        async with showing(Shown(), credentials=Serving(ours)) as address:
+            for certified_by in (None, another):
+                stranger = client_of(ours, certified_by)
+                with pytest.raises(NO_ANSWER):
+                    await asyncio.to_thread(get, address, "/healthz", "GET", stranger)
+            with pytest.raises(NO_ANSWER):
+                await asked(address, "/healthz")
+            client = client_of(ours, ours)
+            assert await asyncio.to_thread(get, address, "/healthz", "GET", client) == (
+                200,
+                "alive\n",
+            )
+
+    asyncio.run(scene())
+
+
+def test_collector_with_a_denied_certificate_sees_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene() -> None:
+        ours = trustme.CA()
+        async with showing(Shown(), credentials=Serving(ours, denied="client")) as address:
+            with pytest.raises(NO_ANSWER):
+                await asyncio.to_thread(get, address, "/healthz", "GET", client_of(ours, ours))
+            await until(lambda: "request refused" in caplog.text, lambda: caplog.text)
+            assert "reason='certificate denied'" in caplog.text
+
+    asyncio.run(scene())
+
+
+def test_under_tls_a_client_that_does_not_shake_hands_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
+    monkeypatch.setattr(telemetry_module, "REQUEST_S", NEVER_S)
+
+    async def scene() -> None:
+        ours = trustme.CA()
+        client = client_of(ours, ours)
+        with ExitStack() as stack:
+            async with showing(Shown(), credentials=Serving(ours)) as address:
+                silent = stack.enter_context(connected(address))
+                status, _ = await asyncio.to_thread(get, address, "/healthz", "GET", client)
+                assert status == 200
+            assert is_dropped(silent)
+
+    asyncio.run(scene())
+
+
+def test_who_has_no_certificate_leaves_a_readable_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        ours = trustme.CA()
+        async with showing(Shown(), credentials=Serving(ours)) as address:
+            with pytest.raises(NO_ANSWER):
+                await asyncio.to_thread(get, address, "/healthz", "GET", client_of(ours, None))
+            await until(lambda: "request refused" in caplog.text, lambda: caplog.text)
+            assert "reason='no certificate'" in caplog.text
+
+    asyncio.run(scene())

@@ -1,0 +1,294 @@
+"""The metrics of real nodes and supervisors: all that are promised, and with the right values."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.request import urlopen
+
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from skipring.core.effects import Origin
+from skipring.core.peers import TopicId
+from skipring.errors import StoreFullError
+from skipring.node.host import NodeHost
+from skipring.node.metrics_server import PageSource, Telemetry
+from skipring.node.readings import TOPICS_MAX, NodeMeasures, SupervisorMeasures
+from skipring.node.supervisor_host import SupervisorHost
+from skipring.observability.loop_pause import LoopPause
+from skipring.observability.metrics import (
+    METRICS,
+    OF_ALL,
+    OF_NODES,
+    OF_SUPERVISORS,
+    MetricKind,
+    metrics_page,
+)
+from skipring.testing import Cluster
+from tests.support.rings import until
+
+TOPIC = ("news",)
+ONLY_UNDER_TLS = {"skipring_certificate_expires_timestamp_seconds"}
+
+Values = dict[tuple[str, tuple[str, ...]], float]
+
+
+def values(families: Iterable[Metric]) -> Values:
+    """The value of each metric and labels, which are in the order of their names."""
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def names(families: Iterable[Metric]) -> set[str]:
+    """Metrics as they are exported, also those without a value at the moment."""
+    return {each.name + ("_total" if each.type == "counter" else "") for each in families}
+
+
+def node_of(cluster: Cluster, name: str) -> NodeHost:
+    return cluster.node(name)
+
+
+async def scraped(source: PageSource) -> Values:
+    """What a collector reads over HTTP."""
+    telemetry = Telemetry(source, asyncio.get_running_loop())
+    address = telemetry.start("127.0.0.1", 0)
+
+    def read() -> str:
+        with urlopen(f"http://{address}/metrics", timeout=30) as response:
+            return response.read().decode()
+
+    try:
+        return values(text_string_to_metric_families(await asyncio.to_thread(read)))
+    finally:
+        telemetry.close()
+
+
+# --- the table ---------------------------------------------------------------------------
+
+
+def test_names_say_what_is_counted_and_in_which_unit() -> None:
+    for metric in METRICS.values():
+        assert re.fullmatch(r"skipring_[a-z_]+", metric.name)
+        assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total")
+        assert metric.meaning.endswith(".")
+    assert len(METRICS) == len(OF_ALL) + len(OF_NODES) + len(OF_SUPERVISORS)
+
+
+def test_the_page_of_the_docs_has_a_row_for_each_metric() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|(?:[^|]*\|){3}$", metrics_page(), re.MULTILINE)
+    assert rows == list(METRICS)
+
+
+# --- a live ring -------------------------------------------------------------------------
+
+
+def test_nodes_and_supervisors_export_what_the_table_says() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            await cluster.settle()
+            of_node = names(NodeMeasures(node_of(cluster, "n00"), LoopPause()).metrics())
+            of_supervisor = names(SupervisorMeasures(cluster.supervisor(), LoopPause()).metrics())
+            assert of_node == {each.name for each in (*OF_ALL, *OF_NODES)} - ONLY_UNDER_TLS
+            expected = {each.name for each in (*OF_ALL, *OF_SUPERVISORS)}
+            assert of_supervisor == expected - ONLY_UNDER_TLS
+
+    asyncio.run(scene())
+
+
+def test_the_metrics_of_a_node_say_what_has_happened_to_it() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            await cluster.settle()
+            for number in range(5):
+                await cluster.publish("n00", b"%d" % number)
+            await cluster.settle()
+            for name in ("n00", "n01"):
+                source = NodeMeasures(node_of(cluster, name))
+                await until(lambda source=source: not source.readiness())  # type: ignore[misc]
+            own = await scraped(NodeMeasures(node_of(cluster, "n00")))
+            other = await scraped(NodeMeasures(node_of(cluster, "n01")))
+        for seen in (own, other):
+            assert seen["skipring_ready", ()] == 1
+            assert seen["skipring_topics", ()] == 1
+            assert seen["skipring_joined", TOPIC] == 1
+            assert seen["skipring_publications", TOPIC] == 5
+            assert seen["skipring_ring_neighbours", TOPIC] == 2
+            assert seen["skipring_ring_neighbours_linked", TOPIC] == 2
+            assert seen["skipring_supervisor_linked", TOPIC] == 1
+            assert seen["skipring_ticks_total", ()] > 0
+            assert seen["skipring_links", ()] >= 3
+            assert seen["skipring_unwritten_publications", ()] == 0
+            for what in ("received_bytes", "sent_bytes", "received_frames", "sent_frames"):
+                assert seen[f"skipring_{what}_total", ()] > 0
+        came = {origin: other["skipring_deliveries_total", (origin, *TOPIC)] for origin in Origin}
+        assert own["skipring_deliveries_total", ("own", *TOPIC)] == 5
+        assert came[Origin.OWN] == 0
+        assert came[Origin.SPREAD] + came[Origin.REPAIR] == 5
+
+    asyncio.run(scene())
+
+
+def test_the_metrics_of_a_supervisor_say_who_is_there_and_what_they_want() -> None:
+    async def scene() -> None:
+        async with Cluster(n=3) as cluster:
+            await cluster.settle()
+            source = SupervisorMeasures(cluster.supervisor())
+            before = await scraped(source)
+            assert before["skipring_ready", ()] == 1
+            assert before["skipring_supervisor_topics", ()] == 1
+            assert before["skipring_supervisor_members", ()] == 3
+            assert before["skipring_supervisor_topic_members", TOPIC] == 3
+            assert before["skipring_supervisor_requests_total", ("Subscribe",)] >= 3
+            assert before["skipring_supervisor_requests_total", ("Locate",)] == 0
+            assert before["skipring_supervisor_evictions_total", ()] == 0
+
+            cluster.kill("n02")
+            await cluster.settle()
+            after = await scraped(source)
+            assert after["skipring_supervisor_members", ()] == 2
+            assert after["skipring_supervisor_evictions_total", ()] >= 1
+            assert after["skipring_supervisor_probes_total", ()] > 0
+            assert after["skipring_supervisor_requests_total", ("ReportSilent",)] > 0
+
+    asyncio.run(scene())
+
+
+def test_what_a_node_writes_to_the_disk_is_counted(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Cluster(n=2, data_dir=tmp_path) as cluster:
+            await cluster.publish("n01", b"x")
+            seen = values(NodeMeasures(cluster.node("n01")).metrics())
+            assert seen["skipring_commits_total", ()] >= 1
+            assert seen["skipring_commit_failures_total", ()] == 0
+            assert seen["skipring_unwritten_publications", ()] == 0
+
+    asyncio.run(scene())
+
+
+# --- ready -------------------------------------------------------------------------------
+
+
+def test_a_node_is_ready_once_it_has_a_place_in_the_ring_of_every_topic() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            node = cluster.node(await cluster.join())
+            source = NodeMeasures(node)
+            (reason,) = source.readiness()
+            where = cluster.supervisor().address
+            assert reason == (
+                "no place in the ring of 'news': "
+                f"there is no connection to the supervisor at {where}"
+            )
+            assert values(source.metrics())["skipring_ready", ()] == 0
+            await until(lambda: not source.readiness(), lambda: str(source.readiness()))
+
+            node.subscribe("weather")
+            assert "no place in the ring of 'weather'" in source.readiness()[0]
+            await until(lambda: not source.readiness(), lambda: str(source.readiness()))
+            await node.close()
+            assert source.readiness() == ["not listening"]
+
+    asyncio.run(scene())
+
+
+def test_a_node_stays_ready_while_the_supervisor_is_away() -> None:
+    async def scene() -> None:
+        async with Cluster(n=2) as cluster:
+            await cluster.settle()
+            node = cluster.node("n00")
+            source = NodeMeasures(node)
+            await until(lambda: not source.readiness(), lambda: str(source.readiness()))
+            await cluster.stop_supervisor()
+            linked = ("skipring_supervisor_linked", TOPIC)
+            await until(lambda: values(source.metrics())[linked] == 0)
+            assert source.readiness() == []
+
+    asyncio.run(scene())
+
+
+def test_a_node_that_cannot_write_is_not_ready() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            await cluster.settle()
+            node = cluster.node("n00")
+            await until(lambda: not NodeMeasures(node).readiness())
+            node.durability.error = StoreFullError("no room")
+            assert NodeMeasures(node).readiness() == ["what came last is not on the disk: no room"]
+
+    asyncio.run(scene())
+
+
+def test_a_node_says_why_a_supervisor_does_not_let_it_in() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            cluster.supervisor()._allowed = ("orders.*",)
+            source = NodeMeasures(cluster.node(await cluster.join()))
+            await until(
+                lambda: "does not allow the topic" in str(source.readiness()),
+                lambda: str(source.readiness()),
+            )
+
+    asyncio.run(scene())
+
+
+def test_a_supervisor_is_ready_while_it_listens() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            source = SupervisorMeasures(cluster.supervisor())
+            assert source.readiness() == []
+            await cluster.supervisor().close()
+            assert source.readiness() == ["not listening"]
+
+    asyncio.run(scene())
+
+
+# --- bounds ------------------------------------------------------------------------------
+
+
+def test_somebody_who_makes_up_topics_does_not_push_out_those_that_are_used() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            made_up: dict[TopicId, int] = {f"a{n}": 1 for n in range(2 * TOPICS_MAX)}
+            source = SupervisorMeasures(Crowded(cluster.supervisor(), made_up | {"orders": 3}))
+            seen = values(source.metrics())
+            shown = [each for each in seen if each[0] == "skipring_supervisor_topic_members"]
+            assert len(shown) == TOPICS_MAX
+            assert seen["skipring_supervisor_topic_members", ("orders",)] == 3
+            assert seen["skipring_supervisor_members", ()] == 2 * TOPICS_MAX + 3
+            assert seen["skipring_topics_left_out", ()] == TOPICS_MAX + 1
+
+    asyncio.run(scene())
+
+
+class Crowded:
+    """A supervisor with more topics than it has."""
+
+    def __init__(self, server: SupervisorHost, members: dict[TopicId, int]) -> None:
+        self.address = server.address
+        self.links = server.links
+        self.ticker = server.ticker
+        self.counts: Counter[str] = server.counts
+        self.suspects = server.suspects
+        self._members = members
+
+    def members(self) -> dict[TopicId, int]:
+        return self._members
+
+
+def test_what_was_dropped_is_told_by_reason() -> None:
+    async def scene() -> None:
+        async with Cluster(n=0) as cluster:
+            cluster.supervisor().links.counts.update({"queue full": 2, "not stored": 3})
+            seen = values(SupervisorMeasures(cluster.supervisor()).metrics())
+            assert seen["skipring_dropped_total", ("queue full",)] == 2
+            assert ("skipring_dropped_total", ("not stored",)) not in seen
+            assert seen["skipring_supervisor_store_failures_total", ()] == 3
+
+    asyncio.run(scene())

@@ -1,0 +1,262 @@
+"""Links on loopback for tests: hosts, callers with bare sockets, and what is left afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from random import Random
+from typing import Any
+
+import uvloop
+
+from skipring.core.messages import Digest, PublishNew
+from skipring.core.peers import NodeId
+from skipring.core.publications import Publication
+from skipring.errors import MessageError
+from skipring.net.addresses import AddressBook
+from skipring.net.transport import Transport
+from skipring.observability.logs import configure_logs
+from skipring.security.credentials import Credentials
+from skipring.wire.codec import Envelope, decode, encode
+from skipring.wire.framing import Frame, FrameReader
+from skipring.wire.handshake import Hello, Role, encode_greeting
+from skipring.wire.name_messages import NO_TOPIC, AskHolder, HolderReply
+from skipring.wire.rpc import WireMessage
+from tests.support.rings import LOOPBACK, TOPIC, until
+
+DEADLINE_S = 20.0
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+LOOPS: dict[str, LoopFactory] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,  # what processes use
+}
+
+
+class Host:
+    """The links of one process, and what came over them."""
+
+    def __init__(
+        self,
+        name: str,
+        role: Role = Role.NODE,
+        *,
+        credentials: Credentials | None = None,
+        dials: bool = True,
+    ) -> None:
+        self.name = name
+        self.book = AddressBook()
+        self.got: list[tuple[str, WireMessage]] = []
+        self.on_message: Callable[[str], None] = lambda _: None
+        greeting = Hello(node=name, address="", role=role)
+        self.links = Transport(
+            greeting,
+            self.book,
+            self._receive,
+            Random(name),
+            credentials=credentials,
+            dials=dials,
+        )
+        self.address = ""
+
+    def _receive(self, sender: str, envelope: Envelope[WireMessage], _: Frame) -> None:
+        self.got.append((sender, envelope.message))
+        self.on_message(sender)
+
+    async def start(self, port: int = 0) -> None:
+        self.address = await self.links.listen(LOOPBACK, port)
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def knows(self, *others: Host) -> None:
+        self.book.hear({other.name: other.address for other in others})
+
+    def numbers(self, sender: str) -> list[int]:
+        """The notes of one sender, as they came."""
+        return [it.digest for who, it in self.got if who == sender and isinstance(it, Digest)]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(self.links.counts)
+
+
+def note(number: int) -> bytes:
+    return encode(TOPIC, Digest("a", number))
+
+
+def parcel(number: int, size: int) -> bytes:
+    publication = Publication(publisher="a", seq=number, payload=bytes(size))
+    return encode(TOPIC, PublishNew(publication))
+
+
+def greeting_of(name: str, role: Role = Role.NODE) -> bytes:
+    return encode_greeting(Hello(node=name, address="127.0.0.1:9", role=role))
+
+
+HELLO = greeting_of("b")
+
+
+@asynccontextmanager
+async def running(*made: Host) -> AsyncIterator[None]:
+    """Let hosts listen; afterwards they are closed, and have nothing open."""
+    try:
+        for host in made:
+            await host.start()
+        yield
+    finally:
+        for host in made:
+            await host.links.close()
+    await until(lambda: not any(host.links.connections for host in made))
+
+
+@asynccontextmanager
+async def hosts(*names: str) -> AsyncIterator[list[Host]]:
+    """Nodes that listen."""
+    made = [Host(name) for name in names]
+    async with running(*made):
+        yield made
+
+
+class Caller:
+    """Somebody with a bare socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        host, port = writer.get_extra_info("sockname")
+        self.address = f"{host}:{port}"  # from where it calls
+
+    def write(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def read(self) -> bytes:
+        """Something that the other side has said."""
+        async with asyncio.timeout(DEADLINE_S):
+            return await self._reader.read(1 << 16)
+
+    async def confirm_other_connection(self) -> None:
+        """Answer the question whether another connection is of the same process."""
+        reader = FrameReader()
+        while True:
+            for frame in reader.feed(await self.read()):
+                with suppress(MessageError):  # a greeting is no message
+                    question = decode(frame).message
+                    if isinstance(question, AskHolder):
+                        reply = HolderReply(question.connection, is_own=True)
+                        self.write(encode(NO_TOPIC, reply))
+                        return
+
+    async def is_hung_up_on(self) -> bool:
+        """True once the other side has closed."""
+        async with asyncio.timeout(DEADLINE_S):
+            with suppress(ConnectionError, ssl.SSLError):
+                while await self._reader.read(1 << 16):
+                    pass
+        return True
+
+
+@asynccontextmanager
+async def call(host: Host, context: ssl.SSLContext | None = None) -> AsyncIterator[Caller]:
+    reader, writer = await asyncio.open_connection(LOOPBACK, host.port, ssl=context)
+    try:
+        yield Caller(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def answering(
+    greets: bytes, context: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[str, list[asyncio.StreamWriter]]]:
+    """Somebody who listens, says the same to everybody and does not read; with all who came."""
+    came: list[asyncio.StreamWriter] = []
+
+    def on_call(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.pause_reading()
+        came.append(writer)
+        writer.write(greets)
+
+    server = await asyncio.start_server(on_call, LOOPBACK, 0, ssl=context)
+    try:
+        yield f"{LOOPBACK}:{server.sockets[0].getsockname()[1]}", came
+    finally:
+        server.close()
+        for writer in came:
+            writer.transport.abort()
+        await server.wait_closed()
+
+
+def nowhere() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as bound:
+        bound.bind((LOOPBACK, 0))
+        return f"{LOOPBACK}:{bound.getsockname()[1]}"
+
+
+def link_of(host: Host, name: NodeId) -> Any:  # noqa: ANN401  (a link or none, and what is in it)
+    return host.links.peer(name).link
+
+
+def is_refused_as_a_stranger_by(host: Host) -> bool:
+    """True once the one it has dialled is another, and the call is over."""
+    is_over = not host.links.connections and not is_dialling(host)
+    return is_over and host.links.counts["stranger"] > 0
+
+
+def is_dialling(host: Host) -> bool:
+    """True while it tries to reach somebody."""
+    return any(peer._dialling is not None for peer in host.links._peers.values())
+
+
+async def turns(count: int = 10) -> None:
+    """Let the loop come round a few times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def play(
+    scene: Callable[[], Awaitable[None]], loop_factory: LoopFactory = asyncio.new_event_loop
+) -> None:
+    """Run a scene; nothing may crash in the loop, and no task may be left."""
+    crashes: list[dict[str, Any]] = []
+
+    async def watched() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: crashes.append(what))
+        await scene()
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(watched())
+    assert crashes == [], crashes
+
+
+Lines = Callable[[], list[dict[str, Any]]]
+
+
+@contextmanager
+def logged(level_name: str = "info") -> Iterator[Lines]:
+    """What is written to the log of a process meanwhile, as its lines say it."""
+    root, ours = logging.getLogger(), logging.getLogger("skipring")
+    handlers, level = list(root.handlers), ours.level
+    stream = io.StringIO()
+    configure_logs(level_name, stream)
+    try:
+        yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    finally:
+        root.handlers[:] = handlers
+        ours.setLevel(level)
+
+
+def the_line(lines: Lines, event: str) -> dict[str, Any]:
+    """The one line of the log: a warning that says what happened."""
+    (line,) = lines()
+    assert (line["level"], line["event"]) == ("warning", event)
+    return line

@@ -1,0 +1,61 @@
+"""A ring in one process whose network can be cut (``skipring.lab.faults.proxies``)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from msgspec.structs import replace
+
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.lab.faults.proxies import Cut, Proxy, ProxyNetwork
+from skipring.node.host import NodeHost
+from skipring.storage.store import PublicationStore
+from tests.support.rings import LiveRing
+
+__all__ = ["Cut", "ProxiedRing", "proxied_ring"]
+
+
+class ProxiedRing(LiveRing):
+    """A ring in which everybody is reached through a proxy."""
+
+    def __init__(self, tick_s: float) -> None:
+        self.network = ProxyNetwork()
+        self._proxies: list[Proxy] = []
+        super().__init__(tick_s)
+
+    async def _proxy(self, name: NodeId) -> Proxy:
+        proxy = Proxy(self.network, name)
+        self._proxies.append(proxy)
+        await proxy.start()
+        return proxy
+
+    async def start(self) -> None:
+        await super().start()
+        proxy = await self._proxy(SUPERVISOR)
+        proxy.target = self.supervisor.address
+        self.settings = replace(self.settings, supervisors=(proxy.address,))
+
+    async def join(self, name: NodeId, store: PublicationStore | None = None) -> NodeHost:
+        proxy = await self._proxy(name)
+        self.settings = replace(self.settings, advertised=proxy.address)
+        node = await super().join(name, store)
+        proxy.target = node.address
+        return node
+
+    async def stop(self) -> None:
+        await super().stop()
+        for proxy in self._proxies:
+            await proxy.stop()
+
+
+@asynccontextmanager
+async def proxied_ring(*names: NodeId, tick_s: float = 0.05) -> AsyncIterator[ProxiedRing]:
+    ring = ProxiedRing(tick_s)
+    await ring.start()
+    try:
+        for name in names:
+            await ring.join(name)
+        yield ring
+    finally:
+        await ring.stop()
