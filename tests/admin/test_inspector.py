@@ -230,7 +230,7 @@ def test_three_thousand_publications_are_read_page_by_page_and_once_for_equal_ro
             await cluster.settle()
             asked = counted_questions(inspector)
             seen = await inspector.inspect(TopicContents.IDS)
-            assert asked["ListPublications"] == 3
+            assert asked["FetchPublications"] == 3
             ids = {
                 publication.id for publication in cluster.snapshot().subscribers["n03"].publications
             }
@@ -240,7 +240,7 @@ def test_three_thousand_publications_are_read_page_by_page_and_once_for_equal_ro
             assert faults(seen) == []
             asked.clear()
             assert faults(await inspector.inspect(TopicContents.DIFFERENCES)) == []
-            assert asked["ListPublications"] == 0
+            assert asked["FetchPublications"] == 0
 
     ran(scene)
 

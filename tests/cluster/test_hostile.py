@@ -55,7 +55,7 @@ from tests.wire.samples import SAMPLES
 NAMES = ["n0", "n1", "n2", "n3"]
 REFUSALS = (
     "FramingError",
-    "GreetingError",
+    "HandshakeError",
     "MessageError",
     "name not in certificate",
     "not for clients",
@@ -215,7 +215,7 @@ def test_who_is_no_member_cannot_have_anybody_evicted(name: str, role: Role) -> 
                 await hurl(ports(ring)[1], greeting_of(name, role) + said)
                 assert ring.supervisor.suspects == 0
             assert ring.supervisor.counts["evictions"] == 0
-            assert ring.supervisor.counts["ReportSilent"] > 100
+            assert ring.supervisor.counts["ReportUnresponsive"] > 100
 
     play(scene)
 
@@ -288,12 +288,12 @@ def test_who_is_no_supervisor_gets_no_sign_of_life() -> None:
 
     async def scene() -> None:
         async with attacked_ring() as ring:
-            replies = ring.supervisor.counts["ProbeReply"]
+            replies = ring.supervisor.counts["Pong"]
             said = greeting_of("stranger") + encode(TOPIC, Ping(1))
             await hurl(ports(ring)[0], said)
             await ring.publish("n0", b"meanwhile")
             await ring.settle()
-            assert ring.supervisor.counts["ProbeReply"] == replies
+            assert ring.supervisor.counts["Pong"] == replies
 
     play(scene)
 

@@ -102,7 +102,7 @@ def test_those_who_are_cut_off_from_each_other_only_are_not_evicted(loop: LoopFa
             ring.network.cut(with_supervisor_for_both, Cut.RESET)
             await ticks(ring, 2 * CUT_TICKS)
             assert ring.supervisor.counts["evictions"] == 0
-            assert ring.supervisor.counts["ReportSilent"] > 0
+            assert ring.supervisor.counts["ReportUnresponsive"] > 0
             assert ring.supervisor.members() == {TOPIC: len(NAMES)}
             ring.network.heal()
             await ring.settle()

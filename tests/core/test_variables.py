@@ -29,28 +29,25 @@ from tests.support.round_trip import carries
 
 PURE: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "backfill": "frozen values; a host stores them",
-        "chains": "frozen values and functions",
-        "claims": "frozen values and functions",
         "config": "frozen values, given when a machine is made",
         "effects": "frozen values; an Outbox exists during one event",
         "events": "frozen values",
-        "hashing": "functions",
         "labels": "frozen values",
         "messages": "frozen values",
         "peers": "frozen values",
-        "prefixes": "frozen values and functions",
+        "prefix": "frozen values and functions",
         "publications": "values that are computed once from their own fields",
-        "reconciliation": "functions; an Answer exists during one message",
+        "reconcile": "functions; a Reconciler exists during one message",
         "state": "frozen values",
-        "topology": "functions",
+        "summaries": "frozen values and functions",
+        "topology": "frozen values and functions",
     }
 )
 # Classes of the pure modules that change, and why no variable of a machine is of such a class.
 TRANSIENT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "Outbox": "made for one event, and returned as its effects",
-        "Answer": "made for one message, and sent in its effects",
+        "Reconciler": "made for one message, and sent in its effects",
     }
 )
 TESTS: Final = Path(__file__).resolve().parents[1]
@@ -85,13 +82,13 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         },
         "Subscriber": {
             "_audit_ticks": (FILE, "SubscriberMemory.audit_ticks"),
-            "_circulation": (PART, "Circulation"),
+            "_circulation": (PART, "Replication"),
             "_config": (FIXED, "given when the machine is made"),
-            "_digest": (PART, "TreeDigest"),
+            "_digest": (PART, "RingDigest"),
             "_ring": (PART, "Ring"),
             "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),
             "_shortcuts": (PART, "Shortcuts"),
-            "_silence": (PART, "Silence"),
+            "_silence": (PART, "NeighbourLiveness"),
             "node": (FIXED, "the node's name"),
             "wants": (FILE, "SubscriberState.member"),
         },
@@ -107,94 +104,94 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_ring": (PART, "Ring"),
             "slots": (FILE, "SubscriberState.shortcuts"),
         },
-        "Silence": {
+        "NeighbourLiveness": {
             "_config": (FIXED, "given when the machine is made"),
             "_watches": (FILE, "SubscriberState.silence"),
         },
         "Watch": {
             "node": (FIXED, "the key in SubscriberState.silence"),
-            "pending": (FILE, "SilenceState.pending"),
-            "threshold": (FILE, "SilenceState.threshold"),
-            "ticks": (FILE, "SilenceState.ticks"),
+            "pending": (FILE, "LivenessState.pending"),
+            "threshold": (FILE, "LivenessState.threshold"),
+            "ticks": (FILE, "LivenessState.ticks"),
         },
-        "TreeDigest": {
+        "RingDigest": {
             "_config": (FIXED, "given when the machine is made"),
             "_own": (DERIVED, "test_wrong_derived_values_are_gone_after_16_ticks"),
             "_weight": (FILE, "SubscriberMemory.weight"),
             "heard": (FILE, "SubscriberState.digests"),
         },
-        "Circulation": {
+        "Replication": {
             "_config": (FIXED, "given when the machine is made"),
             "_handovers": (PART, "Handovers"),
             "_repair": (PART, "AntiEntropy"),
             "_ring": (PART, "Ring"),
             "completeness": (PART, "Completeness"),
             "drain": (PART, "Drain"),
-            "holdings": (PART, "Holdings"),
-            "spreading": (PART, "Spreading"),
+            "holdings": (PART, "Replica"),
+            "spreading": (PART, "Broadcast"),
         },
-        "Spreading": {
-            "_announcing": (PART, "Announcing"),
-            "_arrivals": (FILE, "SpreadingState.arrivals"),
+        "Broadcast": {
+            "_announcing": (PART, "LazyPush"),
+            "_arrivals": (FILE, "BroadcastState.arrivals"),
             "_arrived": (DERIVED, "test_wrong_count_of_arrivals_is_gone_after_a_tick"),
             "_arrived_bytes": (DERIVED, "test_wrong_count_of_arrivals_is_gone_after_a_tick"),
-            "_calm_ticks": (FILE, "SpreadingState.calm_ticks"),
+            "_calm_ticks": (FILE, "BroadcastState.calm_ticks"),
             "_config": (FIXED, "given when the machine is made"),
-            "_edges": (FILE, "SpreadingState.tree_edges"),
-            "_has_news": (FILE, "SpreadingState.has_news"),
-            "_holdings": (PART, "Holdings"),
+            "_edges": (FILE, "BroadcastState.tree_edges"),
+            "_has_news": (FILE, "BroadcastState.has_news"),
+            "_holdings": (PART, "Replica"),
             "_is_view_sure": (DERIVED, "test_wrong_view_and_routes_are_gone_after_a_tick"),
-            "_levels": (FILE, "SpreadingState.levels"),
-            "_news_ticks": (FILE, "SpreadingState.news_ticks"),
-            "_put_off": (FILE, "SpreadingState.put_off"),
+            "_levels": (FILE, "BroadcastState.levels"),
+            "_news_ticks": (FILE, "BroadcastState.news_ticks"),
+            "_put_off": (FILE, "BroadcastState.put_off"),
             "_ring": (PART, "Ring"),
             "_routes": (DERIVED, "test_wrong_view_and_routes_are_gone_after_a_tick"),
             "_shortcuts": (PART, "Shortcuts"),
             "_view": (DERIVED, "test_wrong_view_and_routes_are_gone_after_a_tick"),
         },
-        "Announcing": {
+        "LazyPush": {
             "_config": (FIXED, "given when the machine is made"),
-            "_heard": (FILE, "AnnouncingState.heard"),
+            "_heard": (FILE, "LazyPushState.heard"),
             "_heard_of": (DERIVED, "test_wrong_count_of_announcements_is_gone_after_a_flush"),
-            "_holdings": (PART, "Holdings"),
-            "_missing": (FILE, "AnnouncingState.missing"),
-            "_news": (FILE, "AnnouncingState.news"),
+            "_holdings": (PART, "Replica"),
+            "_missing": (FILE, "LazyPushState.missing"),
+            "_news": (FILE, "LazyPushState.news"),
             "_node": (FIXED, "the node's name"),
-            "_recent": (FILE, "AnnouncingState.recent"),
-            "_told": (FILE, "AnnouncingState.told"),
+            "_recent": (FILE, "LazyPushState.recent"),
+            "_told": (FILE, "LazyPushState.told"),
         },
         "AntiEntropy": {
             "_claims": (FILE, "RepairState.claims"),
             "_config": (FIXED, "given when the machine is made"),
-            "_histories": (PART, "Histories"),
-            "_holdings": (PART, "Holdings"),
+            "_histories": (PART, "TransferTracker"),
+            "_holdings": (PART, "Replica"),
             "_node": (FIXED, "the node's name"),
             "_open_ticks": (FILE, "RepairState.open_ticks"),
             "_patience": (FILE, "RepairState.patience"),
             "_period": (FILE, "RepairState.period"),
             "_quiet_ticks": (FILE, "RepairState.quiet_ticks"),
-            "_scrubbing": (PART, "Scrubbing"),
+            "_scrubbing": (PART, "Scrubber"),
             "_session": (FILE, "RepairState.session"),
         },
-        "Scrubbing": {
+        "Scrubber": {
             "_end": (FILE, "ScrubState.end"),
             "_found": (FILE, "ScrubState.found"),
             "_has_doubts": (FILE, "ScrubState.has_doubts"),
-            "_holdings": (PART, "Holdings"),
+            "_holdings": (PART, "Replica"),
             "_ids": (FILE, "ScrubState.ids"),
             "_offset": (FILE, "ScrubState.offset"),
         },
-        "Histories": {
+        "TransferTracker": {
             "_config": (FIXED, "given when the machine is made"),
-            "_received_ticks": (FILE, "HistoriesState.received_ticks"),
-            "_rest_ticks": (FILE, "HistoriesState.rest_ticks"),
-            "_served": (FILE, "HistoriesState.served"),
-            "_source": (FILE, "HistoriesState.source"),
-            "_source_ticks": (FILE, "HistoriesState.source_ticks"),
+            "_received_ticks": (FILE, "TransferState.received_ticks"),
+            "_rest_ticks": (FILE, "TransferState.rest_ticks"),
+            "_served": (FILE, "TransferState.served"),
+            "_source": (FILE, "TransferState.source"),
+            "_source_ticks": (FILE, "TransferState.source_ticks"),
         },
         "Handovers": {
             "_config": (FIXED, "given when the machine is made"),
-            "_holdings": (PART, "Holdings"),
+            "_holdings": (PART, "Replica"),
             "_node": (FIXED, "the node's name"),
             "_session": (FILE, "HandoversState.session"),
             "_to": (FILE, "HandoversState.to"),
@@ -211,7 +208,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_absent": (FILE, "DrainState.absent"),
             "_everything": (FILE, "DrainState.everything"),
             "_handovers": (PART, "Handovers"),
-            "_holdings": (PART, "Holdings"),
+            "_holdings": (PART, "Replica"),
             "_ids": (FILE, "DrainState.ids"),
             "_leaving": (FILE, "DrainState.leaving"),
             "_node": (FIXED, "the node's name"),
@@ -229,15 +226,15 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_session": (FILE, "CompletenessState.session"),
             "is_complete": (FILE, "CompletenessState.complete"),
         },
-        "Holdings": {
-            "_archive": (PART, "MemoryArchive"),
+        "Replica": {
+            "_archive": (PART, "MemoryLog"),
             "_end": (DERIVED, "test_end_is_that_of_the_archive_at_every_event"),
             "_kept": (DERIVED, "test_end_is_that_of_the_archive_at_every_event"),
-            "_newest": (FILE, "HoldingsState.numbers"),
+            "_newest": (FILE, "ReplicaState.numbers"),
             "_own": (PART, "OwnSequence"),
-            "_spent": (FILE, "HoldingsState.spent"),
+            "_spent": (FILE, "ReplicaState.spent"),
             "_trie": (PART, "PublicationTrie"),
-            "_unindexed": (FILE, "HoldingsState.unindexed"),
+            "_unindexed": (FILE, "ReplicaState.unindexed"),
             "topic": (FIXED, "given when the machine is made"),
         },
         "OwnSequence": {
@@ -249,12 +246,12 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         },
         "PublicationTrie": {
             "_bits": (DERIVED, "test_scrub_derives_the_size_of_the_trie_again"),
-            "_buckets": (FILE, "HoldingsState.index"),
-            "_count": (FILE, "HoldingsState.count"),
+            "_buckets": (FILE, "ReplicaState.index"),
+            "_count": (FILE, "ReplicaState.count"),
             "_digests": (FILE, "SubscriberState.hashes"),
-            "_scrubbed": (FILE, "HoldingsState.scrubbed"),
+            "_scrubbed": (FILE, "ReplicaState.scrubbed"),
         },
-        "MemoryArchive": {"_rows": (FILE, "SubscriberState.publications")},
+        "MemoryLog": {"_rows": (FILE, "SubscriberState.publications")},
         "SubscriberTopics": {
             "_config": (FIXED, "given when the machines are made"),
             "_incarnation": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
@@ -340,7 +337,7 @@ def attributes(kind: type) -> set[str]:
 
 @cache
 def all_tests() -> set[str]:
-    tests = TESTS.glob("*/test_*.py")
+    tests = TESTS.rglob("test_*.py")
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in tests)
     return {node.name for tree in trees for node in ast.walk(tree) if _is_function(node)}
 
@@ -404,7 +401,7 @@ def test_changed_value_survives_state_and_load(name: str, attribute: str, field:
 @pytest.mark.parametrize(
     ("name", "attribute", "field"),
     [
-        ("Histories", "_rest_ticks", "HistoriesState.source_ticks"),
+        ("TransferTracker", "_rest_ticks", "TransferState.source_ticks"),
         ("_Handover", "ticks", "HandoverState.session"),
         ("Supervisor", "_ticks", "SupervisorState.next"),
     ],

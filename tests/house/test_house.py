@@ -58,9 +58,9 @@ def test_imports_point_downwards() -> None:
     ("module", "line", "contract"),
     [
         ("core/labels.py", "import time", "know no clock"),
-        ("core/labels.py", "import skipring.core.messages", "Modules of the core"),
+        ("core/labels.py", "import skipring.core.messages", "Modules of skipring.core"),
         ("errors.py", "import skipring.core.labels", "Packages import"),
-        ("core/unplaced.py", "", "Modules of the core"),
+        ("core/unplaced.py", "", "Modules of skipring.core"),
     ],
 )
 def test_an_import_that_points_upwards_is_noticed(

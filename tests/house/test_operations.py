@@ -241,9 +241,10 @@ def quoted(text: str) -> set[str]:
     return set(re.findall(r"`([^`]+)`", text))
 
 
-RUNTIME = sorted(PACKAGE.glob("runtime/*.py"))
+PROCESSES = ("api", "net", "node", "observability", "rpc", "security")
+RUNTIME = sorted(path for name in PROCESSES for path in PACKAGE.glob(f"{name}/*.py"))
 LINKS = [
-    path for path in RUNTIME if path.name != "telemetry.py"
+    path for path in RUNTIME if path.name != "metrics_server.py"
 ]  # which has connections of its own
 
 

@@ -11,17 +11,10 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "skipring"
 OPTION = re.compile(r"(?<![\w-])--[a-z]")
-COMMAND_LINES = (
-    "cli",
-    "demo",
-    "bench",
-    "faults",
-)  # they read options, or start processes with them
+COMMAND_LINES = ("cli", "lab")  # they read options, or start processes with them
 ALLOWED = {
     "spark/session/java.py": "options of a JVM",
     "report/pictures.py": "options of a browser",
-    "spark/lab/document.py": "the command lines of a page of the documentation",
-    "spark/lab/report.py": "the command lines that made a report",
     "view/svg.py": "variables of a style sheet",
 }
 

@@ -45,18 +45,18 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 
 
 NOT_OURS: dict[str, tuple[bytes, str]] = {
-    "wrong magic": (frame(pack(["other", 1, "b", "h:1", "node"]), CONTROL), "GreetingError"),
+    "wrong magic": (frame(pack(["other", 1, "b", "h:1", "node"]), CONTROL), "HandshakeError"),
     "another version": (
         frame(pack(["skipring", VERSION + 1, "b", "h:1", "node"]), CONTROL),
-        "GreetingError",
+        "HandshakeError",
     ),
-    "another role": (frame(pack(["skipring", 1, "b", "h:1", "king"]), CONTROL), "GreetingError"),
-    "a bad name": (frame(pack(["skipring", 1, "b b", "h:1", "node"]), CONTROL), "GreetingError"),
-    "no address": (frame(pack(["skipring", 1, "b", "", "node"]), CONTROL), "GreetingError"),
-    "no msgpack": (frame(b"\xc1\xc1\xc1", CONTROL), "GreetingError"),
-    "an empty frame": (frame(b"", CONTROL), "GreetingError"),
-    "a message first": (note(1), "GreetingError"),
-    "a data frame first": (frame(HELLO[5:], DATA), "GreetingError"),
+    "another role": (frame(pack(["skipring", 1, "b", "h:1", "king"]), CONTROL), "HandshakeError"),
+    "a bad name": (frame(pack(["skipring", 1, "b b", "h:1", "node"]), CONTROL), "HandshakeError"),
+    "no address": (frame(pack(["skipring", 1, "b", "", "node"]), CONTROL), "HandshakeError"),
+    "no msgpack": (frame(b"\xc1\xc1\xc1", CONTROL), "HandshakeError"),
+    "an empty frame": (frame(b"", CONTROL), "HandshakeError"),
+    "a message first": (note(1), "HandshakeError"),
+    "a data frame first": (frame(HELLO[5:], DATA), "HandshakeError"),
     "another protocol": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "FramingError"),
     "a length of nothing": (bytes(5), "FramingError"),
     "a frame too long": ((1 << 21).to_bytes(4, "big") + b"\1", "FramingError"),
@@ -168,7 +168,7 @@ def test_random_bytes_on_hundreds_of_connections_leave_nothing_behind(loop: Loop
                     for _ in range(20):
                         group.create_task(babble(a))
             await until(lambda: not a.links.connections)
-            refused = {"FramingError", "GreetingError", "MessageError", "name in use"}
+            refused = {"FramingError", "HandshakeError", "MessageError", "name in use"}
             assert set(a.counts) == refused
             c.knows(a)
             c.links.send("a", note(1))

@@ -201,6 +201,6 @@ def test_long_frame_before_the_greeting_is_refused_early(loop: LoopFactory) -> N
         async with hosts("a") as (a,), call(a) as caller:
             caller.write(parcel(1, 200_000)[:40_000])
             assert await caller.is_hung_up_on()
-            assert a.counts == {"GreetingError": 1}
+            assert a.counts == {"HandshakeError": 1}
 
     play(scene, loop)

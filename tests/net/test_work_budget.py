@@ -258,24 +258,24 @@ def test_every_message_with_a_request_number_is_a_request_or_an_answer() -> None
     assert not REQUEST_TYPES & ANSWER_TYPES
     assert numbered == REQUEST_TYPES | ANSWER_TYPES
     assert {kind.__name__ for kind in REQUEST_TYPES} == {
-        "AskConsent",
+        "ChaosPing",
         "Crash",
         "Forge",
-        "InspectDatabase",
-        "InspectNode",
-        "InspectSupervisor",
+        "FetchDatabase",
+        "GetNodeStatus",
+        "GetSupervisorStatus",
         "Isolate",
-        "ListPublications",
-        "Locate",
+        "FetchPublications",
+        "FindMembers",
         "Overwrite",
         "OverwriteDatabase",
         "Publish",
-        "ReadArrivals",
-        "ReadDeliveries",
-        "ReadJournal",
-        "ReadStored",
-        "Spoil",
-        "Survey",
+        "FetchArrivals",
+        "FetchDeliveries",
+        "FetchChanges",
+        "FetchLog",
+        "CorruptTrie",
+        "GetLogInfo",
     }
 
 

@@ -146,7 +146,7 @@ def test_the_metrics_of_a_supervisor_say_who_is_there_and_what_they_want() -> No
             assert before["skipring_supervisor_members", ()] == 3
             assert before["skipring_supervisor_topic_members", TOPIC] == 3
             assert before["skipring_supervisor_requests_total", ("Subscribe",)] >= 3
-            assert before["skipring_supervisor_requests_total", ("Locate",)] == 0
+            assert before["skipring_supervisor_requests_total", ("FindMembers",)] == 0
             assert before["skipring_supervisor_evictions_total", ()] == 0
 
             cluster.kill("n02")
@@ -155,7 +155,7 @@ def test_the_metrics_of_a_supervisor_say_who_is_there_and_what_they_want() -> No
             assert after["skipring_supervisor_members", ()] == 2
             assert after["skipring_supervisor_evictions_total", ()] >= 1
             assert after["skipring_supervisor_probes_total", ()] > 0
-            assert after["skipring_supervisor_requests_total", ("ReportSilent",)] > 0
+            assert after["skipring_supervisor_requests_total", ("ReportUnresponsive",)] > 0
 
     asyncio.run(scene())
 
