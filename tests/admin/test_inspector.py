@@ -414,7 +414,7 @@ def test_a_database_that_changes_while_it_is_read_is_read_again() -> None:
     async def scene() -> None:
         script = Script(page)
         seen = await script.inspect()
-        assert script.asked["InspectDatabase supervisor"] == 6
+        assert script.asked["FetchDatabase supervisor"] == 6
         assert seen.snapshot.supervisor.database == (("0", "a"), ("1", "b"))
 
     ran(scene)
@@ -491,7 +491,7 @@ def test_one_who_answers_no_more_is_asked_twice_and_one_without_an_address_not_a
         script.book.hear({"b": "127.0.0.1:1"})
         seen = await script.inspect()
         assert seen.snapshot.crashed == ("a", "b")
-        assert (script.asked["InspectNode a"], script.asked["InspectNode b"]) == (0, 2)
+        assert (script.asked["GetNodeStatus a"], script.asked["GetNodeStatus b"]) == (0, 2)
 
     ran(scene)
 
@@ -518,7 +518,7 @@ def test_if_one_stops_listing_another_with_the_same_root_is_asked() -> None:
         assert seen.snapshot.crashed == ()
         for state in seen.snapshot.subscribers.values():
             assert state.publications == tuple(STORED)
-        assert script.asked["ListPublications b"] == 3
+        assert script.asked["FetchPublications b"] == 3
 
     ran(scene)
 
@@ -550,7 +550,7 @@ def test_more_than_fits_into_memory_is_not_collected(monkeypatch: pytest.MonkeyP
         )
         with pytest.raises(SkipringError, match="too many to be collected"):
             await hears(script, "a").inspect(TopicContents.IDS)
-        assert script.asked["ListPublications a"] < 10
+        assert script.asked["FetchPublications a"] < 10
 
     ran(scene)
 

@@ -22,7 +22,7 @@ from skipring.lab.experiments.matrix import Matrix
 from skipring.lab.experiments.progress import Clock
 from skipring.lab.experiments.running import RunSummary, TrialProgress
 from skipring.spark import errors as installed
-from skipring.spark.session import builder as session
+from skipring.spark import session
 
 DEADLINE_S = 240.0
 LOOK_S = 0.02

@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-
 from skipring import errors
 from skipring.errors import InputError, SkipringError
 
@@ -37,6 +34,9 @@ _RAISED: Final = re.compile(
 @contextmanager
 def spark_failures_told() -> Iterator[None]:
     """Turn what Spark raises into an error of ours."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415  (see require_spark)
+
     try:
         yield
     except (PySparkException, Py4JError) as error:

@@ -149,7 +149,7 @@ def test_the_zip_of_our_code_is_the_same_each_time_and_whole(
     content = shipping.package_zip()
     assert shipping.package_zip() == content
     names = ZipFile(BytesIO(content)).namelist()
-    assert {"skipring/spark/probe.py", "pyspark_skipring/__init__.py"} < set(names)
+    assert {"skipring/spark/session/executors.py", "pyspark_skipring/__init__.py"} < set(names)
     assert not [name for name in names if "__pycache__" in name]
     (tmp_path / "skipring.zip").write_bytes(content)
     program = (

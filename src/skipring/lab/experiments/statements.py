@@ -349,7 +349,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
         "Lemma: the potential of an edge can decrease",
         "While φ(u, v) > 0 there is a computation after which it has decreased.",
         "holds, to 0 in one session",
-        Unmeasured("test_reconciliation.py"),
+        Unmeasured("test_reconcile.py"),
         ("0022",),
     ),
     Statement(
@@ -357,7 +357,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
         "Claim: CheckTrie(u, t) is sent eventually",
         "The node below which all is missing is asked about.",
         "holds, whoever asks",
-        Unmeasured("test_reconciliation.py"),
+        Unmeasured("test_reconcile.py"),
         ("0022",),
     ),
     Statement(
@@ -365,7 +365,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
         "Claim: p′ = p.label",  # noqa: RUF001  (as it is printed)
         "The prefix that is asked for is the label of that node.",
         "false where c is more than one bit deeper",
-        Unmeasured("test_reconciliation.py"),
+        Unmeasured("test_reconcile.py"),
         ("0022",),
     ),
     Statement(
