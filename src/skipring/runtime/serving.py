@@ -248,7 +248,7 @@ def _show(
         return
     host, port = split_address(place.metrics, "metrics", is_secured=_is_secured(settings))
     credentials = None if is_loopback(host) else settings.credentials
-    pause = LoopPause()
+    pause = LoopPause(settings.tick_s)
     pause.start()
     stack.callback(pause.stop)
     telemetry = Telemetry(source_of(pause), asyncio.get_running_loop())
