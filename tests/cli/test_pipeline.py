@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from skipring.cli import skipring
 from skipring.cli.pipeline import Duration
 from skipring.errors import InputError, StorageError, UnreachableError
+from skipring.spark import session
 from skipring.spark.pipeline import runner as running
 from skipring.spark.pipeline.manifest import Manifest, write_about
-from skipring.spark import session
 from skipring.testing import Cluster
 
 NOBODY = "127.0.0.1:1"

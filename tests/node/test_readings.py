@@ -93,8 +93,10 @@ def test_nodes_and_supervisors_export_what_the_table_says() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.settle()
-            of_node = names(NodeMeasures(node_of(cluster, "n00"), LoopPause()).metrics())
-            of_supervisor = names(SupervisorMeasures(cluster.supervisor(), LoopPause()).metrics())
+            of_node = names(NodeMeasures(node_of(cluster, "n00"), LoopPause(1.0)).metrics())
+            of_supervisor = names(
+                SupervisorMeasures(cluster.supervisor(), LoopPause(1.0)).metrics()
+            )
             assert of_node == {each.name for each in (*OF_ALL, *OF_NODES)} - ONLY_UNDER_TLS
             expected = {each.name for each in (*OF_ALL, *OF_SUPERVISORS)}
             assert of_supervisor == expected - ONLY_UNDER_TLS

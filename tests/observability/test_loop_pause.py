@@ -9,10 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from skipring.net.event_loop import new_loop
-from skipring.observability.loop_pause import PERIOD_S, LoopPause
+from skipring.observability.loop_pause import BEATS, LoopPause
 from tests.support.rings import until
 
 BLOCKED_S = 0.3
+TICK_S = 0.1
 
 
 def measured(block: Callable[[], None], pause: LoopPause) -> float:
@@ -37,11 +38,11 @@ def sleep() -> None:
 
 
 def test_blocked_loop_is_measured_completely() -> None:
-    assert measured(sleep, LoopPause(lambda: 0.0)) >= BLOCKED_S
+    assert measured(sleep, LoopPause(TICK_S, lambda: 0.0)) >= BLOCKED_S
 
 
 def test_idle_loop_pauses_for_a_period() -> None:
-    assert measured(lambda: None, LoopPause(lambda: 0.0)) >= PERIOD_S / 2
+    assert measured(lambda: None, LoopPause(TICK_S, lambda: 0.0)) >= TICK_S / BEATS / 2
 
 
 def test_time_spent_waiting_for_a_processor_does_not_count() -> None:
@@ -53,7 +54,7 @@ def test_time_spent_waiting_for_a_processor_does_not_count() -> None:
         return 1000.0 * calls
 
     async def scene() -> float:
-        pause = LoopPause(waited_s)
+        pause = LoopPause(TICK_S, waited_s)
         pause.start()
         sleep()
         await until(lambda: calls >= 4)  # two beats
@@ -66,7 +67,7 @@ def test_time_spent_waiting_for_a_processor_does_not_count() -> None:
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_stop_can_be_called_again(repeats: int) -> None:
     async def scene() -> None:
-        pause = LoopPause()
+        pause = LoopPause(TICK_S)
         pause.start()
         for _ in range(repeats):
             pause.stop()

@@ -117,18 +117,19 @@ def ids_of(publications: Iterable[Publication], topic: TopicId) -> tuple[bytes, 
     """
     ids: list[bytes] = []
     publisher, size, plain, begun = None, -1, b"", _ID
-    seq_min, seq_max, time_min, time_max, seq_mark, time_mark, pack = _NO_FORM
+    seq_min, seq_max, time_min, time_max, seq_mark, time_mark, prefix, pack = _NO_FORM
     for each in publications:
         seq, time, payload = each.seq, each.time, each.payload
         if not (seq_min <= seq <= seq_max and time_min <= time <= time_max):
             form = _form_of(seq, time)
-            seq_min, seq_max, time_min, time_max, seq_mark, time_mark, pack = form
+            seq_min, seq_max, time_min, time_max, seq_mark, time_mark, prefix, pack = form
+            publisher = None
         if payload is None or pack is None or each.key is not None or each.headers:
             ids.append(each.id_in(topic) if payload is not None and seq | time >= 0 else b"")
             continue
         if each.publisher != publisher:
             publisher = each.publisher
-            begun = _begun(topic, publisher)
+            begun = _begun(topic, publisher, prefix)
         if len(payload) != size:
             size = len(payload)
             plain = _plain(size)
@@ -152,10 +153,10 @@ _PRESENT: Final = b"\0\0\0\1\1"
 
 
 @lru_cache(maxsize=1024)  # most publications of a topic come from few publishers
-def _begun(topic: TopicId, publisher: NodeId) -> blake2b:
-    """The hash of what publications of one publisher in a topic have in common; to be copied."""
+def _begun(topic: TopicId, publisher: NodeId, prefix: bytes = b"") -> blake2b:
+    """Return the hash of what publications of one publisher in a topic share; to be copied."""
     state = _ID.copy()
-    state.update(_text(topic) + _text(publisher))
+    state.update(_text(topic) + _text(publisher) + prefix)
     return state
 
 
@@ -174,34 +175,39 @@ class _Form(NamedTuple):
     time_max: int
     seq_mark: int  # the size, above the number
     time_mark: int
+    prefix: bytes  # the size of a ``seq`` of 8 bytes: one integer has no room for both
     pack: Callable[[int, int, bytes], bytes] | None
 
 
 # A number of so many bytes, behind its size, as zeroes and one integer.
 _SIZED: Final = ("I", "3xH", "2xI", "3xI", "Q", "xQ", "2xQ", "3xQ")
-_NO_FORM: Final = _Form(1, 0, 1, 0, 0, 0, None)  # of numbers that are longer, or below 0
+_LONGEST: Final = len(_SIZED)  # bytes of a ``seq`` that has an incarnation; behind ``prefix``
+_NO_FORM: Final = _Form(1, 0, 1, 0, 0, 0, b"", None)  # of numbers that are longer, or below 0
 
 
 def _form_of(seq: int, time: int) -> _Form:
     """The form of two numbers."""
     seq_size, time_size = (seq.bit_length() + 7) // 8, (time.bit_length() + 7) // 8
-    if min(seq, time) < 0 or max(seq_size, time_size) >= len(_SIZED):
+    if min(seq, time) < 0 or seq_size > _LONGEST or time_size >= _LONGEST:
         return _NO_FORM
     return _form(seq_size, time_size)
 
 
-@lru_cache(maxsize=len(_SIZED) ** 2)
+@lru_cache(maxsize=_LONGEST * (_LONGEST + 1))
 def _form(seq_size: int, time_size: int) -> _Form:
     """The form of two numbers, of so many bytes each."""
-    layout = Layout(f">{_SIZED[seq_size]}{_SIZED[time_size]}{len(_plain(0))}s")
+    is_long = seq_size == _LONGEST
+    seq_layout = "Q" if is_long else _SIZED[seq_size]
+    layout = Layout(f">{seq_layout}{_SIZED[time_size]}{len(_plain(0))}s")
     seq_max, time_max = (1 << 8 * seq_size) - 1, (1 << 8 * time_size) - 1
     return _Form(
         (seq_max >> 8) + bool(seq_size),
         seq_max,
         (time_max >> 8) + bool(time_size),
         time_max,
-        seq_size << 8 * seq_size,
+        0 if is_long else seq_size << 8 * seq_size,
         time_size << 8 * time_size,
+        seq_size.to_bytes(4, "big") if is_long else b"",
         layout.pack,
     )
 

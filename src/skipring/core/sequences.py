@@ -17,6 +17,7 @@ from skipring.core.publications import SEQ_BELIEVED_MAX
 COUNTER_BITS: Final = 22
 COUNTERS: Final = 1 << COUNTER_BITS
 RANDOM_BITS: Final = 14  # two starts within 16 s collide with probability 1/16,384
+_CHANCE: Final = (1 << RANDOM_BITS) - 1
 TIME_BITS: Final = 26  # 34 years in units of 16 s
 START_US: Final = 1_704_067_200_000_000  # 2024-01-01, microseconds since the epoch
 UNIT_US: Final = 16_000_000
@@ -72,7 +73,10 @@ class OwnSequence:
         return self._issued + 1 >= (self.incarnation + 1) << COUNTER_BITS
 
     def _renew(self, newest: dict[SequenceId, int], time_us: int) -> None:
-        """Take an incarnation above all others of the own name that the clock allows."""
+        """Take an incarnation above all others of the own name that the clock allows.
+
+        The step contains random bits: another process of this name may know the same numbers.
+        """
         limit = incarnation_at(time_us + TOLERANCE_US)
         own = {i: last for (node, i), last in newest.items() if node == self._node}
         self.ahead = sum(i > limit for i in own)
@@ -84,5 +88,11 @@ class OwnSequence:
         others = [i for i, last in own.items() if i <= limit and last > self._issued]
         highest = max(others, default=-1)
         if highest >= self.incarnation or self._is_full:
-            self.incarnation = max(highest, self.incarnation) + 1
+            chance = self.incarnation & _CHANCE
+            renewed = max(highest, self.incarnation) + 1 + chance
+            if renewed > limit:
+                renewed = limit - _CHANCE + chance
+            while renewed in own:
+                renewed += 1
+            self.incarnation = renewed
             self._issued = -1

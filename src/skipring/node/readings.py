@@ -28,7 +28,13 @@ TOPICS_MAX: Final = 1000  # Limit of ours: of more topics a process does not sho
 VERSION: Final = version("skipring")
 NOT_STORED: Final = "not stored"  # counted with what was dropped, but it is not
 # Always there, so that one sees them grow from 0.
-REQUESTS: Final = ("Subscribe", "Unsubscribe", "GetConfiguration", "FindMembers", "ReportUnresponsive")
+REQUESTS: Final = (
+    "Subscribe",
+    "Unsubscribe",
+    "GetConfiguration",
+    "FindMembers",
+    "ReportUnresponsive",
+)
 MESSAGES: Final = frozenset(each.__name__ for each in WIRE_TYPES)
 
 Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily

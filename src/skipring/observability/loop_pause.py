@@ -1,7 +1,7 @@
 """Longest pause of the event loop of a process.
 
-A timer is due every PERIOD_S. The time between two beats is at least the pause between them, and at
-most PERIOD_S more (``test_blocked_loop_is_measured_completely``). Time for which the thread waited
+A timer is due every period. The time between two beats is at least the pause between them, and at
+most a period more (``test_blocked_loop_is_measured_completely``). Time for which the thread waited
 for a processor does not count if the system reports it (``/proc/thread-self/schedstat``, Linux).
 """
 
@@ -14,7 +14,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-PERIOD_S: Final = 0.02  # Guess: 50 wake-ups a second, and a tenth of the allowed 0.2 s.
+# Beats in a tick. Measured: a wake-up of an idle process takes 0.1 ms of CPU; 50 a second made the
+# supervisor's part of a join half as expensive again.
+BEATS: Final = 4
 SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 _BYTES_MAX: Final = 96  # three numbers
 _NS: Final = 1e-9
@@ -23,8 +25,9 @@ _NS: Final = 1e-9
 class LoopPause:
     """Pause measurement of one event loop, from ``start`` until ``stop``."""
 
-    def __init__(self, waited_s: Callable[[], float] | None = None) -> None:
+    def __init__(self, tick_s: float, waited_s: Callable[[], float] | None = None) -> None:
         self.longest_s = 0.0
+        self._period_s = tick_s / BEATS
         self._waited_s = waited_s  # for a processor, since the start of the thread
         self._file = -1
         self._timer: asyncio.TimerHandle | None = None
@@ -38,7 +41,7 @@ class LoopPause:
                 self._file = os.open(SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 self._file = -1  # not Linux: waiting counts as a pause
-        self._schedule()
+        self._schedule(monotonic(), self._waited_s())
 
     def stop(self) -> None:
         """End the measurement."""
@@ -49,18 +52,17 @@ class LoopPause:
             os.close(self._file)
             self._file = -1
 
-    def _schedule(self) -> None:
-        assert self._waited_s is not None
-        self._waited_before_s = self._waited_s()
-        self._beat_s = monotonic()  # the time of a loop may be that of its last turn
-        self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._on_time)
+    def _schedule(self, now_s: float, waited_s: float) -> None:
+        self._beat_s = now_s  # the time of a loop may be that of its last turn
+        self._waited_before_s = waited_s
+        self._timer = asyncio.get_running_loop().call_later(self._period_s, self._on_time)
 
     def _on_time(self) -> None:
         assert self._waited_s is not None
-        elapsed_s = monotonic() - self._beat_s
-        waited_s = self._waited_s() - self._waited_before_s
-        self.longest_s = max(self.longest_s, elapsed_s - waited_s)
-        self._schedule()
+        now_s, waited_s = monotonic(), self._waited_s()
+        pause_s = now_s - self._beat_s - (waited_s - self._waited_before_s)
+        self.longest_s = max(self.longest_s, pause_s)
+        self._schedule(now_s, waited_s)
 
     def _schedstat(self) -> float:
         """Return the seconds for which the thread has waited for a processor; 0 if unknown."""
