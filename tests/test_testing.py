@@ -31,7 +31,7 @@ def test_a_cluster_settles_and_everybody_has_everything() -> None:
         async with Cluster(n=8) as cluster:
             for name in cluster.nodes:
                 await cluster.publish(name, name.encode())
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert cluster.violations() == []
             sent = [name.encode() for name in cluster.nodes]
             assert all(sorted(cluster.payloads(name)) == sent for name in cluster.nodes)
@@ -42,7 +42,7 @@ def test_a_cluster_settles_and_everybody_has_everything() -> None:
 def test_survivors_still_hear_each_other_when_a_node_is_killed() -> None:
     async def scene() -> None:
         async with Cluster(n=5) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             cluster.kill("n02")
             assert "n02" not in cluster.nodes
             assert any("n02" in text for text in cluster.violations())
@@ -57,9 +57,9 @@ def test_survivors_still_hear_each_other_when_a_node_is_killed() -> None:
 def test_a_killed_node_is_evicted_and_the_ring_closes() -> None:
     async def scene() -> None:
         async with Cluster(n=5) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             cluster.kill("n02")
-            await cluster.settle(timeout=60)
+            await cluster.wait_healthy(timeout=60)
 
     asyncio.run(scene())
 
@@ -70,7 +70,7 @@ def test_a_newcomer_gets_everything() -> None:
             await cluster.publish("n00", b"before")
             assert await cluster.join() == "n03"
             assert await cluster.join("late") == "late"
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert cluster.payloads("late") == [b"before"]
 
     asyncio.run(scene())
@@ -116,7 +116,7 @@ def test_a_cluster_without_nodes_cannot_be_damaged() -> None:
 def test_nothing_is_left_behind() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             cluster.kill("n01")
         await cluster.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
@@ -139,11 +139,11 @@ def test_settle_waits_for_a_connection_that_is_a_member() -> None:
         ):
             await news.publish(b"from the connection")
             await news.synced(DEADLINE_S)
-            await cluster.settle(DEADLINE_S)
+            await cluster.wait_healthy(DEADLINE_S)
             assert node.name in recorded(cluster)
             assert cluster.violations() == []
             await cluster.publish("n01", b"from the cluster")
-            await cluster.settle(DEADLINE_S)
+            await cluster.wait_healthy(DEADLINE_S)
             sent = [b"from the connection", b"from the cluster"]
             assert [each.payload for each in await news.read_available()] == sent
             assert all(cluster.payloads(name) == sent for name in cluster.nodes)
@@ -162,7 +162,7 @@ def test_settle_judges_a_topic_in_which_only_connections_are() -> None:
         ):
             await cluster.until(lambda: recorded(cluster) == {first.name, second.name})
             await writer.publish(b"x")
-            await cluster.settle(DEADLINE_S)
+            await cluster.wait_healthy(DEADLINE_S)
             assert [each.payload for each in await reader.read_available()] == [b"x"]
 
     asyncio.run(scene())
@@ -173,9 +173,9 @@ def test_settle_waits_until_a_connection_that_crashed_is_evicted() -> None:
         async with Cluster(n=3) as cluster, connected(cluster) as node:
             await node.subscribe(cluster.topic).__aenter__()
             await cluster.until(lambda: node.name in recorded(cluster))
-            await cluster.settle(DEADLINE_S)
+            await cluster.wait_healthy(DEADLINE_S)
             await node.node.close()  # as a crash: the supervisor is not told
-            await cluster.settle(DEADLINE_S)
+            await cluster.wait_healthy(DEADLINE_S)
             assert recorded(cluster) == set(cluster.nodes)
 
     asyncio.run(scene())
@@ -190,11 +190,11 @@ def test_cluster_with_a_connection_heals_from_damage() -> None:
         ):
             await news.publish(b"x")
             await news.synced(DEADLINE_S)
-            await cluster.settle(DEADLINE_S)
+            await cluster.wait_healthy(DEADLINE_S)
             cluster.corrupt()
-            await cluster.settle(DEADLINE_S)
+            await cluster.wait_healthy(DEADLINE_S)
             await cluster.until(lambda: node.name in recorded(cluster), DEADLINE_S)
-            await cluster.settle(DEADLINE_S)
+            await cluster.wait_healthy(DEADLINE_S)
             assert all(cluster.payloads(name) == [b"x"] for name in cluster.nodes)
 
     asyncio.run(scene())
@@ -208,7 +208,7 @@ async def filled(cluster: Cluster) -> list[bytes]:
     sent = [f"{name}/{number}".encode() for name in cluster.nodes for number in range(5)]
     for payload in sent:
         await cluster.publish(payload[:3].decode(), payload)
-    await cluster.settle()
+    await cluster.wait_healthy()
     return sorted(sent)
 
 
@@ -220,7 +220,7 @@ def heals(damage: Callable[[Cluster], None], n: int = 8) -> None:
             sent = await filled(cluster)
             damage(cluster)
             assert cluster.violations() != []
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert all(sorted(cluster.payloads(name)) == sent for name in cluster.nodes)
 
     asyncio.run(scene())
@@ -283,7 +283,7 @@ def test_what_is_lost_and_not_noticed_yet_is_named() -> None:
             await filled(cluster)
             cluster.node("n01").lose(cluster.topic, [3])
             assert cluster.violations() == ["PUB: n01 has lost 1 publications and not noticed"]
-            await cluster.settle()
+            await cluster.wait_healthy()
 
     asyncio.run(scene())
 
@@ -291,7 +291,7 @@ def test_what_is_lost_and_not_noticed_yet_is_named() -> None:
 def test_nothing_crosses_a_partition_until_its_block_ends() -> None:
     async def scene() -> None:
         async with Cluster(n=6) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             here, there = cluster.nodes[:3], cluster.nodes[3:]
             with cluster.partition([*here, SUPERVISOR], there):
                 await cluster.publish("n00", b"here")
@@ -302,7 +302,7 @@ def test_nothing_crosses_a_partition_until_its_block_ends() -> None:
                     lambda: all(cluster.payloads(name) == [b"here"] for name in here), timeout=60
                 )
                 assert not any(b"here" in cluster.payloads(name) for name in there)
-            await cluster.settle(timeout=60)
+            await cluster.wait_healthy(timeout=60)
             assert recorded(cluster) == set(cluster.nodes)
             assert sorted(cluster.payloads("n01")) == [b"here", b"there"]
 
@@ -316,14 +316,14 @@ def recorded(cluster: Cluster) -> set[str | None]:
 def test_a_partition_without_groups_is_one_of_two_halves_and_can_be_healed_by_hand() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             cluster.partition()
             await cluster.publish("n00", b"x")
             links = [cluster.node(name).links for name in cluster.nodes]
             await cluster.until(lambda: sum(each.counts["severed"] for each in links) > 50)
             assert not any(cluster.payloads(name) for name in ("n02", "n03"))
             cluster.heal()
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert cluster.payloads("n03") == [b"x"]
 
     asyncio.run(scene())
@@ -340,7 +340,7 @@ def test_a_killed_node_comes_back_with_its_disk(tmp_path: Path) -> None:
             await cluster.restart("n01")
             assert sorted(cluster.payloads("n01")) == sent
             await cluster.publish("n00", b"z")
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert b"z" in cluster.payloads("n01")
 
     asyncio.run(scene())
@@ -353,7 +353,7 @@ def test_a_killed_node_without_a_disk_comes_back_empty_and_gets_all_again() -> N
             cluster.kill("n01")
             await cluster.restart("n01")
             assert cluster.payloads("n01") == []
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert sorted(cluster.payloads("n01")) == sent
 
     asyncio.run(scene())
@@ -366,7 +366,7 @@ def test_a_supervisor_comes_back_with_or_without_its_database(
 ) -> None:
     async def scene() -> None:
         async with Cluster(n=4, data_dir=tmp_path if has_disk else None) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             before = cluster.snapshot().supervisor.database
             await cluster.until(lambda: cluster.supervisor().ticker.calls > 3)  # it is on the disk
             await cluster.stop_supervisor()
@@ -376,7 +376,7 @@ def test_a_supervisor_comes_back_with_or_without_its_database(
             await cluster.until(lambda: cluster.payloads("n03") == [b"alone"])
             await cluster.start_supervisor(lose_data=lose_data)
             assert cluster.snapshot().supervisor.database == (() if lose_data else before)
-            await cluster.settle()
+            await cluster.wait_healthy()
             with pytest.raises(InputError, match="is running"):
                 await cluster.start_supervisor()
 
@@ -447,11 +447,11 @@ def test_they_heal_also_while_it_lives_on_and_counts_on_its_members() -> None:
 def test_two_hundred_nodes_in_one_process_form_a_ring_and_heal() -> None:
     async def scene() -> None:
         async with Cluster(n=200) as cluster:
-            await cluster.settle(timeout=120)
+            await cluster.wait_healthy(timeout=120)
             await cluster.publish("n07", b"to all")
-            await cluster.settle(timeout=120)
+            await cluster.wait_healthy(timeout=120)
             cluster.corrupt()
-            await cluster.settle(timeout=120)
+            await cluster.wait_healthy(timeout=120)
             assert all(cluster.payloads(name) == [b"to all"] for name in cluster.nodes)
 
     asyncio.run(scene())
@@ -461,9 +461,9 @@ def test_two_hundred_nodes_in_one_process_form_a_ring_and_heal() -> None:
 def test_a_thousand_nodes_in_one_process_form_a_ring() -> None:
     async def scene() -> None:
         async with Cluster(n=1000) as cluster:
-            await cluster.settle(timeout=600)
+            await cluster.wait_healthy(timeout=600)
             await cluster.publish("n07", b"to all")
-            await cluster.settle(timeout=600)
+            await cluster.wait_healthy(timeout=600)
 
     asyncio.run(scene())
 

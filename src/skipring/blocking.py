@@ -207,7 +207,7 @@ class Subscription:
         if not self._taken and not await reader.arrival(deadline):
             return False
         with self._lock:
-            self._taken += reader.take(limit - len(self._taken))
+            self._taken += reader.fetch(limit - len(self._taken))
         return reader.is_open
 
     async def _take_available(self, limit: int | None) -> None:
@@ -216,7 +216,7 @@ class Subscription:
             with self._lock:
                 if limit is not None and len(self._taken) >= limit:
                     return
-                self._taken += reader.take(READ_AHEAD, end)
+                self._taken += reader.fetch(READ_AHEAD, end)
             await asyncio.sleep(0)
 
     def _hand_out(self, limit: int | None) -> list[DeliveredPublication]:

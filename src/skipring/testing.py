@@ -307,7 +307,7 @@ class Cluster:
     def _inflict(self, damages: sabotage.Damages) -> None:
         addresses = {name: node.address for name, node in self._nodes.items()}
         for node in self._nodes.values():
-            node.links.book.hear(addresses)  # whoever refers to a node knows where it is
+            node.links.book.learn(addresses)  # whoever refers to a node knows where it is
         for name, planned in damages.items():
             for damage in planned:
                 answer = self._damaged(name, damage)
@@ -390,7 +390,7 @@ class Cluster:
         address = supervisor_of(topic, self._settings.supervisors)
         return next(seat for seat in self._seats if seat.address == address)
 
-    async def settle(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109  (it says what is wrong)
+    async def wait_healthy(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109  (it says what is wrong)
         """Wait until the ring is legitimate and every member is ready and has every publication.
 
         A member that another process runs counts once the supervisor knows of it; await ``synced``

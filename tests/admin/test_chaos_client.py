@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.admin import chaos_plans as plans
-from skipring.admin.chaos_client import ChaosClient, sabotage, saboteur_of
+from skipring.admin.chaos_client import ChaosClient, open_chaos_client, sabotage
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.node.chaos_server import REFUSALS
@@ -25,8 +25,8 @@ def with_a_saboteur(scene: Callable[[Cluster, ChaosClient], Awaitable[None]], n:
         async with Cluster(n=n) as cluster:
             for name in cluster.nodes:
                 await cluster.publish(name, name.encode())
-            await cluster.settle()
-            async with saboteur_of(addresses_of(cluster), TOPIC) as saboteur:
+            await cluster.wait_healthy()
+            async with open_chaos_client(addresses_of(cluster), TOPIC) as saboteur:
                 await scene(cluster, saboteur)
 
     asyncio.run(run())
@@ -40,7 +40,7 @@ async def join_without_chaos(cluster: Cluster, name: str) -> None:
     """Let a node join that was started without --chaos."""
     cluster._settings = replace(cluster._settings, is_chaotic=False)
     await cluster.join(name)
-    await cluster.settle()
+    await cluster.wait_healthy()
 
 
 # -- it is done and heals --------------------------------------------------------------------
@@ -51,8 +51,8 @@ def test_what_an_adversary_does_to_a_live_ring_heals(code: str) -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         members = await saboteur.members()
         assert sorted(members) == list(cluster.nodes)
-        await saboteur.inflict(plans.adversarial(code, TOPIC, members, seed=1))
-        await cluster.settle()
+        await saboteur.apply(plans.adversarial(code, TOPIC, members, seed=1))
+        await cluster.wait_healthy()
         assert all(len(cluster.payloads(name)) == 8 for name in cluster.nodes)
 
     with_a_saboteur(scene)
@@ -94,14 +94,14 @@ def test_a_partition_lets_nothing_through_until_it_is_healed() -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         members = await saboteur.members()
         sides = plans.parts_of(members, 2, seed=0)
-        await saboteur.inflict(plans.partition(sides, 2**30))
+        await saboteur.apply(plans.partition(sides, 2**30))
         await cluster.publish(sides[0][0], b"here")
         links = [cluster.node(name).links for name in cluster.nodes]
         await cluster.until(lambda: sum(each.counts["severed"] for each in links) > 200)
         assert not any(b"here" in cluster.payloads(name) for name in sides[1])
-        done = await saboteur.inflict_gently(plans.healed(members))
+        done = await saboteur.apply_to_consenting(plans.healed(members))
         assert sorted(done) == list(cluster.nodes)
-        await cluster.settle()
+        await cluster.wait_healthy()
         assert all(b"here" in cluster.payloads(name) for name in cluster.nodes)
 
     with_a_saboteur(scene)
@@ -110,20 +110,20 @@ def test_a_partition_lets_nothing_through_until_it_is_healed() -> None:
 def test_whoever_is_killed_is_gone_and_the_others_close_the_gap() -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await saboteur.members()
-        await saboteur.inflict(plans.killed(["n01", "n04"]))
+        await saboteur.apply(plans.killed(["n01", "n04"]))
         assert {"n01", "n04"}.isdisjoint(cluster.nodes)
-        await cluster.settle()
+        await cluster.wait_healthy()
 
     with_a_saboteur(scene)
 
 
 def test_a_supervisor_can_be_killed_too() -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
-        await saboteur.inflict(plans.killed([SUPERVISOR]))
+        await saboteur.apply(plans.killed([SUPERVISOR]))
         with pytest.raises(InputError, match="is stopped"):
             cluster.supervisor()
         await cluster.start_supervisor(lose_data=True)
-        await cluster.settle()
+        await cluster.wait_healthy()
 
     with_a_saboteur(scene)
 
@@ -139,7 +139,7 @@ def test_if_one_refuses_nothing_is_done_to_anybody() -> None:
             SkipringError,
             match=r"^sound was not started with chaos enabled, so nothing was damaged",
         ):
-            await saboteur.inflict(plans.adversarial("A15", TOPIC, members, seed=0))
+            await saboteur.apply(plans.adversarial("A15", TOPIC, members, seed=0))
         assert cluster.violations() == []
         assert cluster.node("sound").links.counts[REFUSALS] == 1
 
@@ -149,9 +149,9 @@ def test_if_one_refuses_nothing_is_done_to_anybody() -> None:
 def test_whoever_is_not_hit_need_not_consent() -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await join_without_chaos(cluster, "sound")
-        await saboteur.inflict(plans.no_database())
+        await saboteur.apply(plans.no_database())
         assert cluster.node("sound").links.counts[REFUSALS] == 0
-        await cluster.settle()
+        await cluster.wait_healthy()
 
     with_a_saboteur(scene, n=3)
 
@@ -160,7 +160,7 @@ def test_those_who_refuse_do_not_keep_others_from_being_healed() -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await join_without_chaos(cluster, "sound")
         members = await saboteur.members()
-        done = await saboteur.inflict_gently(plans.healed(members))
+        done = await saboteur.apply_to_consenting(plans.healed(members))
         assert sorted(done) == ["n00", "n01", "n02"]
 
     with_a_saboteur(scene, n=3)
@@ -171,7 +171,7 @@ def test_many_who_refuse_are_not_all_named() -> None:
         cluster = Cluster(n=12)
         cluster._settings = replace(cluster._settings, is_chaotic=False)
         async with cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             with pytest.raises(SkipringError, match=r"n07 and 4 more were not started"):
                 await sabotage(addresses_of(cluster), TOPIC, plans.killed)
 
@@ -187,8 +187,8 @@ def test_one_that_has_gone_meanwhile_keeps_everybody_from_being_hit(
         members = await saboteur.members()
         cluster.kill("n02")
         with pytest.raises(UnreachableError, match="n02 did not answer, so nothing was damaged"):
-            await saboteur.inflict(plans.adversarial("A15", TOPIC, members, seed=0))
-        await cluster.settle()
+            await saboteur.apply(plans.adversarial("A15", TOPIC, members, seed=0))
+        await cluster.wait_healthy()
 
     with_a_saboteur(scene, n=4)
 
@@ -199,7 +199,7 @@ def test_what_was_only_half_done_is_said() -> None:
         damages = plans.wrong_labels(members, seed=0)
         await cluster.node("n01").unsubscribe(TOPIC, 10)
         with pytest.raises(SkipringError, match="not all of it was done: n01: not a member"):
-            await saboteur.inflict(damages)
+            await saboteur.apply(damages)
 
     with_a_saboteur(scene, n=3)
 
@@ -211,7 +211,7 @@ def test_without_a_supervisor_or_members_nothing_can_be_damaged(
 
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             addresses = addresses_of(cluster)
             with pytest.raises(UnreachableError, match="'other' has no members"):
                 await sabotage(addresses, "other", plans.killed)

@@ -44,7 +44,7 @@ def seen(
 
 
 def with_publication(node: NodeId) -> SubscriberState:
-    publication = Publication(publisher="p", seq=0, payload=b"hello").settled("news")
+    publication = Publication(publisher="p", seq=0, payload=b"hello").with_id("news")
     return replace(legitimate_state(NODES.index(node), NODES), publications=(publication,))
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.admin.diagnosis import Diagnosis, diagnose, explain, wait_healthy
-from skipring.admin.inspector import Inspection, TopicContents, inspector_of
+from skipring.admin.inspector import Inspection, TopicContents, open_inspector
 from skipring.core.state import SupervisorState, legitimate_state
 from skipring.testing import Cluster
 from skipring.wire.rpc import NodeHealth
@@ -100,10 +100,10 @@ def test_a_wrong_clock_of_the_inspecting_process_is_no_warning() -> None:
 def test_doctor_reports_a_partition_while_every_variable_is_still_legitimate() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             nodes = sorted(cluster.nodes)
             address = cluster.supervisor().address
-            async with inspector_of([address], cluster.topic) as inspector:
+            async with open_inspector([address], cluster.topic) as inspector:
                 assert (await wait_healthy(inspector, DEADLINE_S)).is_healthy
                 with cluster.partition(nodes[:2], nodes[2:]):
                     for _ in range(LOOKS_MAX):

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.admin import inspector as module
-from skipring.admin.inspector import Inspection, Inspector, TopicContents, inspector_of
+from skipring.admin.inspector import Inspection, Inspector, TopicContents, open_inspector
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL
@@ -67,7 +67,7 @@ def ran(scene: Callable[[], Coroutine[None, None, None]]) -> None:
 
 @asynccontextmanager
 async def looking_at(address: str, patience_s: float = 5.0) -> AsyncIterator[Inspector]:
-    async with inspector_of([address], TOPIC) as inspector:
+    async with open_inspector([address], TOPIC) as inspector:
         inspector.patience_s = patience_s
         yield inspector
 
@@ -87,7 +87,7 @@ async def standing_still(
         await until(lambda: ring.supervisor._flushing is None and nothing_is_on_its_way(ring))
         for name, state in states.items():
             node = ring.nodes[name]
-            node.links.book.hear({other: each.address for other, each in ring.nodes.items()})
+            node.links.book.learn({other: each.address for other, each in ring.nodes.items()})
             machine_of(ring, name).load(state)
         ring.supervisor._topics.load(TOPIC, database)
         async with looking_at(ring.supervisor.address) as inspector:
@@ -125,7 +125,7 @@ def test_what_is_seen_of_a_settled_ring_is_its_state_as_a_world_file_without_a_f
         async with Cluster(n=8) as cluster, looking_at(address_of(cluster)) as inspector:
             for number in range(20):
                 await cluster.publish("n00", str(number).encode())
-            await cluster.settle()
+            await cluster.wait_healthy()
             seen = await inspector.inspect(TopicContents.PAYLOADS)
             is_same = explicit_state(seen.snapshot) == explicit_state(cluster.snapshot())
             assert is_same
@@ -144,7 +144,7 @@ def test_one_that_was_killed_is_seen_as_crashed() -> None:
             Cluster(n=4, tick_s=0.5) as cluster,
             looking_at(address_of(cluster), 0.5) as inspector,
         ):
-            await cluster.settle()
+            await cluster.wait_healthy()
             cluster.kill("n02")
             seen = await inspector.inspect(TopicContents.DIFFERENCES)
             assert seen.snapshot.crashed == ("n02",)
@@ -224,10 +224,10 @@ def test_one_who_lives_but_is_not_in_the_topic_is_no_member() -> None:
 def test_three_thousand_publications_are_read_page_by_page_and_once_for_equal_roots() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster, looking_at(address_of(cluster)) as inspector:
-            await cluster.settle()
+            await cluster.wait_healthy()
             for number in range(3000):
                 await cluster.publish("n00", str(number).encode())
-            await cluster.settle()
+            await cluster.wait_healthy()
             asked = counted_questions(inspector)
             seen = await inspector.inspect(TopicContents.IDS)
             assert asked["FetchPublications"] == 3
@@ -248,7 +248,7 @@ def test_three_thousand_publications_are_read_page_by_page_and_once_for_equal_ro
 def counted_questions(inspector: Inspector) -> Counter[str]:
     """How often each kind of question is asked from now on."""
     outsider, asked = inspector._outsider, Counter[str]()
-    ask = outsider.ask
+    ask = outsider.request
 
     async def count(
         topic: str, to: NodeId, question: Callable[[int], RuntimeMessage], *rest: object
@@ -256,7 +256,7 @@ def counted_questions(inspector: Inspector) -> Counter[str]:
         asked[type(question(0)).__name__] += 1
         return await ask(topic, to, question, *rest)  # type: ignore[arg-type]
 
-    outsider.ask = count  # type: ignore[method-assign,assignment]
+    outsider.request = count  # type: ignore[method-assign,assignment]
     return asked
 
 
@@ -295,7 +295,7 @@ def test_a_root_that_does_not_follow_from_what_is_stored_is_a_wrong_hash() -> No
 def test_the_journal_of_a_node_can_be_read_and_that_of_nobody_not() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster, looking_at(address_of(cluster), 0.5) as inspector:
-            await cluster.settle()
+            await cluster.wait_healthy()
             await inspector.inspect(TopicContents.NOTHING)
             page = await inspector.journal("n01")
             assert page is not None
@@ -308,7 +308,7 @@ def test_the_journal_of_a_node_can_be_read_and_that_of_nobody_not() -> None:
 def test_of_a_topic_that_nobody_subscribes_to_nothing_is_known() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
-            async with inspector_of([address_of(cluster)], "unheard of") as inspector:
+            async with open_inspector([address_of(cluster)], "unheard of") as inspector:
                 seen = await inspector.inspect(TopicContents.IDS)
             assert not seen.is_known
             assert seen.snapshot.subscribers == {}
@@ -321,7 +321,7 @@ def test_without_a_supervisor_there_is_a_sentence(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "SUPERVISOR_S", 0.1)
 
     async def scene() -> None:
-        async with inspector_of(["127.0.0.1:1"], TOPIC) as inspector:
+        async with open_inspector(["127.0.0.1:1"], TOPIC) as inspector:
             with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:1;"):
                 await inspector.inspect(TopicContents.NOTHING)
 
@@ -334,7 +334,7 @@ def test_without_a_supervisor_there_is_a_sentence(monkeypatch: pytest.MonkeyPatc
 def test_what_is_no_address_or_no_topic_is_refused(address: str, topic: str) -> None:
     async def scene() -> None:
         with pytest.raises(InputError):
-            async with inspector_of([address], topic):
+            async with open_inspector([address], topic):
                 pass
 
     ran(scene)
@@ -463,7 +463,7 @@ def test_nodes_that_are_invented_without_end_are_given_up(
 
     async def scene() -> None:
         script = Script(one_page("x0"), lambda node: status(f"x{int(node[1:]) + 1}"))
-        script.book.hear({f"x{number}": "127.0.0.1:1" for number in range(1000)})
+        script.book.learn({f"x{number}": "127.0.0.1:1" for number in range(1000)})
         with pytest.raises(SkipringError, match="more than 100 nodes"):
             await script.inspect()
         assert sum(script.asked.values()) < 110
@@ -474,11 +474,11 @@ def test_nodes_that_are_invented_without_end_are_given_up(
 def test_a_node_whose_address_is_heard_of_late_is_asked_all_the_same() -> None:
     async def scene() -> None:
         def answer(node: NodeId) -> NodeStatus:
-            script.book.hear({"a": "127.0.0.1:1"})
+            script.book.learn({"a": "127.0.0.1:1"})
             return status("a")
 
         script = Script(one_page("a", "b"), answer)
-        script.book.hear({"b": "127.0.0.1:1"})
+        script.book.learn({"b": "127.0.0.1:1"})
         seen = await script.inspect()
         assert sorted(seen.statuses) == ["a", "b"]
 
@@ -488,7 +488,7 @@ def test_a_node_whose_address_is_heard_of_late_is_asked_all_the_same() -> None:
 def test_one_who_answers_no_more_is_asked_twice_and_one_without_an_address_not_at_all() -> None:
     async def scene() -> None:
         script = Script(one_page("a", "b"))
-        script.book.hear({"b": "127.0.0.1:1"})
+        script.book.learn({"b": "127.0.0.1:1"})
         seen = await script.inspect()
         assert seen.snapshot.crashed == ("a", "b")
         assert (script.asked["GetNodeStatus a"], script.asked["GetNodeStatus b"]) == (0, 2)
@@ -500,7 +500,7 @@ STORED = [Publication(publisher="p", seq=seq, id=bytes([seq]) * 32) for seq in r
 
 
 def hears(script: Script, *nodes: NodeId) -> Script:
-    script.book.hear(dict.fromkeys(nodes, "127.0.0.1:1"))
+    script.book.learn(dict.fromkeys(nodes, "127.0.0.1:1"))
     return script
 
 
@@ -559,7 +559,7 @@ def test_an_answer_counts_only_from_the_one_who_was_asked() -> None:
     async def scene() -> None:
         async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as outsider:
             asking = asyncio.create_task(
-                outsider.ask(TOPIC, SUPERVISOR, GetNodeStatus, NodeStatus, timeout_s=30)
+                outsider.request(TOPIC, SUPERVISOR, GetNodeStatus, NodeStatus, timeout_s=30)
             )
             await asyncio.sleep(0)
             for sender in ("a", "client/a", SUPERVISOR, supervisor_at("127.0.0.1:2")):
@@ -582,7 +582,7 @@ def test_an_answer_of_another_kind_is_none_and_a_refusal_is_one() -> None:
                 (Refused(2, "no"), Refused(2, "no")),
             ):
                 asking = asyncio.create_task(
-                    outsider.ask(TOPIC, "a", FetchChanges, ChangePage, timeout_s=30)
+                    outsider.request(TOPIC, "a", FetchChanges, ChangePage, timeout_s=30)
                 )
                 await asyncio.sleep(0)
                 outsider._receive("a", Envelope(answer, TOPIC), NO_FRAME)

@@ -265,7 +265,7 @@ def test_who_leaves_is_let_go() -> None:
             async with to(cluster) as node, node.subscribe(cluster.topic) as news:
                 await news.synced(DEADLINE_S)
                 assert await news.leave()
-            await cluster.settle()
+            await cluster.wait_healthy()
 
     asyncio.run(scene())
 

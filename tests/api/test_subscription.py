@@ -64,7 +64,7 @@ class Shelf:
 
     @staticmethod
     def publication(seq: int, when: int) -> StoredPublication:
-        return StoredPublication(publisher="a", seq=seq, time=when, payload=b"x").settled("t")
+        return StoredPublication(publisher="a", seq=seq, time=when, payload=b"x").with_id("t")
 
     def put(self, origin: Origin, when: int) -> None:
         offset = self.archive.end
@@ -73,7 +73,7 @@ class Shelf:
         self.reader.on_deliver(Deliver((made,), offset, origin, hops=1))
 
     def read(self) -> list[int]:
-        return [publication.offset for publication in self.reader.take(READ_AT_ONCE)]
+        return [publication.offset for publication in self.reader.fetch(READ_AT_ONCE)]
 
 
 def test_new_skips_only_what_is_old_and_comes_by_repair_before_the_first_sync() -> None:
@@ -177,7 +177,7 @@ def test_one_who_joins_for_what_is_new_is_spared_the_history() -> None:
         async with Cluster(n=3) as cluster:
             for number in range(30):
                 await cluster.publish("n00", b"old %d" % number)
-            await cluster.settle()
+            await cluster.wait_healthy()
             async with to(cluster) as node, node.subscribe(cluster.topic, start="new") as news:
                 await cluster.until(lambda: news.reader.end == 30)
                 assert news.lag == 0
@@ -367,7 +367,7 @@ def stored(directory: Path, *payloads: bytes) -> None:
         archive = store.archive("t")
         for payload in payloads:
             publication = StoredPublication(publisher="p", seq=payload[0], payload=payload)
-            archive.write(archive.end, publication.settled("t"))
+            archive.write(archive.end, publication.with_id("t"))
         store.commit()
 
 

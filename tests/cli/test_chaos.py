@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from click.testing import CliRunner, Result
 
-from skipring.admin.chaos_client import ChaosClient, saboteur_of
+from skipring.admin.chaos_client import ChaosClient, open_chaos_client
 from skipring.cli import skipring
 from skipring.errors import InputError, UnreachableError
 from skipring.testing import Cluster
@@ -36,7 +36,7 @@ def against_a_ring(scene: Callable[[Cluster, Chaos], Awaitable[None]], n: int = 
     async def run() -> None:
         async with Cluster(n=n) as cluster:
             await cluster.publish("n00", b"before")
-            await cluster.settle()
+            await cluster.wait_healthy()
             address = cluster.url.removeprefix("skipring://")
 
             async def chaos(name: str, *words: str) -> Result:
@@ -58,7 +58,7 @@ def test_an_adversary_hits_everybody_and_the_ring_heals() -> None:
         told = json.loads(result.output)
         assert told["topic"] == TOPIC
         assert set(told["damaged"]) == {"supervisor", *cluster.nodes}
-        await cluster.settle()
+        await cluster.wait_healthy()
         assert all(cluster.payloads(name) == [b"before"] for name in cluster.nodes)
 
     against_a_ring(scene)
@@ -78,7 +78,7 @@ def test_a_part_can_be_damaged_and_heals(words: tuple[str, ...], told: str) -> N
         result = await chaos(*words)
         assert result.exception is None
         assert told in result.output
-        await cluster.settle()
+        await cluster.wait_healthy()
         assert all(cluster.payloads(name) == [b"before"] for name in cluster.nodes)
 
     against_a_ring(scene)
@@ -95,7 +95,7 @@ def test_a_partition_lasts_until_it_is_healed() -> None:
         assert not any(b"during" in cluster.payloads(name) for name in ("n03", "n04", "n05"))
         result = await chaos("heal")
         assert result.output.splitlines() == [f"{name}: healed" for name in cluster.nodes]
-        await cluster.settle()
+        await cluster.wait_healthy()
 
     against_a_ring(scene)
 
@@ -105,7 +105,7 @@ def test_without_groups_the_members_are_parted_by_chance() -> None:
         result = await chaos("partition", "--parts", "3", "--ticks", "5", "--json")
         damaged = json.loads(result.output)["damaged"]
         assert set(damaged) == set(cluster.nodes)
-        await cluster.settle()
+        await cluster.wait_healthy()
 
     against_a_ring(scene)
 
@@ -116,7 +116,7 @@ def test_a_share_is_killed_and_the_others_close_the_gaps() -> None:
         killed = json.loads(result.output)["damaged"]
         assert len(killed) == 2
         assert killed.keys().isdisjoint(cluster.nodes)
-        await cluster.settle()
+        await cluster.wait_healthy()
 
     against_a_ring(scene)
 
@@ -202,7 +202,7 @@ def wait_for_members(address: str, names: set[str]) -> None:
     """Wait until all nodes are recorded."""
 
     async def scene() -> None:
-        async with asyncio.timeout(DEADLINE_S), saboteur_of([address], TOPIC) as saboteur:
+        async with asyncio.timeout(DEADLINE_S), open_chaos_client([address], TOPIC) as saboteur:
             while await found_by(saboteur) != names:  # noqa: ASYNC110  (nobody announces it)
                 await asyncio.sleep(POLL_S)
 

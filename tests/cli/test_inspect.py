@@ -128,7 +128,7 @@ def calm() -> Iterator[Running[Cluster]]:
         async def publish() -> None:
             for number in range(3):
                 await running.ring.publish("n00", f"secret {number}".encode())
-            await running.ring.settle()
+            await running.ring.wait_healthy()
 
         running.do(publish)
         yield running
@@ -307,7 +307,7 @@ def test_where_nothing_can_be_painted_over_a_watch_is_printed_once(calm: Running
 @pytest.mark.heavy
 def test_a_watch_goes_on_without_a_supervisor_and_says_so() -> None:
     with in_thread(cluster_of(4)) as running:
-        running.do(running.ring.settle)
+        running.do(running.ring.wait_healthy)
         with on_terminal("ring", TOPIC, "--watch", "--supervisor", running.address) as screen:
             screen.read_until("4 members")
             running.do(running.ring.stop_supervisor)
@@ -551,7 +551,7 @@ def test_a_ring_that_is_not_in_order_is_a_no_with_the_reasons_by_layer(
 @pytest.mark.heavy
 def test_a_killed_node_is_named_with_what_to_do() -> None:
     with in_thread(cluster_of(3, tick_s=1.0)) as running:
-        running.do(running.ring.settle)
+        running.do(running.ring.wait_healthy)
 
         async def kill() -> None:
             running.ring.kill("n01")

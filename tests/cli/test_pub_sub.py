@@ -116,7 +116,7 @@ def test_format_replaces_tokens(tmp_path: Path) -> None:
 def test_reading_leaves_the_ring_healthy(tmp_path: Path) -> None:
     async def scene(ring: Ring) -> None:
         await ring.pub("hello")
-        await ring.cluster.settle()
+        await ring.cluster.wait_healthy()
         await ring.sub()
         assert ring.cluster.violations() == []
         status, out, _ = await ring.run("doctor", "news")
@@ -186,7 +186,7 @@ def test_publisher_waits_for_a_member(tmp_path: Path) -> None:
 def test_topics_lists_members_and_publications(tmp_path: Path) -> None:
     async def scene(ring: Ring) -> None:
         await ring.pub("hello", "--count", "2")
-        await ring.cluster.settle()
+        await ring.cluster.wait_healthy()
         _, out, _ = await ring.run("topics", "--json")
         fields = {"topic": "news", "members": 2, "publications": 2, "healthy": True}
         assert json.loads(out) == fields

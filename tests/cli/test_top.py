@@ -164,7 +164,7 @@ def test_json_and_plain_text_are_printed_once_on_a_pipe() -> None:
     async def scene() -> None:
         async with Cluster(n=4, tick_s=TICK_S) as cluster:
             await cluster.publish("n00", b"hello")
-            await cluster.settle()
+            await cluster.wait_healthy()
             words = ("top", "--supervisor", address_of(cluster), "--refresh", "0.1")
             status, out, _ = await said_by(*words, "--json")
             assert status == 0
@@ -230,7 +230,7 @@ def play(scene: Scene, n: int = 5) -> None:
         async with Cluster(n=n, tick_s=TICK_S) as cluster:
             cluster.node("n00").subscribe("audit")
             await cluster.publish("n01", b"hello")
-            await cluster.settle()
+            await cluster.wait_healthy()
             async with watched(cluster) as pilot:
                 await scene(pilot, cluster)
 
@@ -436,7 +436,7 @@ def test_on_a_terminal_of_ascii_it_is_painted_in_ascii_and_leaves_it_in_order(
 ) -> None:
     async def scene() -> None:
         async with Cluster(n=3, tick_s=TICK_S) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             shown, status = await asyncio.to_thread(used, address_of(cluster), key)
         assert status == expected
         assert shown.isascii()

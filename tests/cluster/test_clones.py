@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from skipring.admin.diagnosis import diagnose
-from skipring.admin.inspector import TopicContents, inspector_of
+from skipring.admin.inspector import TopicContents, open_inspector
 from skipring.net import name_guard
 from skipring.node.host import NodeHost
 from skipring.wire.handshake import Hello, Role, encode_greeting
@@ -42,7 +42,7 @@ def test_handshake_under_the_name_of_a_live_member_does_not_change_its_address()
                 await until(lambda: supervisor.links.counts["name in use"] > 0)
                 assert supervisor.links.book.find("b") == b.address
                 await ring.settle()
-            async with inspector_of([supervisor.address], TOPIC) as inspector:
+            async with open_inspector([supervisor.address], TOPIC) as inspector:
                 inspection = await inspector.inspect(TopicContents.DIFFERENCES)
             assert "b" in inspection.statuses
 
@@ -83,7 +83,7 @@ def test_doctor_reports_a_clone_until_it_has_been_gone_for_a_while() -> None:
         async with live_ring("a", "b", tick_s=0.02) as ring:
             await ring.settle()
             clone = await start_clone(ring, "b")
-            async with inspector_of([ring.supervisor.address], TOPIC) as inspector:
+            async with open_inspector([ring.supervisor.address], TOPIC) as inspector:
                 try:
                     await until(lambda: TOPIC in clone.refusals)
                     diagnosis = diagnose(await inspector.inspect(TopicContents.DIFFERENCES))
@@ -109,9 +109,9 @@ def test_doctor_reports_a_clone_that_only_a_member_has_refused() -> None:
             clone = Host("b")
             async with (
                 running(clone),
-                inspector_of([ring.supervisor.address], TOPIC) as inspector,
+                open_inspector([ring.supervisor.address], TOPIC) as inspector,
             ):
-                clone.book.hear({"a": ring.nodes["a"].address})
+                clone.book.learn({"a": ring.nodes["a"].address})
                 clone.links.send("a", note(1))
                 await until(lambda: clone.links.is_name_refused("a"))
                 await until(lambda: ring.nodes["b"].links.clones == (clone.address,))

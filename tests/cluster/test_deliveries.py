@@ -21,7 +21,7 @@ from skipring.core.publications import ID_BYTES
 from skipring.node import log_server as offering
 from skipring.node.group_commit import DeliveryLogFlusher
 from skipring.node.host import NodeHost
-from skipring.node.log_server import delivery_page, offer_deliveries
+from skipring.node.log_server import delivery_page, handle_deliveries_request
 from skipring.rpc.client import RpcClient
 from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
@@ -55,7 +55,7 @@ def by_offset(page: DeliveryPage) -> dict[int, Delivery]:
 
 def noted(trace: DeliveryLog, offsets: range) -> DeliveryLog:
     for offset in offsets:
-        trace.note(TOPIC, offset, 10**15 + offset, offset % 9, ORIGINS[offset % 3])
+        trace.record(TOPIC, offset, 10**15 + offset, offset % 9, ORIGINS[offset % 3])
     return trace
 
 
@@ -166,7 +166,7 @@ def test_chunks_that_cannot_be_read_are_passed_over(
 
 
 def test_one_that_is_not_in_the_topic_refuses() -> None:
-    answer = offer_deliveries(DeliveryLog(), TOPIC, None, FetchDeliveries(5, 0, 1))
+    answer = handle_deliveries_request(DeliveryLog(), TOPIC, None, FetchDeliveries(5, 0, 1))
     assert answer == Refused(5, "not a member of the topic")
 
 
@@ -176,8 +176,8 @@ def test_one_that_is_not_in_the_topic_refuses() -> None:
 async def told(node: NodeHost, topic: TopicId = TOPIC) -> dict[int, Delivery]:
     """What a node says to one who asks over the wire."""
     async with RpcClient(["127.0.0.1:1"], rng=Random(1)) as outsider:
-        outsider.book.hear({node.name: node.address})
-        page = await outsider.ask(
+        outsider.book.learn({node.name: node.address})
+        page = await outsider.request(
             topic, node.name, lambda request: FetchDeliveries(request, 0, END), DeliveryPage
         )
     assert isinstance(page, DeliveryPage)
@@ -191,7 +191,7 @@ async def publish_all(cluster: Cluster, count: int = 5) -> dict[bytes, NodeId]:
     for number in range(count):
         for name in cluster.nodes:
             made[await cluster.publish(name, f"{name}/{number}".encode())] = name
-    await cluster.settle()
+    await cluster.wait_healthy()
     return made
 
 
@@ -209,7 +209,7 @@ def test_every_node_tells_how_each_publication_came_to_it(
 ) -> None:
     async def scene() -> None:
         async with Cluster(n=8, data_dir=tmp_path if is_on_disk else None) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             began = time_ns() // 1000
             made = await publish_all(cluster)
             await cluster.until(lambda: is_all_durable(cluster))
@@ -244,14 +244,14 @@ def is_all_durable(cluster: Cluster) -> bool:
 def test_one_that_was_away_gets_what_it_missed_by_repair(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=4, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             before = await publish_all(cluster, 1)
             cluster.kill("n03")
-            await cluster.settle()  # the others have forgotten it
+            await cluster.wait_healthy()  # the others have forgotten it
             missed = [await cluster.publish("n00", b"missed %d" % number) for number in range(5)]
             await two_ticks(cluster)  # nothing of it is new any more
             await cluster.restart("n03")
-            await cluster.settle()
+            await cluster.wait_healthy()
             await cluster.until(lambda: is_all_durable(cluster))
             found = await told(cluster.node("n03"))
             assert list(found) == list(range(9))
@@ -265,7 +265,7 @@ def test_one_that_was_away_gets_what_it_missed_by_repair(tmp_path: Path) -> None
 def test_a_restarted_node_still_tells_its_deliveries(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=3, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             made = await publish_all(cluster)
             await cluster.until(lambda: is_all_durable(cluster))
             before = await told(cluster.node("n01"))
@@ -273,7 +273,7 @@ def test_a_restarted_node_still_tells_its_deliveries(tmp_path: Path) -> None:
                 cluster.kill("n01")
                 await cluster.restart("n01")
                 assert await told(cluster.node("n01")) == before
-            await cluster.settle()
+            await cluster.wait_healthy()
             made |= await publish_all(cluster)
             await cluster.until(lambda: is_all_durable(cluster))
             after = await told(cluster.node("n01"))
@@ -303,7 +303,7 @@ def test_a_damaged_trace_does_not_keep_a_node_from_starting(tmp_path: Path) -> N
             (tmp_path / "n01" / FILE).write_bytes(b"no database at all" * 1000)
             await cluster.restart("n01")
             assert await told(cluster.node("n01")) == {}
-            await cluster.settle()
+            await cluster.wait_healthy()
             key = await cluster.publish("n01", b"again")
             ((found, _, hops, origin),) = (await told(cluster.node("n01"))).values()
             assert (found, hops, origin) == (key, 0, Origin.OWN)
@@ -320,7 +320,7 @@ def test_one_that_leaves_and_comes_back_without_a_disk_tells_only_what_came_then
             assert await node.unsubscribe(TOPIC, 20)
             assert node._keeping.trace.end(TOPIC) == 0
             node.subscribe(TOPIC)
-            await cluster.settle()
+            await cluster.wait_healthy()
             found = await told(cluster.node("n02"))
             assert list(found) == list(range(6))
             assert {origin for *_, origin in found.values()} == {Origin.REPAIR}
@@ -373,7 +373,7 @@ def test_a_disk_that_takes_no_trace_is_told_once(tmp_path: Path) -> None:
             trace._file.close()
             for offset in range(3):
                 noted(trace, range(offset, offset + 1))
-                tracing.nudge()
+                tracing.request_write()
                 await until(lambda known=offset: trace.failures > known and not tracing._running)
             assert paged(trace, archive)[0] == expected(archive, range(3))
             await tracing.close()

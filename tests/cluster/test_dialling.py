@@ -93,7 +93,7 @@ def test_one_that_cannot_be_reached_is_tried_ever_more_rarely(
                 return low
 
             a.links.rng.uniform = uniform  # type: ignore[method-assign]
-            a.book.hear({"b": nowhere()})
+            a.book.learn({"b": nowhere()})
             for failures in range(1, 6):
                 a.links.send("b", note(failures))
                 await until(lambda: a.counts == {"cannot connect": failures})  # noqa: B023
@@ -105,7 +105,7 @@ def test_one_that_cannot_be_reached_is_tried_ever_more_rarely(
 def test_an_address_where_somebody_else_lives_is_tried_ever_more_rarely() -> None:
     async def scene() -> None:
         async with hosts("a", "c") as (a, c):
-            a.book.hear({"b": c.address})
+            a.book.learn({"b": c.address})
             a.links.send("b", note(1))
             await until(lambda: is_refused_as_a_stranger_by(a))
             assert a.links.peer("b")._failures == 1
@@ -120,7 +120,7 @@ def test_what_was_meant_for_one_that_does_not_greet_is_counted(
 
     async def scene() -> None:
         async with hosts("a") as (a,), answering(b"") as (address, _):
-            a.book.hear({"b": address})
+            a.book.learn({"b": address})
             a.links.send("b", note(1))
             await until(lambda: a.links.counts["no greeting"] > 0)
             await until(lambda: len(asyncio.all_tasks()) == 1)
@@ -133,7 +133,7 @@ def test_what_was_meant_for_one_that_does_not_greet_is_counted(
 def test_one_connection_is_enough_for_one_that_is_slow_to_greet() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), answering(b"") as (address, came):
-            a.book.hear({"b": address})
+            a.book.learn({"b": address})
             a.links.send("b", note(0))
             await until(lambda: len(came) == 1)
             await turns()
@@ -177,7 +177,7 @@ def test_an_address_of_ip_version_6_is_dialled_without_its_brackets(
 
         monkeypatch.setattr(securing, "connected", connected)
         async with hosts("a") as (a,):
-            a.book.hear({"b": "[::1]:80"})
+            a.book.learn({"b": "[::1]:80"})
             a.links.send("b", note(1))
             await until(lambda: bool(dialled))
             assert dialled == ["::1 80"]
@@ -199,7 +199,7 @@ def test_a_greeting_that_comes_while_an_old_address_is_dialled_is_kept(
 
         monkeypatch.setattr(securing, "connected", connected)
         async with hosts("a", "b") as (a, b):
-            a.book.hear({"b": f"{LOOPBACK}:1"})
+            a.book.learn({"b": f"{LOOPBACK}:1"})
             b.knows(a)
             a.links.send("b", note(1))
             await turns()
@@ -216,7 +216,7 @@ def test_without_certificates_only_this_machine_is_dialled() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,):
             for number, host in enumerate(("192.0.2.1", "example.invalid", "[2001:db8::1]")):
-                a.book.hear({f"n{number}": f"{host}:80"})
+                a.book.learn({f"n{number}": f"{host}:80"})
                 a.links.send(f"n{number}", note(1))
             a.links.send_to_supervisor("192.0.2.1:80", note(1))
             await until(lambda: a.counts == {"not loopback": 4})
@@ -230,7 +230,7 @@ def test_that_somebody_could_not_be_reached_is_forgotten(monkeypatch: pytest.Mon
 
     async def scene() -> None:
         async with hosts("a") as (a,):
-            a.book.hear({"b": nowhere()})
+            a.book.learn({"b": nowhere()})
             a.links.send("b", note(1))
             await until(lambda: a.counts == {"cannot connect": 1})
             a.links.sweep()

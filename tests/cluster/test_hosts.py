@@ -29,7 +29,7 @@ def test_a_node_publishes_only_so_much_for_others_at_once(
 
     async def scene() -> str:
         async with Cluster(n=1, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             address = cluster.supervisor().address
             async with RpcClient([address], rng=Random(1)) as outsider:
                 await outsider.publish(cluster.topic, publications(4))
@@ -43,9 +43,9 @@ def test_a_node_publishes_only_so_much_for_others_at_once(
 def test_of_a_topic_that_was_left_nothing_is_kept_in_memory() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             await cluster.publish("n00", b"hello")
-            await cluster.settle()
+            await cluster.wait_healthy()
             node = cluster.node("n00")
             assert node._keeping.archives
             assert node.deliveries
@@ -84,7 +84,7 @@ def test_a_supervisor_writes_its_database_only_when_it_has_changed(
 
     async def scene() -> None:
         async with Cluster(n=3, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             ticker = cluster.supervisor().ticker
             saved_after = ticker.calls + 1
             await until(lambda: ticker.calls > saved_after)
@@ -93,7 +93,7 @@ def test_a_supervisor_writes_its_database_only_when_it_has_changed(
             await until(lambda: ticker.calls > some_later)
             assert saved == []
             await cluster.join()
-            await cluster.settle()
+            await cluster.wait_healthy()
             await until(lambda: saved != [])
 
     asyncio.run(scene())

@@ -37,7 +37,7 @@ class Host:
         self.counts: Counter[str] = Counter()
         self.answers: list[Effect] | None = None  # instead of the machine's
         self._archive = MemoryLog()
-        config = ProtocolConfig(repairs=False, settles_late=True)
+        config = ProtocolConfig(repairs=False, defers_storage=True)
         self._machine = Subscriber(
             ME, topic=TOPIC, rng=Scripted(1), config=config, archive=self._archive
         )

@@ -26,7 +26,7 @@ from skipring.core.log import MemoryLog
 from skipring.core.messages import PublishMany, PublishNew
 from skipring.core.peers import TopicId
 from skipring.core.publications import Publication as StoredPublication
-from skipring.core.publications import settled
+from skipring.core.publications import with_id
 from skipring.errors import InputError, SkipringError
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
@@ -62,7 +62,7 @@ class Shelf:
     """An archive, and a reader that is told of what comes before it is put there."""
 
     def __init__(self, start: Start = "all", before: Iterable[int] = ()) -> None:
-        rows = settled((self.made(seq, when) for seq, when in enumerate(before)), TOPIC)
+        rows = with_id((self.made(seq, when) for seq, when in enumerate(before)), TOPIC)
         self.archive = Noting(rows)
         self.reader = Reader(TOPIC, self.archive, start, NOW)
         self._waiting: list[StoredPublication] = []
@@ -83,11 +83,11 @@ class Shelf:
 
     def store(self) -> None:
         """What has come is stored, as the machine does it."""
-        rows, self._waiting = settled(self._waiting, TOPIC), []
+        rows, self._waiting = with_id(self._waiting, TOPIC), []
         self.archive.write(self.archive.end, *rows)
 
     def read(self, limit: int = 10 * FRESH_MAX) -> list[int]:
-        return [publication.offset for publication in self.reader.take(limit)]
+        return [publication.offset for publication in self.reader.fetch(limit)]
 
 
 # -- at hand, or in the archive ------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_what_is_not_stored_yet_is_read_with_all_that_it_says() -> None:
         publisher="a", seq=3, time=NOW, payload=b"p", key=b"k", headers={"h": "1"}
     )
     shelf.reader.on_deliver(Deliver((given,), 0, Origin.SPREAD, 4))
-    [found] = shelf.reader.take(10)
+    [found] = shelf.reader.fetch(10)
     assert (found.publisher, found.seq, found.time, found.payload) == ("a", 3, NOW, b"p")
     assert (found.key, found.headers, found.hops) == (b"k", {"h": "1"}, 4)
     assert (found.offset, found.replayed) == (0, False)
@@ -118,9 +118,9 @@ def test_the_id_of_what_is_not_stored_yet_is_the_one_it_is_stored_under(
 ) -> None:
     shelf = Shelf()
     shelf.reader.on_deliver(Deliver((given,), 0, Origin.SPREAD, 1))
-    [found] = shelf.reader.take(10)
+    [found] = shelf.reader.fetch(10)
     assert given.id == b""
-    assert found.id == given.settled(TOPIC).id
+    assert found.id == given.with_id(TOPIC).id
 
 
 def test_what_is_at_hand_is_not_read_from_the_archive_though_it_is_stored() -> None:
@@ -159,8 +159,8 @@ def test_more_packs_than_are_read_at_once_are_read_the_next_time() -> None:
 def test_what_is_not_to_be_read_yet_stays() -> None:
     shelf = Shelf()
     shelf.come(*(NOW,) * 6)
-    assert [found.offset for found in shelf.reader.take(100, end=4)] == [0, 1, 2, 3]
-    assert shelf.reader.take(100, end=4) == []
+    assert [found.offset for found in shelf.reader.fetch(100, end=4)] == [0, 1, 2, 3]
+    assert shelf.reader.fetch(100, end=4) == []
     assert shelf.read() == [4, 5]
 
 
@@ -169,7 +169,7 @@ def test_over_how_many_nodes_it_came_is_known_unless_it_came_by_repair() -> None
     shelf.come(NOW, hops=0, origin=Origin.OWN)
     shelf.come(NOW, hops=7)
     shelf.come(NOW, hops=0, origin=Origin.REPAIR)
-    assert [found.hops for found in shelf.reader.take(9)] == [0, 7, None]
+    assert [found.hops for found in shelf.reader.fetch(9)] == [0, 7, None]
 
 
 # -- how much is at hand -------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def test_a_node_that_is_closed_has_stored_what_it_has_delivered(tmp_path: Path) 
     with PublicationStore.open(tmp_path) as store:
         archive = store.archive(TOPIC)
         assert [archive.read(offset) for offset, _ in got] == [
-            publication.settled(TOPIC) for _, publication in got
+            publication.with_id(TOPIC) for _, publication in got
         ]
         assert archive.end == 3
 

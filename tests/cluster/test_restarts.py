@@ -65,7 +65,7 @@ def test_one_that_we_had_dialled_and_that_was_started_again_is_reached(
 
     async def scene() -> None:
         async with answering(greeting_of(name)) as (address, came), hosts("m") as (m,):
-            m.book.hear({name: address})
+            m.book.learn({name: address})
             m.links.send(name, note(1))
             await until(lambda: m.links.is_linked(name) and len(came) == 1)
             link_of(m, name).began_s -= age_s

@@ -15,7 +15,7 @@ NODES = 8
 def test_eight_nodes_form_a_ring() -> None:
     async def scene() -> None:
         async with Cluster(NODES) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
 
     asyncio.run(scene())
 
@@ -23,10 +23,10 @@ def test_eight_nodes_form_a_ring() -> None:
 def test_what_is_published_comes_to_everybody_once() -> None:
     async def scene() -> None:
         async with Cluster(NODES) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             for name in cluster.nodes:
                 await cluster.publish(name, name.encode())
-            await cluster.settle()
+            await cluster.wait_healthy()
             sent = [name.encode() for name in cluster.nodes]
             assert all(sorted(cluster.delivered(name)) == sent for name in cluster.nodes)
 
@@ -37,7 +37,7 @@ def test_publishing_works_before_the_ring_is_ready() -> None:
     async def scene() -> None:
         async with Cluster(NODES) as cluster:
             await cluster.publish("n03", b"early")
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert all(cluster.delivered(name) == [b"early"] for name in cluster.nodes)
 
     asyncio.run(scene())
@@ -48,9 +48,9 @@ def test_a_newcomer_gets_what_was_published_before() -> None:
         async with Cluster(4) as cluster:
             for number in range(100):
                 await cluster.publish("n00", b"%d" % number)
-            await cluster.settle()
+            await cluster.wait_healthy()
             await cluster.join("late")
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert len(cluster.delivered("late")) == 100
 
     asyncio.run(scene())
@@ -72,12 +72,12 @@ def test_one_that_comes_or_goes_waits_for_no_tick() -> None:
 def test_a_supervisor_that_has_lost_everything_is_told_again() -> None:
     async def scene() -> None:
         async with Cluster(NODES) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             await cluster.stop_supervisor()
             await cluster.start_supervisor(lose_data=True)
             assert cluster.snapshot().supervisor.database == ()
             await cluster.publish("n05", b"meanwhile")
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert all(cluster.delivered(name) == [b"meanwhile"] for name in cluster.nodes)
 
     asyncio.run(scene())
@@ -86,9 +86,9 @@ def test_a_supervisor_that_has_lost_everything_is_told_again() -> None:
 def test_one_that_leaves_is_let_go_and_the_others_close_the_gap() -> None:
     async def scene() -> None:
         async with Cluster(NODES) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert await cluster.leave("n02")
-            await cluster.settle()
+            await cluster.wait_healthy()
 
     asyncio.run(scene())
 
@@ -96,11 +96,11 @@ def test_one_that_leaves_is_let_go_and_the_others_close_the_gap() -> None:
 def test_crashes_are_noticed_and_the_others_close_the_gaps() -> None:
     async def scene() -> None:
         async with Cluster(NODES) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             for name in ("n01", "n04"):
                 cluster.kill(name)
             await cluster.publish("n06", b"after")
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert all(cluster.delivered(name) == [b"after"] for name in cluster.nodes)
 
     asyncio.run(scene())
@@ -117,7 +117,7 @@ def test_what_was_published_is_there_after_a_restart(tmp_path: Path) -> None:
             assert sorted(publication.id for publication in stored) == sorted(ids)
 
             await cluster.restart("n00")
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert sorted(cluster.payloads("n00")) == sorted(cluster.payloads("n01"))
 
     asyncio.run(scene())
@@ -126,7 +126,7 @@ def test_what_was_published_is_there_after_a_restart(tmp_path: Path) -> None:
 def test_nothing_is_left_behind() -> None:
     async def scene() -> None:
         async with Cluster(NODES) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             nodes = [cluster.node(name) for name in cluster.nodes]
         await cluster.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
         assert not any(node.links.connections for node in nodes)

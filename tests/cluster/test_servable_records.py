@@ -48,11 +48,11 @@ LARGEST = Publication(
     headers={
         f"{n:02d}".ljust(HEADERS_BYTES_MAX // HEADERS_MAX, "h"): "" for n in range(HEADERS_MAX)
     },
-).settled(TOPIC)
+).with_id(TOPIC)
 
 
 def small(seq: int) -> Publication:
-    return Publication(publisher="p", seq=seq, payload=b"%d" % seq, time=1).settled(TOPIC)
+    return Publication(publisher="p", seq=seq, payload=b"%d" % seq, time=1).with_id(TOPIC)
 
 
 def with_more(publication: Publication, more: object) -> bytes:
@@ -75,7 +75,7 @@ ROWS: dict[str, Callable[[], tuple[Publication, bytes]]] = {
     "a field of 900 KB more": lambda: (small(0), with_more(small(0), bytes(900_000))),
     "a field more than fits into a page": lambda: (small(0), with_more(small(0), bytes(990_000))),
     "a header 200,000 times": lambda: (
-        REPEATED.settled(TOPIC),
+        REPEATED.with_id(TOPIC),
         with_repeated_header(REPEATED, 200_000),
     ),
 }
@@ -156,7 +156,7 @@ def test_every_accepted_record_is_served_by_every_request(
         for n, size in enumerate(sizes)
     ]
     accepted = [decode(the_frame(encode(TOPIC, PublishNew(each)))).message for each in made]
-    stored = [each.publication.settled(TOPIC) for each in accepted if isinstance(each, PublishNew)]
+    stored = [each.publication.with_id(TOPIC) for each in accepted if isinstance(each, PublishNew)]
     stored.append(LARGEST)
     ids = {each.id for each in stored}
     assert served(MemoryLog(stored)) == ids
@@ -231,7 +231,7 @@ def test_scrubber_quarantines_a_row_that_cannot_be_served(name: str, tmp_path: P
         scrub = Scrubber(holdings)
         for _ in range(4):
             out = Outbox()
-            scrub.go_on(16, out)
+            scrub.step(16, out)
             for effect in out.effects:
                 assert isinstance(effect, Discard)
                 archive.discard(effect.offset)

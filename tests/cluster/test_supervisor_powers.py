@@ -21,10 +21,10 @@ CARRIERS = {"PublishNew", "PublishMany", "Publications", "CheckTrie", "CheckAndP
 def test_supervisor_receives_no_publication() -> None:
     async def scene() -> set[str]:
         async with Cluster(n=4) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             for number in range(20):
                 await cluster.publish(cluster.nodes[number % 4], b"%d" % number)
-            await cluster.settle()
+            await cluster.wait_healthy()
             return set(cluster.supervisor().counts)
 
     received = asyncio.run(scene())
@@ -35,7 +35,7 @@ def test_supervisor_receives_no_publication() -> None:
 def test_supervisor_is_not_obeyed_in_topics_of_another() -> None:
     async def scene() -> list[bool]:
         async with Cluster(n=1, supervisors=2) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             node = cluster.node(cluster.nodes[0])
             own = node.supervisor_of(cluster.topic)
             order = SetConfiguration(None, None, None)

@@ -190,7 +190,7 @@ def test_who_is_called_and_has_no_good_certificate_hears_nothing(
     async def scene() -> None:
         context = showing(papers, ssl.PROTOCOL_TLS_SERVER)
         async with running(a), answering(HELLO + note(1), context) as (address, came):
-            a.book.hear({"b": address})
+            a.book.learn({"b": address})
             a.links.send("b", note(1))
             await until(lambda: a.counts == {reason: 1, "cannot connect": 1})
             assert a.got == []
@@ -238,7 +238,7 @@ def test_one_whose_own_certificate_is_refused_hears_of_it(
         with refusing(papers.of("b").server_context()) as address:
             async with running(a):
                 a.links.credentials = _Showing(papers.none(ssl.PROTOCOL_TLS_CLIENT))  # type: ignore[assignment]
-                a.book.hear({"b": address})
+                a.book.learn({"b": address})
                 a.links.send("b", note(1))
                 await until(lambda: a.counts == {"handshake failed": 1, "cannot connect": 1})
                 line = the_line(lines, "connection refused")
@@ -255,7 +255,7 @@ def test_who_has_refused_our_certificate_is_named(papers: Papers, loop: LoopFact
         with refusing(papers.of("b").server_context()) as address:
             async with running(a):
                 a.links.credentials = _Showing(papers.none(ssl.PROTOCOL_TLS_CLIENT))  # type: ignore[assignment]
-                a.book.hear({"b": address})
+                a.book.learn({"b": address})
                 a.links.send("b", note(1))
                 await until(lambda: a.counts == {"handshake failed": 1, "cannot connect": 1})
                 assert the_line(lines, "connection refused")["address"] == address
@@ -386,7 +386,7 @@ def test_publishing_through_a_member_needs_a_certificate(papers: Papers, loop: L
         async with secured_ring(papers) as ring:
             where = [ring.supervisor.address]
             async with RpcClient(where, rng=Random(1)) as bare:
-                asked = bare.ask(
+                asked = bare.request(
                     TOPIC, SUPERVISOR, lambda n: FindMembers(n, 1), MemberList, timeout_s=0.2
                 )
                 assert await asked is None

@@ -15,19 +15,19 @@ from skipring.sim.schedulers import Synchronous, run_rounds
 from skipring.world.snapshot import Parcel
 from tests.support.conversations import standing_ring
 
-CONFIG = ProtocolConfig(rumours_max=10, history_ticks=3)
+CONFIG = ProtocolConfig(repair_announce_max=10, history_ticks=3)
 MANY, FEW = 11, 10
 
 
 def receiving(sender: str = "a") -> TransferTracker:
     histories = TransferTracker(CONFIG)
-    histories.note_taken(sender, MANY, is_last=False)
+    histories.on_received(sender, MANY, is_last=False)
     return histories
 
 
 def serving(to: str = "a", session: int = 5) -> TransferTracker:
     histories = TransferTracker(CONFIG)
-    histories.note_sent(to, session, MANY)
+    histories.on_sent(to, session, MANY)
     return histories
 
 
@@ -53,15 +53,15 @@ def test_T8_who_sends_a_history_talks_with_its_receiver_in_no_other_session() ->
 
 def test_T8_who_sends_a_history_is_free_for_others() -> None:
     histories = serving("a", 5)
-    histories.note_sent("b", 7, MANY)
+    histories.on_sent("b", 7, MANY)
     assert not histories.is_other("b", 7)
     assert not histories.is_other("c", 9)
 
 
 def test_T8_a_few_publications_are_no_history() -> None:
     histories = TransferTracker(CONFIG)
-    histories.note_taken("a", FEW, is_last=False)
-    histories.note_sent("a", 5, FEW)
+    histories.on_received("a", FEW, is_last=False)
+    histories.on_sent("a", 5, FEW)
     assert not histories.is_receiving
     assert not histories.is_other("a", 6)
     assert not histories.is_other("b", 6)
@@ -69,15 +69,15 @@ def test_T8_a_few_publications_are_no_history() -> None:
 
 def test_T8_what_came_from_nobody_binds_us_to_nobody() -> None:
     histories = TransferTracker(CONFIG)
-    histories.note_taken(None, MANY, is_last=False)
+    histories.on_received(None, MANY, is_last=False)
     assert not histories.is_receiving
 
 
 def test_T8_after_the_last_part_others_may_send() -> None:
     histories = receiving("a")
-    histories.note_taken("b", FEW, is_last=True)  # of another session
+    histories.on_received("b", FEW, is_last=True)  # of another session
     assert histories.is_receiving
-    histories.note_taken("a", MANY, is_last=True)
+    histories.on_received("a", MANY, is_last=True)
     assert not histories.is_receiving
     assert not histories.is_other("b", 1)
 
@@ -91,13 +91,13 @@ def test_T8_a_history_that_stops_is_over_after_some_ticks(ticks: int, is_over: b
 def test_T8_every_part_begins_the_wait_anew() -> None:
     histories = receiving("a")
     for _ in range(5):
-        after(2, histories).note_taken("a", MANY, is_last=False)
+        after(2, histories).on_received("a", MANY, is_last=False)
     assert histories.is_receiving
 
 
 def test_corrupted_counters_keep_nobody_waiting_for_long() -> None:
     histories = serving("a", 5)
-    histories.note_taken("b", MANY, is_last=False)
+    histories.on_received("b", MANY, is_last=False)
     histories._source_ticks = 10**9
     (served,) = histories._served.values()
     histories._served["a"] = type(served)(5, 10**9)
@@ -111,7 +111,7 @@ def test_corrupted_counters_keep_nobody_waiting_for_long() -> None:
 
 def reading() -> TransferTracker:
     histories = TransferTracker(CONFIG)
-    histories.note_read(is_last=False)
+    histories.on_page(is_last=False)
     return histories
 
 
@@ -131,7 +131,7 @@ def test_T8_who_is_sent_a_history_does_not_read_one() -> None:
 
 def test_T8_who_has_read_the_last_part_takes_others_from_the_next_tick_on() -> None:
     histories = reading()
-    histories.note_read(is_last=True)
+    histories.on_page(is_last=True)
     after(1, histories)
     assert not histories.is_reading
     assert not histories.is_receiving
@@ -146,13 +146,13 @@ def test_T8_reading_that_stops_is_over_after_some_ticks(ticks: int, is_over: boo
 def test_T8_every_part_that_is_read_begins_the_wait_anew() -> None:
     histories = reading()
     for _ in range(5):
-        after(2, histories).note_read(is_last=False)
+        after(2, histories).on_page(is_last=False)
     assert histories.is_reading
 
 
 def test_T8_reading_goes_before_being_sent() -> None:
     histories = receiving("a")
-    histories.note_read(is_last=False)
+    histories.on_page(is_last=False)
     assert histories.is_reading
     assert histories.is_other("a", 1)
 
@@ -172,7 +172,7 @@ def test_source_that_never_ends_lets_others_in_after_a_bounded_number_of_ticks()
     free: list[int] = []
     for tick in range(3 * config.history_ticks_max):
         if tick % 2 == 0:
-            histories.note_read(is_last=False)
+            histories.on_page(is_last=False)
         histories.on_tick()
         if not histories.is_receiving:
             free.append(tick)
@@ -184,27 +184,27 @@ def test_corrupted_rest_ends() -> None:
     histories = TransferTracker(CONFIG)
     histories.load(TransferState(received_ticks=-(1 << 40), rest_ticks=1 << 40))
     after(CONFIG.history_rest_ticks, histories)
-    histories.note_read(is_last=False)
+    histories.on_page(is_last=False)
     assert histories.is_receiving
 
 
 def test_neighbour_that_drips_a_history_does_not_keep_others_out() -> None:
     ring = standing_ring("abcd")
     made = tuple(
-        Publication(publisher="x", seq=number, payload=b"%d" % number).settled(ring.topic)
+        Publication(publisher="x", seq=number, payload=b"%d" % number).with_id(ring.topic)
         for number in range(600)
     )
     states = {
         node: replace(state, publications=made if node in "cd" else ())
         for node, state in ring.subscribers.items()
     }
-    config = ProtocolConfig(rumours_max=4)
+    config = ProtocolConfig(repair_announce_max=4)
     world = World(replace(ring, subscribers=states), seed=0, config=config)
     world.crash("b")  # another process speaks for it
     newcomer = world.subscribers["a"]
     for number in range(4 * config.history_ticks_max):
         dripped = tuple(
-            Publication(publisher="b", seq=5 * number + place, payload=b"drip").settled(ring.topic)
+            Publication(publisher="b", seq=5 * number + place, payload=b"drip").with_id(ring.topic)
             for place in range(5)
         )
         if number % 2 == 0:

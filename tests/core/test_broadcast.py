@@ -52,7 +52,7 @@ CALM = 4 + 4  # the longest label that m knows, and calm_ticks
 
 def made(seq: int, publisher: NodeId = "z") -> Publication:
     """A publication of somebody else."""
-    return Publication(publisher=publisher, seq=seq, payload=b"news").settled(TOPIC)
+    return Publication(publisher=publisher, seq=seq, payload=b"news").with_id(TOPIC)
 
 
 Said: TypeAlias = list[tuple[NodeId, Any]]
@@ -177,7 +177,7 @@ def test_a_publisher_and_a_number_that_are_given_are_kept() -> None:
     host = Host()
     host.act(PublishRequested(payload=b"for x", publisher="x", seq=7, time=3, headers={"k": "v"}))
     assert list(host.archive.publications()) == [
-        Publication(publisher="x", seq=7, payload=b"for x", time=3, headers={"k": "v"}).settled(
+        Publication(publisher="x", seq=7, payload=b"for x", time=3, headers={"k": "v"}).with_id(
             TOPIC
         )
     ]

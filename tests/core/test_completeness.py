@@ -21,7 +21,7 @@ from tests.support.conversations import standing_ring
 
 RING = standing_ring("abcd")
 MADE = tuple(
-    Publication(publisher="x", seq=number, payload=b"%d" % number).settled(RING.topic)
+    Publication(publisher="x", seq=number, payload=b"%d" % number).with_id(RING.topic)
     for number in range(300)
 )
 
@@ -38,7 +38,7 @@ def world_of(
         )
         for node, state in ring.subscribers.items()
     }
-    config = ProtocolConfig(repairs=False, rumours_max=1000)
+    config = ProtocolConfig(repairs=False, repair_announce_max=1000)
     faults = (Loss(loss),) if loss else ()
     return World(replace(ring, subscribers=states), seed=0, config=config, faults=faults)
 

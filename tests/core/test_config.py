@@ -45,7 +45,7 @@ def test_fast_is_the_default() -> None:
 
 def test_the_constants_are_the_measured_ones() -> None:
     config = ProtocolConfig()
-    assert (config.silence_ticks_min, config.silence_ticks_max) == (8, 64)
+    assert (config.neighbour_timeout_ticks_min, config.neighbour_timeout_ticks_max) == (8, 64)
     assert (config.answers_min, config.answers_share) == (64, 8)
     assert (config.digest_settle_ticks, config.digest_mismatches) == (4, 2)
     assert (config.refresh_ticks, config.refresh_share) == (16, 16)

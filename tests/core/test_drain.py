@@ -26,7 +26,7 @@ from tests.support.conversations import standing_ring
 NAMES = "abcd"
 RING = standing_ring(NAMES)
 MADE = tuple(
-    Publication(publisher="x", seq=number, payload=b"%d" % number).settled(RING.topic)
+    Publication(publisher="x", seq=number, payload=b"%d" % number).with_id(RING.topic)
     for number in range(300)
 )
 

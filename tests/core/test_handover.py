@@ -35,7 +35,7 @@ MESSAGES_MAX = 20_000
 
 def made(number: int, size: int = 8) -> Publication:
     payload = b"%d" % number
-    return Publication(publisher="a", seq=number, payload=payload.ljust(size)).settled(TOPIC)
+    return Publication(publisher="a", seq=number, payload=payload.ljust(size)).with_id(TOPIC)
 
 
 class DurableArchive(MemoryLog):
@@ -58,20 +58,20 @@ class Side:
 
     def keep(self, *publications: Publication) -> Side:
         out = Outbox()
-        self.holdings.take(publications, out, origin=Origin.REPAIR)
+        self.holdings.add(publications, out, origin=Origin.REPAIR)
         self.perform(out)
         return self
 
     def hear(self, message: Message) -> list[Effect]:
         out = Outbox()
-        self.holdings.let_go()
+        self.holdings.end_event()
         match message:
             case CheckHeld():
                 self.handovers.on_check_held(message, out)
             case Held():
                 self.handovers.on_held(message, out)
             case Publications(publications=publications):
-                self.holdings.take(publications, out, origin=Origin.REPAIR)
+                self.holdings.add(publications, out, origin=Origin.REPAIR)
             case RequestHandover():
                 self.handovers.on_request(message, self.neighbours, out)
         self.handovers.finished(out, is_complete=True)
@@ -79,7 +79,7 @@ class Side:
 
     def tick(self) -> list[Effect]:
         out = Outbox()
-        self.holdings.let_go()
+        self.holdings.end_event()
         self.holdings.renew_credits()
         self.handovers.on_tick(out)
         self.handovers.finished(out, is_complete=True)
@@ -94,7 +94,7 @@ class Side:
                     self.archive.discard(offset)
                 case _:
                     pass
-        self.holdings.let_go()
+        self.holdings.end_event()
         return out.effects
 
 

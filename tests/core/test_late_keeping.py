@@ -82,7 +82,7 @@ def made(seq: int, publisher: NodeId = "z", payload: bytes = b"news") -> Publica
 
 def genuine(*publications: Publication) -> list[Publication]:
     """Publications under their ids."""
-    return [publication.settled(TOPIC) for publication in publications]
+    return [publication.with_id(TOPIC) for publication in publications]
 
 
 def store(offset: int, *publications: Publication) -> Store:
@@ -101,7 +101,7 @@ class Host:
         **constants: object,
     ) -> None:
         self.archive = archive if archive is not None else MemoryLog(state.publications)
-        config = replace(ProtocolConfig(repairs=False, settles_late=True), **constants)
+        config = replace(ProtocolConfig(repairs=False, defers_storage=True), **constants)
         self.machine = Subscriber(
             ME, topic=TOPIC, rng=Scripted(1), config=config, archive=self.archive
         )
@@ -128,7 +128,7 @@ class Host:
         return self.act(Received(message, sender))
 
     def settle(self) -> None:
-        self.carry_out(self.machine.settle())
+        self.carry_out(self.machine.persist_deferred())
 
     @property
     def stored(self) -> list[Publication]:
@@ -329,7 +329,7 @@ def test_numbers_on_the_way_to_the_disk_count(tmp_path: Path) -> None:
         assert archive.prepare() is not None
         archive.write(1, *genuine(made(3, "y")))
         assert archive.newest() == {("z", 0): 7, ("y", 0): 3}
-        archive.give_back()
+        archive.abort()
 
 
 # -- who looks at what is kept -------------------------------------------------------------------
@@ -406,7 +406,7 @@ def test_the_host_can_have_all_kept_at_any_time() -> None:
     host.hear(PublishNew(made(0)))
     host.settle()
     assert host.stored == genuine(made(0))
-    assert host.machine.settle() == []
+    assert host.machine.persist_deferred() == []
 
 
 # -- limits --------------------------------------------------------------------------------------
@@ -474,7 +474,7 @@ def test_who_wants_what_is_not_kept_yet_is_sent_it() -> None:
     host.hear(PublishMany((made(0), made(1))))
     effects = host.hear(want("x", (made(1), 1)))
     assert kinds(effects) == [Store, Send]
-    assert sent(effects) == [("x", PublishNew(made(1).settled(TOPIC), 1))]
+    assert sent(effects) == [("x", PublishNew(made(1).with_id(TOPIC), 1))]
     assert len(host.machine.trie) == 2
 
 
@@ -507,7 +507,7 @@ def number(publication: Publication) -> tuple[NodeId, int]:
 
 def want(sender: NodeId, *wanted: tuple[Publication, int]) -> Want:
     """What somebody lacks, with the hops it had come."""
-    ids = b"".join(each.settled(TOPIC).id[:8] for each, _ in wanted)
+    ids = b"".join(each.with_id(TOPIC).id[:8] for each, _ in wanted)
     return Want(sender, ids, bytes(hops for _, hops in wanted))
 
 
@@ -668,7 +668,7 @@ def test_no_more_is_remembered_of_what_is_only_heard_of_than_can_be_asked_for() 
         host.hear(i_have("e", made(seq)))
     (asked,) = to_all(host.act(Flush()), Want)
     assert isinstance(asked, Want)
-    assert asked.shorts() == {made(seq).settled(TOPIC).id[:SHORT_BYTES] for seq in (1, 2, 3)}
+    assert asked.shorts() == {made(seq).with_id(TOPIC).id[:SHORT_BYTES] for seq in (1, 2, 3)}
 
 
 def test_nobody_looks_into_the_trie_for_what_has_come_lately() -> None:
@@ -685,7 +685,7 @@ def test_what_was_lost_after_it_had_come_is_asked_for_once_nothing_new_comes() -
     host = Host()
     host.hear(PublishNew(made(0)), "b")
     host.act(Flush())
-    host.machine.trie.remove(made(0).settled(TOPIC).id)
+    host.machine.trie.remove(made(0).with_id(TOPIC).id)
     for _ in range(2):  # something was new before the first
         host.act(Tick())
     host.hear(i_have("b", made(0)))
@@ -707,7 +707,7 @@ def test_what_somebody_wants_goes_together_in_the_order_of_its_numbers_by_its_ho
     wanted = [(made(4), 1), (made(2), 7), (made(0), 1), (made(3), 1)]
     assert sent(host.hear(want("x", *wanted))) == [
         ("x", PublishMany(tuple(genuine(made(0), made(3), made(4))), 1)),
-        ("x", PublishNew(made(2).settled(TOPIC), 7)),
+        ("x", PublishNew(made(2).with_id(TOPIC), 7)),
     ]
 
 
@@ -783,7 +783,7 @@ def test_in_a_ring_as_live_ones_are_set_all_get_all_once_whatever_is_lost(
     share: float, seed: int
 ) -> None:
     config, rng = NodeSettings().config, Random(seed)
-    assert config.settles_late
+    assert config.defers_storage
     world = World(standing_ring(16), seed=seed, config=config, faults=(Losing(share),))
     for number in range(60):
         world.publish(rng.choice(node_names(16)[:3]), b"%d" % number)

@@ -17,7 +17,7 @@ from tests.support.machines import ME, TOPIC, sent
 
 NEIGHBOURS = ["a", "b"]
 SOME = tuple(
-    Publication(publisher="z", seq=seq, payload=b"news").settled(TOPIC) for seq in range(6)
+    Publication(publisher="z", seq=seq, payload=b"news").with_id(TOPIC) for seq in range(6)
 )
 
 
@@ -31,9 +31,9 @@ class Edges:
     def keep(self, *publications: Publication, is_noted: bool = True) -> None:
         """Hold publications, as after they were delivered; nothing is indexed yet."""
         size_bytes = sum(each.size_bytes for each in publications)
-        self.holdings.keep(publications, Outbox(), size_bytes=size_bytes)
+        self.holdings.persist(publications, Outbox(), size_bytes=size_bytes)
         if is_noted:
-            self.announcing.note_kept(publications)
+            self.announcing.mark_stored(publications)
 
     def hear(self, sender: NodeId, *publications: Publication, is_all_kept: bool = True) -> None:
         ids = b"".join(each.id[:8] for each in publications)
@@ -67,7 +67,7 @@ def test_at_first_there_is_nothing_to_say() -> None:
 
 def test_what_has_come_is_announced_once_to_those_who_may_lack_it() -> None:
     edges = Edges()
-    edges.announcing.note(SOME[:2], Announcement(3, frozenset({"a"})))
+    edges.announcing.queue(SOME[:2], Announcement(3, frozenset({"a"})))
     assert edges.announcing.has_something
     ids = b"".join(each.id[:8] for each in SOME[:2])
     assert edges.flush() == [("b", IHave(ME, ids, bytes([3, 3])))]
@@ -145,7 +145,7 @@ def test_what_comes_before_it_is_asked_for_is_not_looked_up() -> None:
 def test_after_a_recovery_only_what_is_held_counts() -> None:
     edges = Edges()
     edges.keep(*SOME[:2], is_noted=False)
-    edges.announcing.note_kept(SOME)  # of what is not there any more, too
+    edges.announcing.mark_stored(SOME)  # of what is not there any more, too
     edges.announcing.forget_kept()
     edges.hear("a", *SOME[:3])
     assert edges.wanted() == [short(SOME[2])]

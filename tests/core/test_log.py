@@ -10,7 +10,7 @@ from tests.support.machines import TOPIC
 
 
 def publication(publisher: str, seq: int) -> Publication:
-    return Publication(publisher=publisher, seq=seq, payload=b"").settled(TOPIC)
+    return Publication(publisher=publisher, seq=seq, payload=b"").with_id(TOPIC)
 
 
 A0, A1, B5 = publication("a", 0), publication("a", 1), publication("b", 5)

@@ -40,7 +40,7 @@ def test_R9_a_neighbour_that_is_heard_is_not_silent() -> None:
     silence = watching()
     for _ in range(100):
         assert not silence.on_tick([A])
-        silence.hear("a")
+        silence.on_heard("a")
 
 
 def test_R9_hearing_one_neighbour_says_nothing_about_the_other() -> None:
@@ -48,7 +48,7 @@ def test_R9_hearing_one_neighbour_says_nothing_about_the_other() -> None:
     alarms = []
     for _ in range(8):
         alarms.append(silence.on_tick([A, B]))
-        silence.hear("b")
+        silence.on_heard("b")
     assert alarms == [False] * 7 + [True]
 
 
@@ -124,7 +124,7 @@ def test_R9_a_neighbour_held_twice_is_counted_once() -> None:
 
 def test_R9_who_is_no_neighbour_is_heard_without_being_remembered() -> None:
     silence = watching()
-    silence.hear("c")
+    silence.on_heard("c")
     assert silence.states() == {}
 
 

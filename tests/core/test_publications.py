@@ -13,8 +13,8 @@ from skipring.core.publications import (
     ID_BYTES,
     OVERHEAD_BYTES,
     Publication,
+    assign_ids,
     ids_of,
-    name,
 )
 from tests.support.machines import TOPIC, unhurried
 
@@ -126,7 +126,7 @@ def test_where_a_headers_name_ends_matters(text: str, one: int, other: int) -> N
 
 
 def test_T10_a_publication_is_genuine_under_the_id_that_its_fields_give_and_no_other() -> None:
-    settled = NEWS.settled(TOPIC)
+    settled = NEWS.with_id(TOPIC)
     assert settled.is_genuine(TOPIC)
     assert not settled.is_genuine("other")
     assert not NEWS.is_genuine(TOPIC)
@@ -141,19 +141,19 @@ def test_T10_settled_it_is_genuine_whatever_id_it_carried(
 ) -> None:
     topic, fields = drawn
     assume(fields["payload"] is not None)
-    settled = Publication(**fields, id=wrong).settled(topic)
+    settled = Publication(**fields, id=wrong).with_id(topic)
     assert settled.is_genuine(topic)
     assert replace(settled, id=b"") == Publication(**fields)
 
 
 def test_an_opaque_one_keeps_its_id() -> None:
     opaque = Publication(publisher="ann", seq=0, id=b"x" * ID_BYTES)
-    assert opaque.settled(TOPIC) is opaque
+    assert opaque.with_id(TOPIC) is opaque
     assert opaque.is_genuine(TOPIC)
 
 
 def test_an_opaque_one_without_an_id_gets_one() -> None:
-    settled = Publication(publisher="ann", seq=0).settled(TOPIC)
+    settled = Publication(publisher="ann", seq=0).with_id(TOPIC)
     assert len(settled.id) == ID_BYTES
     assert settled.is_genuine(TOPIC)
 
@@ -166,7 +166,7 @@ def test_an_opaque_one_whose_id_is_none_is_not_genuine(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 31, 33])
 def test_T10_settled_an_opaque_one_is_genuine_too(size: int) -> None:
     opaque = Publication(publisher="ann", seq=0, id=b"x" * size)
-    assert opaque.settled(TOPIC).is_genuine(TOPIC)
+    assert opaque.with_id(TOPIC).is_genuine(TOPIC)
 
 
 @pytest.mark.parametrize("field", ["seq", "time"])
@@ -186,7 +186,7 @@ def test_its_size_counts_what_the_user_gave() -> None:
 @given(all_fields())
 def test_it_comes_back_from_the_wire_as_it_was(drawn: tuple[str, dict[str, Any]]) -> None:
     topic, fields = drawn
-    settled = Publication(**fields).settled(topic)
+    settled = Publication(**fields).with_id(topic)
     wire = msgspec.msgpack.encode(settled)
     assert msgspec.msgpack.decode(wire, type=Publication) == settled
 
@@ -219,6 +219,6 @@ def test_what_can_have_no_id_has_none_and_does_not_disturb_the_others() -> None:
 
 def test_publications_that_are_given_their_ids_are_settled() -> None:
     some = [Publication(publisher="p", seq=seq, payload=b"x") for seq in range(3)]
-    settled = [each.settled(TOPIC) for each in some]
-    name(some, ids_of(some, TOPIC))
+    settled = [each.with_id(TOPIC) for each in some]
+    assign_ids(some, ids_of(some, TOPIC))
     assert some == settled

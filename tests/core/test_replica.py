@@ -27,7 +27,7 @@ def publication(seq: int, publisher: str = "ann", **fields: object) -> Publicati
 
 
 def settled(seq: int, **fields: object) -> Publication:
-    return publication(seq, **fields).settled(TOPIC)
+    return publication(seq, **fields).with_id(TOPIC)
 
 
 def store(offset: int, *rows: Publication) -> Store:
@@ -54,7 +54,7 @@ class Kept:
 
     def take(self, one: Publication, *, hops: int = 0) -> list[Effect]:
         out = Outbox()
-        self.holdings.take([one], out, origin=Origin.SPREAD, hops=hops)
+        self.holdings.add([one], out, origin=Origin.SPREAD, hops=hops)
         return self.carry_out(out)
 
 
@@ -108,8 +108,8 @@ def test_offsets_grow_by_one() -> None:
 def test_take_returns_the_publication_as_it_is_kept() -> None:
     kept = Kept()
     out = Outbox()
-    assert kept.holdings.take([publication(0)], out, origin=Origin.OWN) == (settled(0),)
-    assert kept.holdings.take([publication(0)], out, origin=Origin.OWN) == ()
+    assert kept.holdings.add([publication(0)], out, origin=Origin.OWN) == (settled(0),)
+    assert kept.holdings.add([publication(0)], out, origin=Origin.OWN) == ()
 
 
 @pytest.mark.parametrize("claimed", [b"", WRONG_ID, b"short", WRONG_ID * 2])
@@ -138,7 +138,7 @@ def test_T10_a_publication_under_the_id_of_another_is_neither_lost_nor_replaces_
 
 def test_the_same_fields_in_another_topic_are_another_publication() -> None:
     kept = Kept()
-    elsewhere = publication(0).settled("elsewhere")
+    elsewhere = publication(0).with_id("elsewhere")
     assert kept.take(elsewhere)[0] == store(0, settled(0))
 
 
@@ -159,7 +159,7 @@ def test_T10_an_opaque_one_whose_id_is_none_does_no_harm(size: int) -> None:
 
 def test_two_subscribers_without_publications_do_not_share_what_they_take() -> None:
     one, other = Replica(TOPIC, None), Replica(TOPIC, None)
-    one.take([publication(0)], Outbox(), origin=Origin.OWN)
+    one.add([publication(0)], Outbox(), origin=Origin.OWN)
     assert (len(one.trie), len(other.trie), len(Replica(TOPIC, None).trie)) == (1, 0, 0)
 
 
@@ -268,7 +268,7 @@ def test_wrong_numbers_of_two_sequences_of_one_publisher_survive_state_and_load(
 
 
 def test_numbers_of_incarnation_0_continue_after_stored_ones() -> None:
-    holdings = Kept([settled(0), settled(4), publication(9, "bob").settled(TOPIC)]).holdings
+    holdings = Kept([settled(0), settled(4), publication(9, "bob").with_id(TOPIC)]).holdings
     assert [holdings.next_seq(0) for _ in range(3)] == [5, 6, 7]
     holdings.recover({})
     assert holdings.next_seq(0) == 5

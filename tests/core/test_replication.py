@@ -38,7 +38,7 @@ from skipring.world.snapshot import publications_in
 from tests.wire.samples import SAMPLES
 
 TOPIC = "news"
-LATE = ProtocolConfig(settles_late=True)
+LATE = ProtocolConfig(defers_storage=True)
 NODES = ["m", "a", "b", "c"]
 
 
@@ -107,5 +107,5 @@ def test_alone_it_keeps_and_delivers_what_it_is_handed() -> None:
     circulation.on_message(PublishNew(news(0)), "a", out)
     assert [type(effect) for effect in out.effects] == [Deliver]
     assert circulation.has_to_flush
-    circulation.settle(out)
+    circulation.persist_deferred(out)
     assert [type(effect) for effect in out.effects] == [Deliver, Store]

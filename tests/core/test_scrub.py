@@ -25,7 +25,7 @@ class Kept(KeptOnly):
 
     def scrub(self, ids: int) -> list[Effect]:
         out = Outbox()
-        self.scrubbing.go_on(ids, out)
+        self.scrubbing.step(ids, out)
         return self.carry_out(out)
 
 
@@ -151,7 +151,7 @@ def test_T12_a_row_that_waits_to_be_indexed_and_is_there_twice_is_put_aside() ->
     kept = Kept()
     kept.take(settled(0))
     kept.archive.write(1, settled(0))  # as a disk that gives back what it should not
-    kept.holdings.take([settled(1)], Outbox(), origin=Origin.SPREAD)
+    kept.holdings.add([settled(1)], Outbox(), origin=Origin.SPREAD)
     assert [effect for _ in range(4) for effect in kept.scrub(16)] == [Discard(1)]
 
 

@@ -335,7 +335,7 @@ def wrong_claims(machine: Subscriber) -> None:
 def test_wrong_derived_values_are_gone_after_16_ticks(
     corrupt: Callable[[Subscriber], None], ticks: int
 ) -> None:
-    news = [Publication(publisher="p", seq=seq, payload=b"x").settled("news") for seq in (0, 1)]
+    news = [Publication(publisher="p", seq=seq, payload=b"x").with_id("news") for seq in (0, 1)]
     machines = [subscriber(replace(QUARTER, publications=tuple(news))) for _ in range(2)]
     for machine in machines:
         tick(machine)
@@ -355,7 +355,7 @@ def test_end_is_that_of_the_archive_at_every_event() -> None:
     machine = subscriber(QUARTER)
     holdings = machine._circulation.holdings
     for offset in range(3):
-        ghost = Publication(publisher="x", seq=9, payload=b"x").settled("news")
+        ghost = Publication(publisher="x", seq=9, payload=b"x").with_id("news")
         holdings._end, holdings._kept = 70, (0, (ghost,) * 70)
         effects = kept(machine, machine.handle(PublishRequested(payload=b"hello")))
         assert [each.offset for each in effects if isinstance(each, Store)] == [offset]

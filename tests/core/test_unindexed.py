@@ -46,7 +46,7 @@ def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
 def take(holdings: Replica, publications: tuple[Publication, ...]) -> list[Effect]:
     """Let holdings take publications, and store what is new of them."""
     out = Outbox()
-    holdings.take(publications, out, origin=Origin.REPAIR)
+    holdings.add(publications, out, origin=Origin.REPAIR)
     for effect in out.effects:
         if isinstance(effect, Store):
             assert isinstance(holdings.archive, MemoryLog)
@@ -64,7 +64,7 @@ def turns(holdings: Replica, ids: int) -> int:
     for turn in range(TURNS_MAX):
         if not holdings.is_behind:
             return turn
-        holdings.work_off(ids)
+        holdings.index_some(ids)
     raise AssertionError(f"no end after {TURNS_MAX} turns")
 
 
@@ -92,7 +92,7 @@ def test_it_is_worked_off_in_slices_first_into_the_trie_and_then_by_digests() ->
     take(holdings, some(100))
     for left in (70, 40, 10, 0):
         assert holdings.is_behind
-        holdings.work_off(30)
+        holdings.index_some(30)
         assert (holdings.count, waiting(holdings)) == (100, left)
     assert holdings.is_behind  # no digest is known yet
     assert turns(holdings, 30) > 0
@@ -103,7 +103,7 @@ def test_it_is_worked_off_in_slices_first_into_the_trie_and_then_by_digests() ->
 def test_to_work_off_nothing_is_nothing() -> None:
     holdings = Replica(TOPIC, None)
     assert not holdings.is_behind
-    holdings.work_off(10)
+    holdings.index_some(10)
     assert (holdings.count, holdings.is_behind) == (0, False)
     assert Replica(TOPIC, None).count == 0
 
@@ -111,7 +111,7 @@ def test_to_work_off_nothing_is_nothing() -> None:
 def test_what_comes_while_something_is_worked_off_is_worked_off_too() -> None:
     holdings = Replica(TOPIC, None)
     take(holdings, some(50))
-    holdings.work_off(20)
+    holdings.index_some(20)
     take(holdings, some(80))  # of which 50 are known, in the trie or not
     assert (holdings.count, waiting(holdings)) == (80, 60)
     turns(holdings, 20)
@@ -138,7 +138,7 @@ def test_the_limit_is_one_that_a_history_does_not_reach_in_a_moment() -> None:
 def test_who_starts_anew_indexes_what_is_stored_and_nothing_else() -> None:
     holdings = Replica(TOPIC, MemoryLog())
     take(holdings, some(10))
-    holdings.take(some(5, 10), Outbox(), origin=Origin.REPAIR)  # never stored
+    holdings.add(some(5, 10), Outbox(), origin=Origin.REPAIR)  # never stored
     holdings.recover({})
     assert (holdings.count, waiting(holdings)) == (10, 0)
     assert holdings.trie.root == eager(some(10)).root
@@ -163,7 +163,7 @@ def read_all(holdings: Replica, out: Outbox) -> None:
 def scrub(holdings: Replica, out: Outbox) -> None:
     scrubbing = Scrubber(holdings)
     for _ in range(5):
-        scrubbing.go_on(4, out)
+        scrubbing.step(4, out)
 
 
 @pytest.mark.parametrize("look", [find, read_all, scrub])
@@ -174,7 +174,7 @@ def test_nothing_is_put_aside_because_it_waits(
     holdings, out = Replica(TOPIC, None), Outbox()
     take(holdings, some(10))
     if worked_off:
-        holdings.work_off(worked_off)
+        holdings.index_some(worked_off)
     look(holdings, out)
     assert out.effects == []
     assert holdings.trie.root == eager(some(10)).root
@@ -199,7 +199,7 @@ def test_however_it_is_worked_off_the_digest_is_that_of_a_trie_made_at_once(
             assert holdings.count == len(taken)
             ids = slices[turn % len(slices)]
             if ids and holdings.is_behind:
-                holdings.work_off(ids)
+                holdings.index_some(ids)
     turns(holdings, 7)
     every = tuple(taken.values())
     assert tuple(holdings.archive.publications()) == every
@@ -345,7 +345,7 @@ def test_what_was_read_before_keeps_its_offset_and_the_rest_gets_the_next_ones(
     host.act(read(rows[2:4]))
     holdings = host.machine._circulation.holdings
     if is_indexed:
-        holdings.work_off(2)
+        holdings.index_some(2)
     host.act(read(rows))
     assert host.stored == [*rows[2:4], *rows[:2], *rows[4:]]
     assert dict(holdings.trie.entries()) == {row.id: at for at, row in enumerate(host.stored)}

@@ -124,7 +124,7 @@ class Stage:
     def hold(self, node: NodeId, *texts: str) -> Iterator[str]:
         """``hold a red blue``: a node has these publications of its own, and nobody else."""
         publications = tuple(
-            Publication(publisher=node, seq=seq, payload=text.encode()).settled(self._world.topic)
+            Publication(publisher=node, seq=seq, payload=text.encode()).with_id(self._world.topic)
             for seq, text in enumerate(texts)
         )
         state = self._world.subscribers[node].state()

@@ -80,9 +80,9 @@ class Sent:
         for cut in FrameReader().feed(frame):
             match decode(cut).message:
                 case Publications(publications=several) | PublicationPage(publications=several):
-                    self.publications += (each.settled(TOPIC) for each in several)
+                    self.publications += (each.with_id(TOPIC) for each in several)
                 case PublishNew(publication=one):
-                    self.publications.append(one.settled(TOPIC))
+                    self.publications.append(one.with_id(TOPIC))
 
 
 async def listed(name: str, address: str) -> list[Publication]:
@@ -90,10 +90,10 @@ async def listed(name: str, address: str) -> list[Publication]:
     found: list[Publication] = []
     start: int | None = 0
     async with stranger() as outsider:
-        outsider.book.hear({name: address})
+        outsider.book.learn({name: address})
         while start is not None:
             question = partial(FetchPublications, start=start, end=END, payloads=True)
-            page = await outsider.ask(TOPIC, name, question, PublicationPage, ANSWER_S)
+            page = await outsider.request(TOPIC, name, question, PublicationPage, ANSWER_S)
             assert isinstance(page, PublicationPage), f"{name} says {page}"
             found += page.publications
             start = page.next

@@ -35,7 +35,7 @@ def publication(seq: int) -> Publication:
     payload = b"%d is a number " % seq * (1 + seq % 7)
     return Publication(
         publisher=f"node{seq % 5}", seq=seq, payload=payload, time=1 + seq, key=b"%d" % (seq % 100)
-    ).settled(TOPIC)
+    ).with_id(TOPIC)
 
 
 def filled(directory: Path, count: int) -> dict[bytes, Publication]:

@@ -30,7 +30,7 @@ def test_of_whom_nobody_has_spoken_nothing_is_known() -> None:
 
 def test_what_others_say_is_believed_as_long_as_the_node_has_not_spoken() -> None:
     book = AddressBook()
-    book.hear({"a": "h:1"})
+    book.learn({"a": "h:1"})
     assert book.find("a") == "h:1"
 
 
@@ -39,7 +39,7 @@ def test_a_greeting_counts_more_than_hearsay_whichever_came_first(is_greeted_fir
     book = AddressBook()
     if is_greeted_first:
         book.greet("a", "own:1")
-    book.hear({"a": "heard:1"})
+    book.learn({"a": "heard:1"})
     if not is_greeted_first:
         book.greet("a", "own:1")
     assert book.find("a") == "own:1"
@@ -47,8 +47,8 @@ def test_a_greeting_counts_more_than_hearsay_whichever_came_first(is_greeted_fir
 
 def test_the_newest_word_of_a_kind_counts() -> None:
     book = AddressBook()
-    book.hear({"a": "old:1"})
-    book.hear({"a": "new:1"})
+    book.learn({"a": "old:1"})
+    book.learn({"a": "new:1"})
     book.greet("b", "old:2")
     book.greet("b", "new:2")
     assert (book.find("a"), book.find("b")) == ("new:1", "new:2")
@@ -57,7 +57,7 @@ def test_the_newest_word_of_a_kind_counts() -> None:
 def test_in_doubt_others_are_believed_until_the_node_greets_again() -> None:
     book = AddressBook()
     book.greet("a", "own:1")
-    book.hear({"a": "heard:1"})
+    book.learn({"a": "heard:1"})
     book.doubt("a", "own:1")
     assert book.find("a") == "heard:1"
     book.greet("a", "own:2")
@@ -74,8 +74,8 @@ def test_in_doubt_about_one_that_nobody_else_knows_there_is_no_address() -> None
 
 def test_proven_address_comes_before_every_claim() -> None:
     book = AddressBook()
-    book.hear({"a": "heard:1"}, "m")
-    book.hear({"a": "told:1"})
+    book.learn({"a": "heard:1"}, "m")
+    book.learn({"a": "told:1"})
     book.prove("a", "proven:1")
     assert book.find("a") == "proven:1"
     assert book.claimant("a", "proven:1") is None
@@ -94,8 +94,8 @@ def test_claim_of_a_node_about_itself_over_its_connection_replaces_a_proven_addr
 
 def test_claim_of_a_member_does_not_replace_the_one_of_a_supervisor() -> None:
     book = AddressBook()
-    book.hear({"a": "told:1"})
-    book.hear({"a": "heard:1"}, "m")
+    book.learn({"a": "told:1"})
+    book.learn({"a": "heard:1"}, "m")
     assert book.find("a") == "told:1"
     assert book.claimant("a", "told:1") is None
     book.doubt("a", "told:1")
@@ -107,7 +107,7 @@ def test_claim_of_a_member_does_not_replace_the_one_of_a_supervisor() -> None:
 def test_hints_are_given_for_those_that_are_known_only() -> None:
     book = AddressBook()
     book.greet("a", "own:1")
-    book.hear({"b": "heard:1"})
+    book.learn({"b": "heard:1"})
     book.greet("client", "")
     assert book.hints(["a", "b", "client", "c"]) == {"a": "own:1", "b": "heard:1"}
 
@@ -123,7 +123,7 @@ def test_the_book_is_bounded_and_forgets_the_oldest_first(
         if is_greeting:
             book.greet(name, "h:1")
         else:
-            book.hear({name: "h:1"})
+            book.learn({name: "h:1"})
 
     for name in ["a", "b", "c", "a", "d"]:  # a speaks again and is newer than b
         enter(name)

@@ -127,7 +127,7 @@ def test_one_that_is_dialled_and_does_not_greet_is_dropped_and_counted(
 
     async def scene() -> None:
         async with hosts("a") as (a,), answering(b"") as (address, _):
-            a.book.hear({"b": address})
+            a.book.learn({"b": address})
             a.links.send("b", note(1))
             await until(lambda: a.links.counts["no greeting"] == 1)
             await until(lambda: not a.links.connections)
@@ -220,7 +220,7 @@ def test_a_supervisor_is_reached_by_its_address_and_speaks_as_the_supervisor(
 def test_somebody_else_behind_an_address_gets_nothing() -> None:
     async def scene() -> None:
         async with hosts("a", "b", "c") as (a, b, c):
-            a.book.hear({"b": c.address})
+            a.book.learn({"b": c.address})
             a.links.send("b", note(1))
             await until(lambda: is_refused_as_a_stranger_by(a))
             assert not c.got
@@ -268,7 +268,7 @@ def test_a_supervisor_named_as_a_node_does_not_get_what_is_meant_for_the_node() 
 def test_of_somebody_else_behind_an_address_nothing_is_taken() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), answering(greeting_of("c") + note(1)) as (address, _):
-            a.book.hear({"b": address})
+            a.book.learn({"b": address})
             a.links.send("b", note(1))
             await until(lambda: is_refused_as_a_stranger_by(a))
             assert a.got == []
@@ -279,7 +279,7 @@ def test_of_somebody_else_behind_an_address_nothing_is_taken() -> None:
 def test_a_frame_for_somebody_else_is_counted_once() -> None:
     async def scene() -> None:
         async with hosts("a", "c") as (a, c):
-            a.book.hear({"b": c.address})
+            a.book.learn({"b": c.address})
             a.links.send("b", note(1))
             await until(lambda: is_refused_as_a_stranger_by(a))
             assert a.links.counts["stranger"] == 1

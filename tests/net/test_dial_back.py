@@ -61,7 +61,7 @@ def test_member_that_names_an_address_for_many_nodes_causes_few_dials_to_it() ->
             async with call(a) as member:
                 member.write(greeting_of("m") + note(1))
                 await until(lambda: a.numbers("m") == [1])
-                a.book.hear({f"ghost{number}": address for number in range(500)}, "m")
+                a.book.learn({f"ghost{number}": address for number in range(500)}, "m")
                 for number in range(500):
                     a.links.send(f"ghost{number}", note(number))
                 await until(lambda: not is_dialling(a) and bool(a.links.dial_backs.counts))
@@ -107,7 +107,7 @@ def test_supervisor_passes_on_no_address_that_one_member_claims_for_another() ->
 def test_address_is_proven_by_a_dial_that_finds_the_node() -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b):
-            a.book.hear({"b": b.address}, "m")
+            a.book.learn({"b": b.address}, "m")
             assert not a.book.is_proven("b", b.address)
             a.links.send("b", note(1))
             await until(lambda: b.numbers("a") == [1])
@@ -120,7 +120,7 @@ def test_address_is_proven_by_a_dial_that_finds_the_node() -> None:
 def test_dial_that_finds_another_process_than_the_one_in_use_proves_nothing() -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b), answering(b"") as (elsewhere, came):
-            a.book.hear({"b": elsewhere}, "m")
+            a.book.learn({"b": elsewhere}, "m")
             a.links.send("b", note(1))
             await until(lambda: bool(came))  # the dial waits for a greeting
             b.knows(a)

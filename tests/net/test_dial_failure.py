@@ -196,7 +196,7 @@ def test_client_reports_a_silent_listener_while_it_still_waits() -> None:
             RpcClient([address], rng=Random(1)) as outsider,
             asyncio.TaskGroup() as tasks,
         ):
-            asked = outsider.ask_supervisor(
+            asked = outsider.request_supervisor(
                 address, lambda n: FindMembers(n, 1), MemberList, PATIENCE_S
             )
             asking = tasks.create_task(asked)
@@ -230,7 +230,7 @@ def test_sentence_about_a_node_names_the_node() -> None:
 
     async def scene() -> None:
         async with running(a, c):
-            a.book.hear({"b": c.address, "d": nowhere()})
+            a.book.learn({"b": c.address, "d": nowhere()})
             a.links.send("b", note(1))
             a.links.send("d", note(1))
             await until(lambda: None not in map(a.links.why_unreachable, ("b", "d")))
@@ -411,7 +411,7 @@ def test_node_that_joins_logs_what_is_at_the_address(server: Server, sentence: s
 def test_node_logs_each_reason_once_and_the_connection_that_follows() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             address = cluster.supervisor().address
             await cluster.stop_supervisor()
             node = cluster.node("n00")
@@ -432,7 +432,7 @@ def test_node_logs_each_reason_once_and_the_connection_that_follows() -> None:
 def test_node_that_leaves_does_not_log_that_its_supervisor_is_gone() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             leaving = asyncio.create_task(cluster.leave("n00"))
             await asyncio.sleep(0)
             await cluster.stop_supervisor()

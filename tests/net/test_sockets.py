@@ -166,7 +166,7 @@ def test_who_is_dialled_and_does_not_shake_hands_is_given_up(
 
     async def scene() -> None:
         async with running(a), answering(b"") as (address, _):
-            a.book.hear({"b": address})
+            a.book.learn({"b": address})
             a.links.send("b", note(1))
             await until(lambda: a.counts == {"cannot connect": 1})
 
@@ -248,7 +248,7 @@ def test_those_who_reset_a_connection_at_once_leave_no_socket_open(loop: LoopFac
             others.setblocking(False)
             running_loop.add_reader(others, lambda: resetting(others.accept()[0]).close())
             for number in range(8):
-                a.book.hear({f"x{number}": f"{LOOPBACK}:{others.getsockname()[1]}"})
+                a.book.learn({f"x{number}": f"{LOOPBACK}:{others.getsockname()[1]}"})
                 a.links.send(f"x{number}", note(1))
                 resetting(socket.create_connection((LOOPBACK, a.port))).close()
                 await turns((turn + number) % 3)

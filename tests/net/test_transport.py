@@ -206,7 +206,7 @@ def test_the_queue_of_one_that_does_not_read_is_bounded_and_others_are_not_slowe
 def test_close_does_not_wait_for_one_that_does_not_read(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with answering(HELLO) as (address, came), hosts("a") as (a,):
-            a.book.hear({"b": address})
+            a.book.learn({"b": address})
             a.links.send("b", note(0))
             await until(lambda: link_of(a, "b") is not None)
             while link_of(a, "b").can_write:
@@ -311,7 +311,7 @@ def test_close_leaves_no_task_and_no_connection(loop: LoopFactory) -> None:
 def test_close_while_dialling_leaves_no_task() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,):
-            a.book.hear({"b": nowhere()})
+            a.book.learn({"b": nowhere()})
             a.links.send("b", note(1))
             await until(lambda: a.counts == {"cannot connect": 1})
             a.links.rng.uniform = lambda _, __: 5.0  # type: ignore[method-assign]
@@ -353,7 +353,7 @@ def test_close_right_after_send_dials_no_more() -> None:
     async def scene() -> None:
         async with answering(HELLO) as (address, came):
             async with hosts("a") as (a,):
-                a.book.hear({"b": address})
+                a.book.learn({"b": address})
                 a.links.send("b", note(0))
                 await a.links.close()
                 await turns()

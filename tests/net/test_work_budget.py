@@ -247,7 +247,7 @@ def test_client_that_does_not_read_its_answers_waits_with_its_requests(
 
 
 def large(seq: int) -> Publication:
-    return Publication(publisher="p", seq=seq, payload=bytes(400_000), time=1).settled(TOPIC)
+    return Publication(publisher="p", seq=seq, payload=bytes(400_000), time=1).with_id(TOPIC)
 
 
 # -- requests --------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ async def status_of(ring: LiveRing) -> NodeStatus | None:
 
 def many(count: int) -> list[Publication]:
     made = (Publication(publisher="p", seq=n, payload=b"x", time=1) for n in range(count))
-    return [each.settled(TOPIC) for each in made]
+    return [each.with_id(TOPIC) for each in made]
 
 
 def spent_after(calls: int) -> Callable[[], bool]:

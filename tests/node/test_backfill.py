@@ -55,7 +55,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def history(count: int = COUNT, topic: TopicId = TOPIC) -> list[Publication]:
     return [
-        Publication(publisher="p", seq=seq, payload=b"%d" % seq, time=1).settled(topic)
+        Publication(publisher="p", seq=seq, payload=b"%d" % seq, time=1).with_id(topic)
         for seq in range(count)
     ]
 
@@ -80,7 +80,7 @@ class Newcomer:
         self.given: list[tuple[TopicId, HistoryRead]] = []
         self.awaited: list[TopicId] = []
         self.catching = BackfillClient(self._say, self._give)
-        self.catching.expect(TOPIC)
+        self.catching.on_joined(TOPIC)
 
     def _say(self, topic: TopicId, node: NodeId, message: RuntimeMessage) -> None:
         question = Question(topic, node, message)
@@ -127,7 +127,7 @@ class Newcomer:
         ]
 
     def look(self) -> Newcomer:
-        self.catching.look(TOPIC, self.machine)
+        self.catching.maybe_start(TOPIC, self.machine)
         return self
 
     def tick(self, ticks: int = 1) -> None:
@@ -207,7 +207,7 @@ def test_nobody_is_asked_before_there_is_a_place_and_somebody_beside_it() -> Non
     newcomer.stores = {"a": MemoryLog(history())}
     newcomer.label = None
     newcomer.look().tick()
-    newcomer.catching.look(TOPIC, None)
+    newcomer.catching.maybe_start(TOPIC, None)
     newcomer.catching.on_tick(TOPIC, None)
     assert newcomer.asked == []
     newcomer.label = Label.parse("1")
@@ -235,7 +235,7 @@ def test_one_who_has_caught_up_asks_nobody_again() -> None:
 
 def test_who_has_not_come_to_a_topic_asks_nobody() -> None:
     newcomer = Newcomer(NEIGHBOURS)
-    newcomer.catching.look("other", newcomer.machine)
+    newcomer.catching.maybe_start("other", newcomer.machine)
     newcomer.catching.on_tick("other", newcomer.machine)
     assert newcomer.asked == []
 
@@ -704,7 +704,7 @@ def test_who_leaves_and_comes_back_begins_anew_and_old_answers_do_not_count() ->
     newcomer = reading(1)
     old = newcomer.true_answer(newcomer.last_asked("n0"))
     newcomer.catching.forget(TOPIC)
-    newcomer.catching.expect(TOPIC)
+    newcomer.catching.on_joined(TOPIC)
     newcomer.open.clear()
     newcomer.given.clear()
     newcomer.look()
@@ -716,8 +716,8 @@ def test_who_leaves_and_comes_back_begins_anew_and_old_answers_do_not_count() ->
 
 def test_two_topics_do_not_disturb_each_other() -> None:
     newcomer = reading(2)
-    newcomer.catching.expect("other")
-    newcomer.catching.look("other", newcomer.machine)
+    newcomer.catching.on_joined("other")
+    newcomer.catching.maybe_start("other", newcomer.machine)
     assert {each.topic for each in newcomer.asked} == {TOPIC, "other"}
     newcomer.catching.forget("other")
     others = [each for each in newcomer.open if each.topic == "other"]
@@ -732,8 +732,8 @@ def test_two_topics_do_not_disturb_each_other() -> None:
 
 def test_two_histories_are_read_at_the_same_time() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2]).look()
-    newcomer.catching.expect("other")
-    newcomer.catching.look("other", newcomer.machine)
+    newcomer.catching.on_joined("other")
+    newcomer.catching.maybe_start("other", newcomer.machine)
     for question in list(newcomer.open):
         newcomer.answer(question)
     for _ in range(ANSWERS_MAX):

@@ -187,7 +187,7 @@ def test_what_has_arrived_is_kept_before_anything_is_overwritten_and_delivered_o
 
     async def scene() -> None:
         settings = NodeSettings(tick_s=STILL_S, flush_s=STILL_S, is_chaotic=True)
-        assert settings.config.settles_late
+        assert settings.config.defers_storage
         node = NodeHost("a", settings, rng=Random(0), deliver=deliver)
         try:
             node.subscribe(TOPIC)
@@ -329,7 +329,7 @@ def test_bytes_that_are_no_messages_are_refused_and_nothing_before_them_is_taken
 def test_one_that_is_cut_off_hears_nothing_and_is_not_heard_until_that_is_over() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             node = cluster.node("n00")
             assert damage_node(node, TOPIC, Isolate(1, ("n01", "n02"), 2**30)) == ChaosAck(1)
             await cluster.publish("n00", b"out")
@@ -338,7 +338,7 @@ def test_one_that_is_cut_off_hears_nothing_and_is_not_heard_until_that_is_over()
             await cluster.until(lambda: node.links.counts["severed"] > 20)
             assert cluster.payloads("n00") == [b"out"]
             assert damage_node(node, TOPIC, Isolate(1, (), 0)) == ChaosAck(1)
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert sorted(cluster.payloads("n02")) == [b"in", b"out"]
 
     asyncio.run(scene())
@@ -347,11 +347,11 @@ def test_one_that_is_cut_off_hears_nothing_and_is_not_heard_until_that_is_over()
 def test_it_is_over_by_itself_after_so_many_ticks() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert damage_node(cluster.node("n00"), TOPIC, Isolate(1, ("n01",), 5)) == ChaosAck(1)
             await cluster.publish("n00", b"out")
             assert cluster.payloads("n01") == []
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert cluster.payloads("n01") == [b"out"]
 
     asyncio.run(scene())
@@ -360,7 +360,7 @@ def test_it_is_over_by_itself_after_so_many_ticks() -> None:
 def test_one_can_be_cut_off_from_the_supervisor_too() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             damage_node(cluster.node("n00"), TOPIC, Isolate(1, (SUPERVISOR,), 2**30))
             named = [name for _, name in cluster.snapshot().supervisor.database]
             assert "n00" in named
@@ -372,7 +372,7 @@ def test_one_can_be_cut_off_from_the_supervisor_too() -> None:
 
             await cluster.until(is_evicted)
             damage_node(cluster.node("n00"), TOPIC, Isolate(1, (), 0))
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert not is_evicted()
 
     asyncio.run(scene())

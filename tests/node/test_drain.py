@@ -51,7 +51,7 @@ async def publish_all(cluster: Cluster, name: str, count: int) -> None:
 def test_rolling_replacement_by_readiness_keeps_everything(tmp_path: Path, has_disk: bool) -> None:
     async def scene() -> None:
         async with Cluster(n=3, data_dir=tmp_path if has_disk else None) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             await publish_all(cluster, "n00", COUNT)
             for old in cluster.nodes:
                 await cluster.leave(old)
@@ -68,7 +68,7 @@ def test_newcomer_is_not_ready_before_it_has_everything() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await publish_all(cluster, "n00", COUNT)
-            await cluster.settle()
+            await cluster.wait_healthy()
             name = await cluster.join()
             source = NodeMeasures(cluster.node(name))
             seen: list[int] = []
@@ -87,7 +87,7 @@ def test_newcomer_is_not_ready_before_it_has_everything() -> None:
 def test_readiness_states_what_is_missing() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             cluster.kill("n01")
             name = await cluster.join()
             machine = cluster.node(name).machine
@@ -104,9 +104,9 @@ def test_readiness_states_what_is_missing() -> None:
 def test_nodes_that_leave_together_do_not_wait_for_each_other(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=8, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             await cluster.publish("n00", b"x")
-            await cluster.settle()
+            await cluster.wait_healthy()
             async with asyncio.timeout(SOON_S):
                 drains = (
                     cluster.node(name).drain(cluster.topic, DRAIN_S) for name in cluster.nodes
@@ -121,7 +121,7 @@ def test_nodes_that_leave_together_do_not_wait_for_each_other(tmp_path: Path) ->
 def test_node_with_a_disk_counts_what_an_absent_member_has_not_confirmed(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             cluster.kill("n01")
             for number in range(5):
                 await cluster.publish("n00", b"%d" % number)
@@ -135,7 +135,7 @@ def test_node_with_a_disk_counts_what_an_absent_member_has_not_confirmed(tmp_pat
 def test_node_alone_in_the_roster_keeps_its_publications_on_its_disk(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=1, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             await cluster.publish("n00", b"x")
             ended = await cluster.node("n00").drain(cluster.topic, DRAIN_S)
             assert ended == Departure(None, 0, 1, on_disk=1)
@@ -162,9 +162,9 @@ def test_drain_during_a_backfill_covers_publications_of_an_earlier_run(tmp_path:
 def test_drain_without_time_counts_everything(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             await cluster.publish("n00", b"x")
-            await cluster.settle()
+            await cluster.wait_healthy()
             assert (await cluster.node("n01").drain(cluster.topic, 0)).unconfirmed == 1
 
     asyncio.run(scene())
@@ -173,9 +173,9 @@ def test_drain_without_time_counts_everything(tmp_path: Path) -> None:
 def test_node_without_a_disk_counts_what_nobody_else_has() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             await cluster.publish("n00", b"x")
-            await cluster.settle()
+            await cluster.wait_healthy()
             drains = (cluster.node(name).drain(cluster.topic, DRAIN_S) for name in cluster.nodes)
             ended = await asyncio.gather(*drains)
             # One may have confirmed before it was asked to leave itself.
@@ -188,7 +188,7 @@ def test_node_without_a_disk_counts_what_nobody_else_has() -> None:
 def test_drain_does_not_wait_for_members_that_are_gone() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             await cluster.publish("n00", b"x")
             cluster.kill("n01")
             cluster.kill("n02")
@@ -214,7 +214,7 @@ def test_drain_ends_after_its_timeout_and_counts() -> None:
 def test_publications_are_not_handed_over_before_the_drain_has_begun() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             await cluster.publish("n00", b"x")
             node = cluster.node("n00")
             draining = asyncio.ensure_future(node.drain(cluster.topic, DRAIN_S, waits_alone=True))
@@ -228,7 +228,7 @@ def test_publications_are_not_handed_over_before_the_drain_has_begun() -> None:
 def test_second_signal_counts_what_a_node_without_a_place_holds(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=1, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             node, stop = cluster.node("n00"), asyncio.get_running_loop().create_future()
             stop.set_result(SIGTERM)
             node.subscribe("other")
@@ -248,7 +248,7 @@ def _neighbours(cluster: Cluster, name: str) -> list[str]:
 def test_node_that_drains_publishes_for_no_client(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=1, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             node, given = cluster.node("n00"), Publication(publisher="x", seq=0, payload=b"x")
             await node.drain(cluster.topic, DRAIN_S)
             node.errands.begin("client", cluster.topic, Publish(1, given))
@@ -270,7 +270,7 @@ def test_publication_of_a_program_that_exits_at_once_is_kept(
 ) -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             for number in range(4):
                 data_dir = tmp_path / f"{number}" if has_disk else None
                 async with to(cluster, data_dir) as node, node.subscribe(cluster.topic) as news:

@@ -24,7 +24,7 @@ def ticks_until_evicted(detector: FailureDetector, *accusers: str) -> int:
         for accuser in accusers:
             detector.report("news", "a", accuser)
         detector.tick()
-        if list(detector.to_evict()):
+        if list(detector.take_evictions()):
             return number + 1
     raise AssertionError("never evicted")
 
@@ -41,14 +41,14 @@ def test_a_neighbour_is_reported_after_three_silent_ticks() -> None:
 def test_one_that_is_heard_is_not_reported() -> None:
     watch = NeighbourWatch()
     for _ in range(2 * SILENT_TICKS):
-        watch.hear(*A)
+        watch.on_heard(*A)
         assert A not in watch.tick([A, B], is_late=False)
 
 
 def test_to_be_heard_in_one_topic_does_not_count_in_another() -> None:
     watch = NeighbourWatch()
     for _ in range(SILENT_TICKS):
-        watch.hear("sport", "a")
+        watch.on_heard("sport", "a")
         reported = watch.tick([A], is_late=False)
     assert reported == [A]
 
@@ -83,7 +83,7 @@ def test_a_sign_of_life_closes_the_case() -> None:
         detector.report("news", "a", "b")
         detector.report("news", "a", "c")
         detector.tick()
-    detector.hear("a")
+    detector.on_heard("a")
     assert detector.to_probe() == []
     assert ticks_until_evicted(detector, "b", "c") == EVICTION_TICKS
 
@@ -92,7 +92,7 @@ def test_an_accusation_that_is_not_repeated_is_forgotten() -> None:
     detector = FailureDetector()
     detector.report("news", "a", "b")
     for _ in range(FORGET_TICKS + 1):
-        assert list(detector.to_evict()) == []
+        assert list(detector.take_evictions()) == []
         detector.tick()
     assert detector.to_probe() == []
 
@@ -137,4 +137,4 @@ def test_only_so_many_reports_are_taken_in_a_tick(reports: int) -> None:
 def test_a_node_is_evicted_once() -> None:
     detector = FailureDetector()
     ticks_until_evicted(detector, "b", "c")
-    assert list(detector.to_evict()) == []
+    assert list(detector.take_evictions()) == []

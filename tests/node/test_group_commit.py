@@ -88,12 +88,12 @@ def test_those_who_come_while_a_commit_runs_share_the_next_one(loop: LoopFactory
     async def scene() -> None:
         with gated() as (store, durability):
             store.write()
-            first = asyncio.create_task(durability.reached())
+            first = asyncio.create_task(durability.wait_durable())
             await begun(store)
             later = []
             for _ in range(20):
                 store.write()
-                later.append(asyncio.create_task(durability.reached()))
+                later.append(asyncio.create_task(durability.wait_durable()))
             await asyncio.sleep(0)
             store.gate.set()
             await asyncio.gather(first, *later)
@@ -106,10 +106,10 @@ def test_nobody_is_told_of_a_commit_that_began_before_its_write(loop: LoopFactor
     async def scene() -> None:
         with gated() as (store, durability):
             store.write()
-            durability.nudge()
+            durability.request_commit()
             await begun(store)
             store.write()
-            waits = asyncio.create_task(durability.reached())
+            waits = asyncio.create_task(durability.wait_durable())
             store.gate.set()
             await waits
             assert store.written == [1, 1]
@@ -121,7 +121,7 @@ def test_one_that_gives_up_waiting_does_not_end_the_commit_of_others(loop: LoopF
     async def scene() -> None:
         with gated() as (store, durability):
             store.write(2)
-            gives_up, waits = (asyncio.create_task(durability.reached()) for _ in range(2))
+            gives_up, waits = (asyncio.create_task(durability.wait_durable()) for _ in range(2))
             await begun(store)
             gives_up.cancel()
             await asyncio.wait([gives_up])
@@ -140,10 +140,10 @@ def test_what_comes_while_a_commit_runs_is_committed_after_it_if_somebody_nudges
     async def scene() -> None:
         with gated() as (store, durability):
             store.write()
-            durability.nudge()
+            durability.request_commit()
             await begun(store)
             store.write(2)
-            durability.nudge()
+            durability.request_commit()
             store.gate.set()
             await until(lambda: durability.unwritten == 0)
             assert store.written == [1, 2]
@@ -156,14 +156,14 @@ def test_a_disk_that_takes_nothing_is_not_tried_again_at_once(loop: LoopFactory)
         with gated() as (store, durability):
             store.error = StoreFullError("no room")
             store.write()
-            durability.nudge()
+            durability.request_commit()
             await begun(store)
-            durability.nudge()
+            durability.request_commit()
             store.gate.set()
             await until(lambda: durability.failures > 0)
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert durability.coming == 2  # there was one
+            assert durability.next_commit == 2  # there was one
 
     play(scene, loop)
 
@@ -177,13 +177,13 @@ def test_what_a_commit_that_runs_covers_is_not_worth_another_one(
         with gated() as (store, durability):
             store.write()
             durability.note(101)
-            assert durability.is_worth_it
-            durability.nudge()
+            assert durability.exceeds_eager_threshold
+            durability.request_commit()
             await begun(store)
             durability.note(100)
-            assert not durability.is_worth_it
+            assert not durability.exceeds_eager_threshold
             durability.note(1)
-            assert durability.is_worth_it
+            assert durability.exceeds_eager_threshold
 
     play(scene, loop)
 
@@ -191,9 +191,9 @@ def test_what_a_commit_that_runs_covers_is_not_worth_another_one(
 def test_where_there_is_nothing_to_write_nobody_waits(loop: LoopFactory) -> None:
     async def scene() -> None:
         with gated() as (store, durability):
-            await durability.reached()
-            durability.nudge()
-            await GroupCommit(None).reached()
+            await durability.wait_durable()
+            durability.request_commit()
+            await GroupCommit(None).wait_durable()
             assert (durability.commits, store.written) == (0, [])
             assert durability.unwritten == GroupCommit(None).unwritten == 0
 
@@ -205,16 +205,16 @@ def test_everybody_who_waits_is_told_of_a_failure(loop: LoopFactory) -> None:
         with gated() as (store, durability):
             store.error = StoreFullError("no room")
             store.write(3)
-            waits = [asyncio.create_task(durability.reached()) for _ in range(3)]
+            waits = [asyncio.create_task(durability.wait_durable()) for _ in range(3)]
             store.gate.set()
             told = await asyncio.gather(*waits, return_exceptions=True)
             assert [type(each) for each in told] == [StoreFullError] * 3
             assert len({id(each) for each in told}) == 3, "each has its own traceback"
             assert 1 <= durability.failures < 3
             with pytest.raises(StoreFullError):
-                await durability.recovered()
+                await durability.raise_if_failing()
             store.error = None
-            await durability.recovered()
+            await durability.raise_if_failing()
             assert durability.error is None
 
     play(scene, loop)
@@ -229,15 +229,15 @@ def test_what_is_only_in_memory_is_counted_until_it_is_written(
         with gated() as (store, durability):
             store.write()
             durability.note(101)
-            assert durability.is_overfull
+            assert durability.is_backpressured
             store.error = StoreFullError("no room")
             store.gate.set()
             with pytest.raises(StoreFullError):
-                await durability.reached()
-            assert durability.is_overfull
+                await durability.wait_durable()
+            assert durability.is_backpressured
             store.error = None
-            await durability.reached()
-            assert not durability.is_overfull
+            await durability.wait_durable()
+            assert not durability.is_backpressured
 
     play(scene, loop)
 
@@ -254,14 +254,14 @@ def test_when_everything_is_written_nothing_waits(
             store.gate.set()
             store.write()
             durability.note(1)
-            durability.nudge()
+            durability.request_commit()
             await until(lambda: durability._covered_bytes == 1)
             store.write()
             durability.note(101)
             store.door.set()
             await until(lambda: durability.commits == 1)
             assert durability.unwritten == 0
-            assert not durability.is_overfull
+            assert not durability.is_backpressured
 
     play(scene, loop)
 
@@ -276,8 +276,8 @@ def test_what_is_on_the_disk_may_go_before_it_is_promised(loop: LoopFactory) -> 
             durability.on_durable = told.append
             store.last_gate.clear()
             store.write()
-            number = durability.coming
-            waits = asyncio.create_task(durability.reached())
+            number = durability.next_commit
+            waits = asyncio.create_task(durability.wait_durable())
             await begun(store)
             assert told == []
             store.gate.set()
@@ -296,12 +296,12 @@ def test_of_a_commit_that_nobody_waits_for_nobody_is_told(loop: LoopFactory) -> 
             durability.on_durable = told.append
             store.gate.set()
             store.write()
-            durability.nudge()
+            durability.request_commit()
             await until(lambda: durability.commits == 1)
             assert told == []
             store.write()
-            number = durability.coming
-            await durability.reached()
+            number = durability.next_commit
+            await durability.wait_durable()
             assert told == [number]
 
     play(scene, loop)
@@ -319,17 +319,17 @@ def test_a_promise_that_could_not_be_made_is_made_later(
             store.write()
             durability.note(101)
             with pytest.raises(StoreFullError):
-                await durability.reached()
+                await durability.wait_durable()
             assert durability.unwritten == 0
-            assert durability.is_overfull
+            assert durability.is_backpressured
             with pytest.raises(StoreFullError):
-                await durability.recovered()
+                await durability.raise_if_failing()
             store.late_error = None
-            durability.nudge()  # as every tick does
+            durability.request_commit()  # as every tick does
             await until(lambda: durability.error is None)
-            assert not durability.is_overfull
+            assert not durability.is_backpressured
             tried = store.tried
-            durability.nudge()
+            durability.request_commit()
             assert store.tried == tried, "nothing is left to be done"
 
     play(scene, loop)
@@ -341,12 +341,12 @@ def test_what_a_failed_commit_was_to_cover_is_not_durable(loop: LoopFactory) -> 
             store.gate.set()
             store.error = StoreFullError("no room")
             store.write()
-            number = durability.coming
+            number = durability.next_commit
             with pytest.raises(StoreFullError):
-                await durability.reached()
+                await durability.wait_durable()
             assert durability.durable < number
             store.error = None
-            await durability.reached()
+            await durability.wait_durable()
             assert durability.durable >= number
 
     play(scene, loop)
@@ -360,10 +360,10 @@ def test_what_got_into_a_commit_that_had_begun_before_it_is_durable(loop: LoopFa
             store.door.clear()
             store.gate.set()
             store.write()
-            durability.nudge()
+            durability.request_commit()
             await until(lambda: store.tried == 1)
             store.write()
-            number = durability.coming
+            number = durability.next_commit
             assert durability.durable < number
             store.door.set()
             await until(lambda: durability.commits == 1)
@@ -507,8 +507,8 @@ def test_publishing_for_others_is_refused_with_words_while_the_disk_is_full(
                     await publish(node, 2)
                 made = Publication(publisher="p", seq=0, payload=bytes(20_000))
                 async with RpcClient([ring.supervisor.address], rng=Random(1)) as outsider:
-                    outsider.book.hear({"full": node.address})
-                    answer = await outsider.ask(
+                    outsider.book.learn({"full": node.address})
+                    answer = await outsider.request(
                         TOPIC, "full", lambda number: Publish(number, made), PublishAck
                     )
                 assert isinstance(answer, Refused)
@@ -528,11 +528,11 @@ def test_one_that_publishes_for_others_and_leaves_meanwhile_refuses(tmp_path: Pa
                     await publish(node, 2)
                 made = Publication(publisher="p", seq=0, payload=bytes(20_000))
                 async with RpcClient([ring.supervisor.address], rng=Random(1)) as outsider:
-                    outsider.book.hear({"full": node.address})
+                    outsider.book.learn({"full": node.address})
                     with slow_commits(store) as gate:
                         make_room(store)
                         asked = asyncio.create_task(
-                            outsider.ask(
+                            outsider.request(
                                 TOPIC, "full", lambda n: Publish(n, made), PublishAck, timeout_s=3
                             )
                         )

@@ -23,7 +23,7 @@ def cut(node: NodeHost, cluster: Cluster) -> None:
 def test_node_leaves_with_the_confirmation_of_its_supervisor() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             async with asyncio.timeout(DEADLINE_S):
                 assert await cluster.node("n00").unsubscribe(cluster.topic, PATIENCE_S)
             assert cluster.supervisor().members() == {cluster.topic: 1}
@@ -34,7 +34,7 @@ def test_node_leaves_with_the_confirmation_of_its_supervisor() -> None:
 def test_node_stops_waiting_for_a_supervisor_that_is_gone() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             await cluster.stop_supervisor()
             async with asyncio.timeout(DEADLINE_S):
                 assert not await cluster.node("n00").unsubscribe(cluster.topic, PATIENCE_S)
@@ -45,7 +45,7 @@ def test_node_stops_waiting_for_a_supervisor_that_is_gone() -> None:
 def test_node_stops_waiting_when_its_supervisor_goes_meanwhile() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             cluster.supervisor().ticker.stop()  # it answers no more
             node = cluster.node("n00")
             leaving = asyncio.create_task(node.unsubscribe(cluster.topic, PATIENCE_S))
@@ -62,7 +62,7 @@ def test_node_stops_waiting_when_its_supervisor_goes_meanwhile() -> None:
 def test_node_that_loses_its_connection_while_it_leaves_asks_again() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             node = cluster.node("n00")
             leaving = asyncio.create_task(node.unsubscribe(cluster.topic, PATIENCE_S))
             await asyncio.sleep(0)

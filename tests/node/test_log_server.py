@@ -18,7 +18,7 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import digest_of
 from skipring.net.work_budget import never_spent
 from skipring.node import log_server as offering
-from skipring.node.log_server import offer, stored_page, surveyed
+from skipring.node.log_server import handle_log_request, log_info, stored_page
 from skipring.storage.store import PublicationStore
 from skipring.storage.topic_log import TopicLog
 from skipring.wire.codec import decode, encode
@@ -35,7 +35,7 @@ def publications(count: int, payload: bytes = b"x" * 100) -> list[Publication]:
         Publication(publisher="p", seq=seq, payload=payload, time=1, key=b"k", headers={"a": "b"})
         for seq in range(count)
     )
-    return [publication.settled(TOPIC) for publication in made]
+    return [publication.with_id(TOPIC) for publication in made]
 
 
 @contextmanager
@@ -154,12 +154,12 @@ def test_a_page_of_all_is_what_is_found_one_by_one(
 def test_what_lies_only_in_memory_or_behind_a_gap_is_found_one_by_one(tmp_path: Path) -> None:
     stored = publications(3500)
     with on_disk(tmp_path, stored) as archive:
-        assert archive.stretches(3000, 3500, 10, 10**6) == []
+        assert archive.contiguous_ranges(3000, 3500, 10, 10**6) == []
         places = archive._places
         for column in (places._starts, places._ends, places._rows):
             del column[1]  # as if the second pack had been lost
-        assert archive.stretches(1500, 3500, 10, 10**6) == []
-        assert [part.length for part in archive.stretches(990, 3500, 100, 10**6)] == [10]
+        assert archive.contiguous_ranges(1500, 3500, 10, 10**6) == []
+        assert [part.length for part in archive.contiguous_ranges(990, 3500, 100, 10**6)] == [10]
         assert read(archive) == {
             offset: key for offset, key in numbered(stored).items() if not 1000 <= offset < 2000
         }
@@ -223,7 +223,7 @@ def test_a_page_has_room_for_the_largest_publications(tmp_path: Path) -> None:
             payload=bytes(512 * 1024 if number % 3 else 180_000),
             key=bytes(1024),
             headers={f"{name:064}": "x" * 64 for name in range(64)},
-        ).settled(TOPIC)
+        ).with_id(TOPIC)
         for number in range(20)
     ]
     with on_disk(tmp_path, largest) as archive:
@@ -232,7 +232,7 @@ def test_a_page_has_room_for_the_largest_publications(tmp_path: Path) -> None:
 
 def test_many_of_the_smallest_publications_fit_as_well() -> None:
     stored = [
-        Publication(publisher="p", seq=seq, payload=b"").settled(TOPIC) for seq in range(20_000)
+        Publication(publisher="p", seq=seq, payload=b"").with_id(TOPIC) for seq in range(20_000)
     ]
     assert read(MemoryLog(stored)) == numbered(stored)
 
@@ -266,7 +266,7 @@ def machine_over(archive: Log) -> Subscriber:
 def test_a_survey_has_the_digest_of_the_ids_under_each_prefix(bits: int, tmp_path: Path) -> None:
     stored = publications(300)
     with on_disk(tmp_path, stored) as archive:
-        seen = surveyed("5eed", machine_over(archive), GetLogInfo(7, bits, None))
+        seen = log_info("5eed", machine_over(archive), GetLogInfo(7, bits, None))
     parts: list[list[bytes]] = [[] for _ in range(1 << bits)]
     for publication in stored:
         parts[Prefix.of_id(publication.id, bits).value].append(publication.id)
@@ -275,18 +275,18 @@ def test_a_survey_has_the_digest_of_the_ids_under_each_prefix(bits: int, tmp_pat
 
 
 def test_a_survey_without_digests_says_how_far_the_topic_is_stored() -> None:
-    seen = surveyed("", machine_over(MemoryLog(publications(5))), GetLogInfo(7, None, None))
+    seen = log_info("", machine_over(MemoryLog(publications(5))), GetLogInfo(7, None, None))
     assert (seen.digests, seen.end, seen.count) == ((), 5, 5)
 
 
 def test_only_what_is_on_the_disk_is_called_durable(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(1500)) as archive:
-        seen = surveyed("5eed", machine_over(archive), GetLogInfo(7, 0, None))
+        seen = log_info("5eed", machine_over(archive), GetLogInfo(7, 0, None))
     assert (seen.durable_end, seen.end) == (1000, 1500)
 
 
 def test_one_without_a_disk_has_no_store_and_nothing_durable() -> None:
-    seen = surveyed("5eed", machine_over(MemoryLog(publications(5))), GetLogInfo(7, 0, None))
+    seen = log_info("5eed", machine_over(MemoryLog(publications(5))), GetLogInfo(7, 0, None))
     assert (seen.store, seen.durable_end, seen.end, seen.chain) == ("", 0, 5, b"")
 
 
@@ -294,18 +294,18 @@ def test_survey_has_the_chain_value_at_an_offset_that_is_durable(tmp_path: Path)
     with on_disk(tmp_path, publications(1500)) as archive:
         machine = machine_over(archive)
         for offset in (0, 1, 64, 999, 1000):
-            seen = surveyed("5eed", machine, GetLogInfo(7, None, offset))
+            seen = log_info("5eed", machine, GetLogInfo(7, None, offset))
             assert seen.chain == archive.chain_at(offset)
-        assert surveyed("5eed", machine, GetLogInfo(7, None, None)).chain == archive.chain_at(1000)
+        assert log_info("5eed", machine, GetLogInfo(7, None, None)).chain == archive.chain_at(1000)
         for beyond in (1001, 1500, END):
-            assert surveyed("5eed", machine, GetLogInfo(7, None, beyond)).chain == b""
+            assert log_info("5eed", machine, GetLogInfo(7, None, beyond)).chain == b""
 
 
 @pytest.mark.parametrize(
     "question", [GetLogInfo(5, 0, None), FetchLog(5, "", 0, 0, 1, 0, 0, contents=True)]
 )
 def test_one_that_is_not_in_the_topic_refuses(question: GetLogInfo | FetchLog) -> None:
-    assert offer("5eed", None, question) == Refused(5, "not a member of the topic")
+    assert handle_log_request("5eed", None, question) == Refused(5, "not a member of the topic")
 
 
 def test_one_that_has_another_store_by_now_refuses(tmp_path: Path) -> None:
@@ -313,9 +313,13 @@ def test_one_that_has_another_store_by_now_refuses(tmp_path: Path) -> None:
         machine = machine_over(archive)
         own = archive.epoch
         for store, epoch in (("5eed", own + 1), ("0ther", own), ("", own)):
-            said = offer("5eed", machine, FetchLog(5, store, epoch, 0, 5, 0, 0, contents=True))
+            said = handle_log_request(
+                "5eed", machine, FetchLog(5, store, epoch, 0, 5, 0, 0, contents=True)
+            )
             assert said == Refused(5, ANOTHER_STORE)
         assert isinstance(
-            offer("5eed", machine, FetchLog(5, "5eed", own, 0, 5, 0, 0, contents=True)),
+            handle_log_request(
+                "5eed", machine, FetchLog(5, "5eed", own, 0, 5, 0, 0, contents=True)
+            ),
             LogPage,
         )

@@ -92,7 +92,7 @@ def test_the_page_of_the_docs_has_a_row_for_each_metric() -> None:
 def test_nodes_and_supervisors_export_what_the_table_says() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             of_node = names(NodeMeasures(node_of(cluster, "n00"), LoopPause(1.0)).metrics())
             of_supervisor = names(
                 SupervisorMeasures(cluster.supervisor(), LoopPause(1.0)).metrics()
@@ -107,10 +107,10 @@ def test_nodes_and_supervisors_export_what_the_table_says() -> None:
 def test_the_metrics_of_a_node_say_what_has_happened_to_it() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             for number in range(5):
                 await cluster.publish("n00", b"%d" % number)
-            await cluster.settle()
+            await cluster.wait_healthy()
             for name in ("n00", "n01"):
                 source = NodeMeasures(node_of(cluster, name))
                 await until(lambda source=source: not source.readiness())  # type: ignore[misc]
@@ -140,7 +140,7 @@ def test_the_metrics_of_a_node_say_what_has_happened_to_it() -> None:
 def test_the_metrics_of_a_supervisor_say_who_is_there_and_what_they_want() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             source = SupervisorMeasures(cluster.supervisor())
             before = await scraped(source)
             assert before["skipring_ready", ()] == 1
@@ -152,7 +152,7 @@ def test_the_metrics_of_a_supervisor_say_who_is_there_and_what_they_want() -> No
             assert before["skipring_supervisor_evictions_total", ()] == 0
 
             cluster.kill("n02")
-            await cluster.settle()
+            await cluster.wait_healthy()
             after = await scraped(source)
             assert after["skipring_supervisor_members", ()] == 2
             assert after["skipring_supervisor_evictions_total", ()] >= 1
@@ -203,7 +203,7 @@ def test_a_node_is_ready_once_it_has_a_place_in_the_ring_of_every_topic() -> Non
 def test_a_node_stays_ready_while_the_supervisor_is_away() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             node = cluster.node("n00")
             source = NodeMeasures(node)
             await until(lambda: not source.readiness(), lambda: str(source.readiness()))
@@ -218,7 +218,7 @@ def test_a_node_stays_ready_while_the_supervisor_is_away() -> None:
 def test_a_node_that_cannot_write_is_not_ready() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             node = cluster.node("n00")
             await until(lambda: not NodeMeasures(node).readiness())
             node.durability.error = StoreFullError("no room")

@@ -28,7 +28,7 @@ def connection(cluster: Cluster, data_dir: Path | None = None) -> Connection:
 def test_publication_is_on_the_disks_of_other_members(tmp_path: Path, replicas: int) -> None:
     async def scene() -> tuple[bytes, tuple[str, ...]]:
         async with Cluster(n=3, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             async with connection(cluster) as node, node.subscribe(cluster.topic) as news:
                 made = await news.publish(b"x", replicas=replicas, timeout=30)
                 durable = [
@@ -54,7 +54,7 @@ def test_members_commit_early_for_replicas(tmp_path: Path) -> None:
 
     async def scene() -> None:
         async with Cluster(n=2, tick_s=0.1, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             node = cluster.node("n00")
             for each in cluster.nodes:
                 cluster.node(each).ticker.stop()
@@ -68,7 +68,7 @@ def test_members_commit_early_for_replicas(tmp_path: Path) -> None:
 def test_members_without_a_disk_do_not_count() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             async with connection(cluster) as node, node.subscribe(cluster.topic) as news:
                 await until(lambda: news.health().state == "stable")
                 with pytest.raises(ReplicationError, match="0 of 1 other members") as caught:
@@ -83,7 +83,7 @@ def test_members_without_a_disk_do_not_count() -> None:
 def test_more_replicas_than_members_raise_an_error_with_the_number(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             async with connection(cluster) as node, node.subscribe(cluster.topic) as news:
                 async with asyncio.timeout(SOON_S):
                     with pytest.raises(ReplicationError, match="2 of 5") as caught:
@@ -96,7 +96,7 @@ def test_more_replicas_than_members_raise_an_error_with_the_number(tmp_path: Pat
 def test_timeout_raises_an_error_with_the_number(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             with cluster.partition(["n00"], ["n01"]):
                 node = cluster.node("n00")
                 with pytest.raises(ReplicationError, match=r"0 of 1 .* within 0\.2 s"):
@@ -123,7 +123,7 @@ def test_number_of_replicas_is_checked_before_anything_is_published(replicas: ob
 def test_blocking_publish_waits_for_replicas_too(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
 
             def use() -> tuple[bytes, int]:
                 node = skipring.blocking.connect(cluster.url, tick_s=TICK_S).open()
@@ -144,7 +144,7 @@ def test_blocking_publish_waits_for_replicas_too(tmp_path: Path) -> None:
 def test_member_that_confirms_twice_counts_once(tmp_path: Path) -> None:
     async def scene() -> int:
         async with Cluster(n=1, data_dir=tmp_path) as cluster:
-            await cluster.settle()
+            await cluster.wait_healthy()
             node = cluster.node("n00")
             (made,) = await node.publish(cluster.topic, PublishRequested(payload=b"x"))
             reached = asyncio.create_task(node.replications.reached(cluster.topic, made, 2, SOON_S))

@@ -165,7 +165,7 @@ def test_another_message_is_never_sent_in_the_frame_of_the_one_before(
 
 def test_hints_are_given_for_named_nodes_that_the_book_knows(host: Host) -> None:
     host.book.greet("a", "10.1.0.1:1")
-    host.book.hear({"b": "10.1.0.2:1", "not named": "10.1.0.3:1"})
+    host.book.learn({"b": "10.1.0.2:1", "not named": "10.1.0.3:1"})
     host.driver.perform(
         TOPIC,
         [
@@ -276,7 +276,7 @@ def test_messages_of_the_runtime_do_not_reach_the_machines(host: Host) -> None:
 
 
 def test_a_message_of_the_runtime_travels_as_the_others_do(host: Host) -> None:
-    host.book.hear({"b": "10.1.0.2:1"})
+    host.book.learn({"b": "10.1.0.2:1"})
     host.driver.say(TOPIC, "x", FindMembers(1, 8))
     host.driver.say(TOPIC, SUPERVISOR, ReportUnresponsive("b"))
     host.driver.say(TOPIC, "x", FindMembers(1, 0))  # nobody asks for none

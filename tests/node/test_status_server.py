@@ -20,7 +20,12 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 from skipring.core.topics import SubscriberTopics
 from skipring.node.change_log import ChangeLog
-from skipring.node.status_server import answer, database_page, node_status, publication_page
+from skipring.node.status_server import (
+    database_page,
+    handle_status_request,
+    node_status,
+    publication_page,
+)
 from skipring.storage.store import PublicationStore
 from skipring.wire.codec import decode, encode, named_nodes
 from skipring.wire.rpc import (
@@ -143,7 +148,9 @@ def journals() -> ChangeLog:
 def test_who_is_not_in_the_topic_refuses(
     question: GetNodeStatus | FetchPublications | FetchChanges,
 ) -> None:
-    assert answer(TOPIC, None, journals(), question) == Refused(5, "not a member of the topic")
+    assert handle_status_request(TOPIC, None, journals(), question) == Refused(
+        5, "not a member of the topic"
+    )
 
 
 def test_a_status_is_the_state_of_the_machine() -> None:
@@ -187,7 +194,7 @@ def publications(count: int, payload: bytes = b"hello") -> list[Publication]:
     return [
         Publication(
             publisher="p", seq=seq, payload=payload, time=1, key=b"k", headers={"a": "b"}
-        ).settled(TOPIC)
+        ).with_id(TOPIC)
         for seq in range(count)
     ]
 
@@ -252,7 +259,7 @@ def test_a_page_has_room_for_the_largest_publications() -> None:
             payload=bytes(512 * 1024 if number % 2 else 1000),
             key=bytes(1024),
             headers={f"{name:064}": "x" * 64 for name in range(64)},
-        ).settled(TOPIC)
+        ).with_id(TOPIC)
         for number in range(20)
     ]
     assert ids(listed(MemoryLog(largest), payloads=True)) == [each.id for each in largest]
@@ -265,7 +272,7 @@ def test_many_small_publications_with_many_headers_fit_as_well() -> None:
             seq=2**63 - 1 - number,
             payload=bytes(512 * 1024) if number == 900 else b"",
             headers={f"{name:02}": "" for name in range(64)},
-        ).settled(TOPIC)
+        ).with_id(TOPIC)
         for number in range(1000)
     ]
     assert ids(listed(MemoryLog(crowded), payloads=True)) == [each.id for each in crowded]

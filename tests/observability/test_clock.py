@@ -77,10 +77,10 @@ def test_member_with_a_clock_before_1970_receives_and_answers(before_1970: None)
             await ring.settle()
             for node in await client.locate(TOPIC):
                 assert isinstance(
-                    await client.ask(TOPIC, node, FetchChanges, ChangePage), ChangePage
+                    await client.request(TOPIC, node, FetchChanges, ChangePage), ChangePage
                 )
                 question = partial(FetchDeliveries, start=0, end=1)
-                page = await client.ask(TOPIC, node, question, DeliveryPage)
+                page = await client.request(TOPIC, node, question, DeliveryPage)
                 assert isinstance(page, DeliveryPage)
                 assert page.times == (0,)
 

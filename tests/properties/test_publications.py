@@ -56,7 +56,7 @@ def genuine_ids(start: Snapshot) -> set[bytes]:
     members = {node for node, state in start.subscribers.items() if state.member}
     arriving = [parcel.message for parcel in start.channels if parcel.to in members]
     on_their_way = [p for message in arriving for p in publications_in(message)]
-    return {p.settled(start.topic).id for p in (*held, *on_their_way)}
+    return {p.with_id(start.topic).id for p in (*held, *on_their_way)}
 
 
 def roots(world: World) -> set[bytes]:

@@ -70,7 +70,7 @@ def test_history_is_read_completely_and_ends_in_sync() -> None:
 def test_reading_does_not_join_the_ring() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.publish(cluster.nodes[0], b"one")
-        await cluster.settle()
+        await cluster.wait_healthy()
         client = RpcClient(access_to(cluster).supervisors, rng=Random(0))
         async with client:
             await read_until(TopicTail(client, cluster.topic), 1)
@@ -84,7 +84,7 @@ def test_tail_continues_at_another_member_without_duplicates() -> None:
     async def scene(cluster: Cluster) -> None:
         for number in range(5):
             await cluster.publish(cluster.nodes[0], b"%d" % number)
-        await cluster.settle()
+        await cluster.wait_healthy()
         async with RpcClient(access_to(cluster).supervisors, rng=Random(0)) as client:
             tail = TopicTail(client, cluster.topic)
             found = await read_until(tail, 5)
@@ -125,7 +125,7 @@ def test_tail_reads_a_restarted_member_from_the_start_of_its_log() -> None:
 def test_new_tail_skips_history() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.publish(cluster.nodes[0], b"old")
-        await cluster.settle()
+        await cluster.wait_healthy()
         async with RpcClient(access_to(cluster).supervisors, rng=Random(0)) as client:
             tail = TopicTail(client, cluster.topic, is_new=True)
             assert await tail.read() == []

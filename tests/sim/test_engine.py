@@ -32,7 +32,7 @@ from skipring.world.snapshot import Parcel, Snapshot
 from tests.support.conversations import at, place, standing_ring
 
 RING = standing_ring("abcd")
-NEWS = Publication(publisher="b", seq=0, payload=b"news").settled(RING.topic)
+NEWS = Publication(publisher="b", seq=0, payload=b"news").with_id(RING.topic)
 NEWCOMER = Snapshot(subscribers={"a": SubscriberState()})
 
 
@@ -179,7 +179,7 @@ def test_what_is_published_is_stored_delivered_and_sent_to_all_neighbours() -> N
     world = world_of(RING)
     world.publish("c", b"news")
     (publication,) = world.subscribers["c"].publications
-    assert publication == Publication(publisher="c", seq=0, payload=b"news").settled(world.topic)
+    assert publication == Publication(publisher="c", seq=0, payload=b"news").with_id(world.topic)
     assert {parcel.to for parcel in world.channels} == {"a", "b"}
     assert {type(parcel.message) for parcel in world.channels} == {PublishNew}
     assert (world.deliveries.published, world.deliveries.received) == (1, 0)
@@ -257,7 +257,7 @@ def test_who_confirms_that_its_trie_is_equal_is_noted() -> None:
 def test_two_who_hold_nothing_can_confirm_that_to_each_other(hashes: dict[Prefix, bytes]) -> None:
     start = replace(RING.subscribers["a"], hashes=hashes)
     world = run(world_of(replace(RING, subscribers=RING.subscribers | {"a": start})), 20)
-    world._give("a", SyncRequested())
+    world._dispatch("a", SyncRequested())
     run(world, 3)
     assert ("a", "c") in world.confirmed
 

@@ -67,7 +67,7 @@ class Ring:
 
     def settle(self) -> None:
         """Wait until everybody has everything."""
-        self.run(self.cluster.settle(timeout=SETTLE_S))
+        self.run(self.cluster.wait_healthy(timeout=SETTLE_S))
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def made(count: int, size_bytes: int = 100, publisher: str = "maker") -> list[Pu
         )
         for seq in range(count)
     )
-    return [publication.settled(TOPIC) for publication in publications]
+    return [publication.with_id(TOPIC) for publication in publications]
 
 
 def fill(data_dir: Path, nodes: Iterable[str], publications: list[Publication]) -> None:

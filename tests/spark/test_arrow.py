@@ -15,7 +15,7 @@ from skipring.wire.rpc import LogPage
 from tests.spark.rings import TOPIC, made
 
 MADE = made(50)
-WITH_ALL = replace(MADE[7], key=b"k", headers={"a": "b"}, time=0).settled(TOPIC)
+WITH_ALL = replace(MADE[7], key=b"k", headers={"a": "b"}, time=0).with_id(TOPIC)
 
 
 def page(publications: Sequence[Publication], ids: Sequence[bytes]) -> LogPage:

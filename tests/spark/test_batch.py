@@ -22,7 +22,7 @@ import skipring.node.host
 from skipring.core.events import PublishRequested
 from skipring.core.publications import Publication
 from skipring.errors import DataLossError, InputError, UnreachableError
-from skipring.node.log_server import offer
+from skipring.node.log_server import handle_log_request
 from skipring.spark import register
 from skipring.spark.batch import BatchReader
 from skipring.wire.rpc import FetchLog, LogInfo, LogPage, Refused
@@ -49,7 +49,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     def counted(store: str, *given: Any) -> LogInfo | LogPage | Refused:  # noqa: ANN401
         counts[store] += isinstance(given[1], FetchLog)
-        return offer(store, *given)
+        return handle_log_request(store, *given)
 
     monkeypatch.setattr(skipring.node.host, "offer", counted)
     return counts
@@ -111,7 +111,7 @@ def test_what_was_published_earlier_is_left_out(ring: Ring) -> None:
 
 
 def test_what_has_no_time_has_no_timestamp(tmp_path: Path) -> None:
-    timeless = [replace(publication, time=0, id=b"").settled(TOPIC) for publication in made(2)]
+    timeless = [replace(publication, time=0, id=b"").with_id(TOPIC) for publication in made(2)]
     fill(tmp_path, ["n00"], timeless)
     with running_ring(1, tmp_path) as ring:
         reader = batch_reader(ring)
@@ -238,7 +238,7 @@ def lying(
     """Let the nodes with these stores send other pages than they should."""
 
     def offered(store: str, *given: Any) -> Any:  # noqa: ANN401
-        said = offer(store, *given)
+        said = handle_log_request(store, *given)
         return lie(said) if store in stores and isinstance(said, LogPage) else said
 
     monkeypatch.setattr(skipring.node.host, "offer", offered)

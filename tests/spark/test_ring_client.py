@@ -10,7 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from skipring.spark.batch import BatchReader
 from skipring.spark.options import ReadOptions
-from skipring.spark.ring_client import settle
+from skipring.spark.ring_client import freeze_gc
 from skipring.spark.source import SkipringDataSource
 
 GIVEN = {"supervisor": "127.0.0.1:9", "subscribe": "orders"}
@@ -20,7 +20,7 @@ GIVEN = {"supervisor": "127.0.0.1:9", "subscribe": "orders"}
 def _new_process() -> Iterator[None]:
     """As if nothing had been read yet."""
     gc.unfreeze()
-    settle.cache_clear()
+    freeze_gc.cache_clear()
     yield
     gc.unfreeze()
 
@@ -37,7 +37,7 @@ def test_so_does_the_process_that_is_asked_for_the_columns() -> None:
 
 
 def test_what_comes_later_can_be_collected() -> None:
-    settle()
+    freeze_gc()
     gc.unfreeze()
-    settle()
+    freeze_gc()
     assert gc.get_freeze_count() == 0

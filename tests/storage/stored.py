@@ -19,7 +19,7 @@ def publication(seq: int, topic: str = NEWS, size: int = 40) -> Publication:
     payload = (f"{topic} {seq} ".encode() * size)[:size]
     return Publication(
         publisher=f"node{seq % 3}", seq=seq, payload=payload, time=seq, headers={"n": str(seq)}
-    ).settled(topic)
+    ).with_id(topic)
 
 
 def write(store: PublicationStore, *counts: int, topic: str = NEWS, size: int = 40) -> None:

@@ -32,7 +32,7 @@ def test_closing_waits_for_a_commit_in_another_thread(
             yield
 
     store = PublicationStore.open(tmp_path)
-    store.archive(TOPIC).write(0, Publication(publisher="p", seq=0, payload=b"x").settled(TOPIC))
+    store.archive(TOPIC).write(0, Publication(publisher="p", seq=0, payload=b"x").with_id(TOPIC))
     monkeypatch.setattr(publications, "transaction", held)
     committing = Thread(target=store.commit)
     closing = Thread(target=store.close)

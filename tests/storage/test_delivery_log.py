@@ -41,7 +41,7 @@ def delivery(offset: int, life: int = 0) -> Delivery:
 def note(trace: DeliveryLog, offsets: range, topic: str = NEWS, life: int = 0) -> None:
     for offset in offsets:
         time_us, hops, origin = delivery(offset, life)
-        trace.note(topic, offset, time_us, hops, Origin(origin))
+        trace.record(topic, offset, time_us, hops, Origin(origin))
 
 
 def read(
@@ -502,7 +502,7 @@ def same(offsets: range, hops: int = 3, time_us: int = 10**15) -> dict[int, Deli
 
 
 def note_pack(trace: DeliveryLog, offsets: range, hops: int = 3) -> None:
-    trace.note(NEWS, offsets.start, 10**15, hops, Origin.SPREAD, len(offsets))
+    trace.record(NEWS, offsets.start, 10**15, hops, Origin.SPREAD, len(offsets))
 
 
 @pytest.mark.parametrize("start", [0, 7])
@@ -530,7 +530,7 @@ def test_packs_fill_up_the_chunk_that_was_begun() -> None:
 
 def test_a_pack_of_none_is_nothing() -> None:
     trace = DeliveryLog()
-    trace.note(NEWS, 0, 10**15, 3, Origin.SPREAD, 0)
+    trace.record(NEWS, 0, 10**15, 3, Origin.SPREAD, 0)
     assert read(trace) == {}
     assert trace.end(NEWS) == 0
 

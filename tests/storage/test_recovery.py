@@ -314,7 +314,7 @@ def test_a_publication_that_looks_like_a_pack_is_not_taken_for_one(directory: Pa
     with PublicationStore.open(directory) as store:
         for offset in range(200):
             row = Publication(publisher="a", seq=offset, payload=forged + bytes(offset))
-            store.archive(CHAT).write(offset, row.settled(CHAT))
+            store.archive(CHAT).write(offset, row.with_id(CHAT))
         store.archive(CHAT).discard(7)
         store.commit()
     flip(directory / DATABASE, 20, 255)

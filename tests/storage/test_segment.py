@@ -28,7 +28,7 @@ def golden() -> SegmentBuilder:
 def draft(*rows: Publication, start: int = 0) -> SegmentBuilder:
     made = SegmentBuilder(NEWS, start)
     for row in rows:
-        made.append(row.settled(NEWS).id, encoded(row))
+        made.append(row.with_id(NEWS).id, encoded(row))
     return made
 
 

@@ -194,7 +194,7 @@ def test_a_row_out_of_order_is_a_bug_of_the_host(directory: Path, offset: int) -
     ],
 )
 def test_every_field_is_kept(directory: Path, row: Publication) -> None:
-    row = row.settled(NEWS)
+    row = row.with_id(NEWS)
     with PublicationStore.open(directory) as store:
         store.archive(NEWS).write(0, row)
         assert store.archive(NEWS).read(0) == row
@@ -237,7 +237,7 @@ def test_numbers_that_nobody_believes_and_rows_put_aside(directory: Path) -> Non
     with PublicationStore.open(directory) as store:
         archive = store.archive(NEWS)
         for offset, seq in enumerate((4, 9, SEQ_BELIEVED_MAX)):
-            row = Publication(publisher="a", seq=seq, payload=b"").settled(NEWS)
+            row = Publication(publisher="a", seq=seq, payload=b"").with_id(NEWS)
             archive.write(offset, row)
         store.commit()
         assert archive.newest() == {("a", 0): 9}

@@ -77,7 +77,7 @@ class Host:
         return int(self.address.rpartition(":")[2])
 
     def knows(self, *others: Host) -> None:
-        self.book.hear({other.name: other.address for other in others})
+        self.book.learn({other.name: other.address for other in others})
 
     def numbers(self, sender: str) -> list[int]:
         """The notes of one sender, as they came."""

@@ -53,7 +53,7 @@ def P(bits: str) -> Publication:
 
 def written(seq: int, payload: bytes = b"", publisher: NodeId = "p") -> Publication:
     """A publication with a payload, under the id that its fields give."""
-    return Publication(publisher=publisher, seq=seq, payload=payload).settled(TOPIC)
+    return Publication(publisher=publisher, seq=seq, payload=payload).with_id(TOPIC)
 
 
 def opaque(ids: Iterable[bytes]) -> list[Publication]:
@@ -117,7 +117,7 @@ class Party:
     def take(self, publication: Publication) -> None:
         """Come by a publication in another way, such as a flood."""
         self._do(
-            lambda out: self.holdings.take([publication], out, origin=Origin.SPREAD),
+            lambda out: self.holdings.add([publication], out, origin=Origin.SPREAD),
         )
 
     def tick(self, *partners: NodeId, rng: Random | None = None) -> Sent:

@@ -100,7 +100,7 @@ def publications() -> SearchStrategy[Publication]:
         time=st.integers(0, 2**63),
         key=st.none() | data,
         headers=st.dictionaries(text, text, max_size=2),
-    ).map(lambda publication: publication.settled(TOPIC))
+    ).map(lambda publication: publication.with_id(TOPIC))
     wrong_ids = st.binary(min_size=ID_BYTES, max_size=ID_BYTES)
     return settled | st.builds(lambda given, key: replace(given, id=key), settled, wrong_ids)
 

@@ -20,20 +20,20 @@ def supervisors_of(cluster: Cluster) -> list[str]:
 async def look_again(watching: TopicMonitor) -> None:
     """Look until something is new."""
     async with asyncio.timeout(PATIENCE_S):
-        while await watching.look() is None:
+        while await watching.poll() is None:
             pass
 
 
 def test_a_scene_that_is_as_before_is_not_told_again() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
-            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.wait_healthy(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer:
                 watching = TopicMonitor(observer, "news")
-                first = await watching.look()
+                first = await watching.poll()
                 assert first is not None
                 assert first.legitimate
-                assert await watching.look() is None
+                assert await watching.poll() is None
                 cluster.kill("n01")
                 await look_again(watching)
                 assert watching.scene is not None
@@ -52,10 +52,10 @@ def test_old_scenes_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
-            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.wait_healthy(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer:
                 watching = TopicMonitor(observer, "news")
-                await watching.look()
+                await watching.poll()
                 assert watching.timeline() == []
                 assert watching.scene is not None
 
@@ -65,7 +65,7 @@ def test_old_scenes_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_topic_of_which_nobody_knows_has_an_empty_scene() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster, Observer(supervisors_of(cluster)) as observer:
-            seen = await TopicMonitor(observer, "nothing").look()
+            seen = await TopicMonitor(observer, "nothing").poll()
             assert seen is not None
             assert (seen.members, seen.legitimate, seen.nodes) == (0, False, ())
 
@@ -76,10 +76,10 @@ def test_messages_are_read_once_and_from_another_member_if_one_goes() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.publish("n00", b"one")
-            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.wait_healthy(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer:
                 watching = TopicMonitor(observer, "news")
-                await watching.look()
+                await watching.poll()
                 assert [each.text for each in await watching.read()] == ["one"]
                 assert await watching.read() == []
                 assert watching._read is not None
@@ -88,7 +88,7 @@ def test_messages_are_read_once_and_from_another_member_if_one_goes() -> None:
                 new: list[str | None] = []
                 async with asyncio.timeout(PATIENCE_S):
                     while not new:
-                        await watching.look()
+                        await watching.poll()
                         new = [each.text for each in await watching.read()]
                 assert new == ["two"]
                 assert [each.text for each in watching.messages] == ["one", "two"]
@@ -100,16 +100,16 @@ def test_messages_are_read_on_after_a_member_has_lost_what_it_had() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.publish("n00", b"one")
-            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.wait_healthy(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer:
                 watching = TopicMonitor(observer, "news")
-                await watching.look()
+                await watching.poll()
                 assert [each.text for each in await watching.read()] == ["one"]
                 assert watching._read is not None
                 watching._read = watching._read[0], 1000  # as much as it had before
                 await cluster.publish("n00", b"two")
-                await cluster.settle(timeout=PATIENCE_S)
-                await watching.look()
+                await cluster.wait_healthy(timeout=PATIENCE_S)
+                await watching.poll()
                 assert [each.text for each in await watching.read()] == ["two"]
 
     asyncio.run(scene())
@@ -134,7 +134,7 @@ def test_a_payload_is_shown_as_text_where_it_is_one(payload: bytes, text: str | 
                 watching = TopicMonitor(observer, "news")
                 async with asyncio.timeout(PATIENCE_S):
                     while not watching.messages:
-                        await watching.look()
+                        await watching.poll()
                         await watching.read()
                 (message,) = watching.messages
                 assert (message.text, message.bytes) == (text, len(payload))

@@ -77,7 +77,7 @@ def test_topic_that_was_seen_once_adds_nothing_to_the_maximum() -> None:
 def test_healthy_ring_of_two_nodes_is_never_above_the_maximum() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
-            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.wait_healthy(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer:
                 (row,) = (await observer.overview()).supervisors
                 end = row.ticks + WINDOW_TICKS
@@ -99,9 +99,9 @@ def test_those_differ_who_have_another_root_than_most() -> None:
 def test_a_topic_is_listed_with_its_members_publications_and_lag() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
-            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.wait_healthy(timeout=PATIENCE_S)
             await cluster.publish("n00", b"x")
-            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.wait_healthy(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer:
                 (topic,) = (await observer.overview()).topics
                 assert (topic.topic, topic.members, topic.publications) == ("news", 4, 1)
@@ -120,7 +120,7 @@ def test_every_supervisor_is_listed_with_its_topics() -> None:
         async with Cluster(n=2, supervisors=3) as cluster:
             for number in range(12):
                 cluster.node("n00").subscribe(f"t{number}")
-            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.wait_healthy(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer, asyncio.timeout(PATIENCE_S):
                 seen = await observer.overview()
                 while len(seen.topics) < 13 or not all(row.ticks for row in seen.supervisors):
@@ -150,7 +150,7 @@ def test_requests_are_counted_in_intervals() -> None:
 def test_what_was_seen_stays_while_the_supervisor_is_away_and_after_it_forgot() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
-            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.wait_healthy(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer:
                 await observer.overview()
                 await cluster.stop_supervisor()
@@ -281,7 +281,7 @@ def test_a_topic_that_is_not_served_does_not_make_its_supervisor_silent() -> Non
 def test_a_ring_that_its_supervisor_has_just_forgotten_is_still_seen() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
-            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.wait_healthy(timeout=PATIENCE_S)
             async with Observer(supervisors_of(cluster)) as observer:
                 await observer.inspect("news")
                 server = cluster._seats[0].server

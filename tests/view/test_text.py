@@ -19,7 +19,7 @@ from skipring.view.text import (
     draw_bars,
     draw_levels,
     draw_ring,
-    portray,
+    layout,
     spot,
 )
 from skipring.world.adversaries import ADVERSARIES
@@ -45,7 +45,7 @@ def with_state(world: Snapshot, node: NodeId, state: SubscriberState) -> Snapsho
 
 
 def draw(world: Snapshot, size: Size = SIZE) -> list[str]:
-    return plain(draw_ring(portray(world), size))
+    return plain(draw_ring(layout(world), size))
 
 
 def plain(lines: list[Text]) -> list[str]:
@@ -106,7 +106,7 @@ def test_all_rows_are_as_wide_as_asked_for() -> None:
 
 
 def test_text_stands_in_the_middle() -> None:
-    rows = plain(draw_ring(portray(legitimate(4)), SIZE, centre=[Text("round 3")]))
+    rows = plain(draw_ring(layout(legitimate(4)), SIZE, centre=[Text("round 3")]))
     assert rows[8][20:27] == "round 3"
 
 
@@ -155,7 +155,7 @@ def test_the_dead_are_marked_while_they_are_recorded_and_so_is_who_leads_to_them
 
 
 def test_nodes_that_an_emptied_database_does_not_know_are_wrong() -> None:
-    portrait = portray(replace(legitimate(16), supervisor=SupervisorState()))
+    portrait = layout(replace(legitimate(16), supervisor=SupervisorState()))
     assert portrait.count(GlyphState.LABEL) == 16
     assert (portrait.recorded, portrait.sound) == (0, frozenset())
 
@@ -164,7 +164,7 @@ def test_nodes_that_an_emptied_database_does_not_know_are_wrong() -> None:
 def test_marks_agree_with_the_census(seed: int) -> None:
     for code in ("A06", "A11", "A12", "A14", "A15"):
         world = ADVERSARIES[code].build(16, Random(seed))
-        portrait, wrong = portray(world), census(world)
+        portrait, wrong = layout(world), census(world)
         assert portrait.count(GlyphState.LABEL) == wrong[Layer.LABELS]
         edges = Counter(dot.mark for dot in portrait.dots)[GlyphState.RIGHT] < portrait.members
         assert edges == any(wrong[layer] for layer in (Layer.LABELS, Layer.RING, Layer.SHORTCUTS))
@@ -173,7 +173,7 @@ def test_marks_agree_with_the_census(seed: int) -> None:
 @settings(max_examples=25)
 @given(world=snapshots())
 def test_any_state_can_be_drawn(world: Snapshot) -> None:
-    portrait = portray(world)
+    portrait = layout(world)
     assert [len(row) for row in plain(draw_ring(portrait, SIZE))] == [47] * 17
     assert all(len(row) <= 80 for row in plain(draw_levels(portrait, 80)))
 
@@ -182,7 +182,7 @@ def test_marks_differ_by_more_than_colour_and_ascii_is_enough() -> None:
     for glyphs in (UNICODE, ASCII):
         signs = {*glyphs.marks.values(), glyphs.dead, glyphs.vacant, glyphs.outline}
         assert len(signs) == len(GlyphState) + 3
-    portrait = portray(ADVERSARIES["A15"].build(16, Random(1)))
+    portrait = layout(ADVERSARIES["A15"].build(16, Random(1)))
     lines = [*draw_ring(portrait, SIZE, ASCII), *draw_levels(portrait, 80, ASCII)]
     assert "".join(plain(lines)).isascii()
 
@@ -192,11 +192,11 @@ def test_marks_differ_by_more_than_colour_and_ascii_is_enough() -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 5, 12, 16, 33])
 def test_in_a_legitimate_ring_all_edges_are_sound_and_there_are_no_others(n: int) -> None:
-    assert portray(legitimate(n)).sound == ring_edges(n) | shortcut_edges(n)
+    assert layout(legitimate(n)).sound == ring_edges(n) | shortcut_edges(n)
 
 
 def test_unrolled_each_level_has_twice_the_nodes() -> None:
-    assert plain(draw_levels(portray(legitimate(8)), 42)) == [
+    assert plain(draw_levels(layout(legitimate(8)), 42)) == [
         "level 1  0───────────────1───────────────●",
         "level 2  ●───────01──────●───────11──────●",
         "ring     ●───001─●───011─●───101─●───111─●",
@@ -206,7 +206,7 @@ def test_unrolled_each_level_has_twice_the_nodes() -> None:
 def test_a_shortcut_that_only_one_end_knows_is_drawn_broken() -> None:
     world = legitimate(8)
     damaged = with_state(world, "v1", replace(world.subscribers["v1"], shortcuts={}))
-    assert plain(draw_levels(portray(damaged), 42)) == [
+    assert plain(draw_levels(layout(damaged), 42)) == [
         "level 1  0┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄◐┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄●",
         "level 2  ●───────01┄┄┄┄┄┄◐┄┄┄┄┄┄┄11──────●",
         "ring     ●───001─●───011─◐───101─●───111─●",
@@ -214,7 +214,7 @@ def test_a_shortcut_that_only_one_end_knows_is_drawn_broken() -> None:
 
 
 def test_levels_too_fine_for_the_width_are_left_out() -> None:
-    rows = plain(draw_levels(portray(legitimate(256)), 80))
+    rows = plain(draw_levels(layout(legitimate(256)), 80))
     assert [row[:7] for row in rows] == [f"level {level}" for level in range(1, 7)]
 
 
@@ -253,7 +253,7 @@ def dots(lines: list[Text], style: str) -> int:
 
 def test_sound_edges_are_drawn_by_level_and_broken_ones_with_gaps() -> None:
     world = legitimate(16)
-    whole = draw_ring(portray(world), SIZE)
+    whole = draw_ring(layout(world), SIZE)
     assert {style: dots(whole, style) > 0 for style in ("green", "magenta", "blue", "cyan")} == {
         "green": True,
         "magenta": True,
@@ -263,7 +263,7 @@ def test_sound_edges_are_drawn_by_level_and_broken_ones_with_gaps() -> None:
     assert dots(whole, "red") == 0
     # Label 1 is at the other end of the only edge of level 1, and of two of level 2.
     broken = draw_ring(
-        portray(with_state(world, "v1", replace(world.subscribers["v1"], shortcuts={}))), SIZE
+        layout(with_state(world, "v1", replace(world.subscribers["v1"], shortcuts={}))), SIZE
     )
     assert dots(broken, "magenta") == 0
     assert 0 < dots(broken, "red") < dots(whole, "magenta") + dots(whole, "blue")
@@ -286,12 +286,12 @@ def test_the_ring_is_closed(n: int) -> None:
 
 
 def test_the_levels_have_the_colours_of_their_chords() -> None:
-    lines = draw_levels(portray(legitimate(16)), 80)
+    lines = draw_levels(layout(legitimate(16)), 80)
     assert [str(line.spans[0].style) for line in lines] == ["magenta", "blue", "cyan", "green"]
 
 
 def test_in_ascii_there_is_an_outline_and_no_chord() -> None:
-    rows = plain(draw_ring(portray(legitimate(4)), SIZE, ASCII))
+    rows = plain(draw_ring(layout(legitimate(4)), SIZE, ASCII))
     assert "".join(rows).isascii()
     assert rows[8][9:38].isspace()
     assert "." in rows[1]

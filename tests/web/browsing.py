@@ -265,7 +265,7 @@ class Stage:
 
     async def _play(self) -> None:
         async with Cluster(n=self._n, tick_s=self._tick_s) as self.cluster:
-            await self.cluster.settle(DEADLINE_S)
+            await self.cluster.wait_healthy(DEADLINE_S)
             topic = self.cluster.topic
             async with Dashboard(
                 [self.supervisor], topic=topic, chaos=self._chaos
@@ -288,7 +288,7 @@ class Stage:
 
     def settle(self) -> None:
         """Wait until the ring is legitimate and everybody has everything."""
-        settled = self.cluster.settle(DEADLINE_S)
+        settled = self.cluster.wait_healthy(DEADLINE_S)
         asyncio.run_coroutine_threadsafe(settled, self._loop).result(DEADLINE_S + 1)
 
     def labels(self) -> dict[NodeId, Label]:

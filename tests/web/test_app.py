@@ -31,7 +31,7 @@ SLOW_TICK_S = 0.3
 def watching(scene: Scene, n: int = N, *, chaos: bool = False, tick_s: float | None = None) -> None:
     async def watch() -> None:
         async with Cluster(n=n, tick_s=tick_s) as cluster:
-            await cluster.settle(timeout=PATIENCE_S)
+            await cluster.wait_healthy(timeout=PATIENCE_S)
             supervisors = cluster.url.removeprefix("skipring://").split(",")
             async with Dashboard(supervisors, topic="news", chaos=chaos) as dashboard:
                 visitor = Visitor(dashboard)
@@ -100,7 +100,7 @@ def test_what_is_published_in_the_page_reaches_everybody_and_its_journey_is_told
                     }
                 if len(came) == N:
                     break
-        await cluster.settle(timeout=PATIENCE_S)
+        await cluster.wait_healthy(timeout=PATIENCE_S)
         assert cluster.payloads("n03") == ["grüße".encode()]
         query = f"topic=news&publisher={said['publisher']}&seq={said['seq']}"
         journey = (await visitor.get(f"/api/journey?{query}")).value
@@ -303,7 +303,7 @@ def test_a_page_that_reads_too_slowly_gets_how_things_are() -> None:
                 with stream.listening("news") as page:
                     channel = stream._channels["news"]
                     for number in range(3 * feed.WAITING_MAX):
-                        stream._tell(channel, feed.event("pulses", {"number": number}))
+                        stream._send(channel, feed.event("pulses", {"number": number}))
                     waiting = [await page.get() for _ in range(page._waiting.qsize())]
         assert len(waiting) <= feed.WAITING_MAX
         assert waiting[-1] == feed.event("pulses", {"number": 3 * feed.WAITING_MAX - 1})
@@ -319,7 +319,7 @@ def test_what_waits_for_a_page_is_bounded_in_bytes_too() -> None:
             with stream.listening(None) as page:
                 large = feed.WAITING_BYTES_MAX // 2
                 for _ in range(5):
-                    stream._tell_all(b"x" * large)
+                    stream._send_all(b"x" * large)
                 assert page._bytes <= feed.WAITING_BYTES_MAX + large
                 while page._waiting.qsize():
                     await page.get()

@@ -107,7 +107,7 @@ def test_messages_that_are_written_together_are_read_together(sent: list[WireMes
 @given(publications())
 def test_publications_travel_without_their_ids(publication: Publication) -> None:
     bare = travelling(publication)
-    named = bare.settled(TOPIC)
+    named = bare.with_id(TOPIC)
     assert named.id
     for sent, received in [
         (PublishNew(named, 1), PublishNew(bare, 1)),
@@ -328,7 +328,7 @@ def test_a_value_outside_the_limits_is_neither_written_nor_read(message: WireMes
 
 
 def test_a_publication_that_comes_with_an_id_is_refused() -> None:
-    named = PublishNew(PUBLICATION.settled(TOPIC), 1)
+    named = PublishNew(PUBLICATION.with_id(TOPIC), 1)
     body = msgspec.msgpack.encode(Envelope(named, TOPIC))
     assert refusal(lambda: decode(Frame(DATA, body))) == "a publication travels without its id"
 

@@ -66,7 +66,7 @@ EXAMPLE = """\
               {"to": "supervisor", "message": {"type": "GetConfiguration", "node": "a"}}]}
 """  # noqa: E501
 
-HELLO = Publication(publisher="a", seq=0, payload=b"hello").settled("news")
+HELLO = Publication(publisher="a", seq=0, payload=b"hello").with_id("news")
 L0, L1, L01 = (Label.parse(bits) for bits in ("0", "1", "01"))
 NEVER = ["", "00", "10", "1" * 65]  # l produces none of them, or not within 64 bits
 

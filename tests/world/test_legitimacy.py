@@ -434,7 +434,7 @@ def test_the_census_counts_every_layer() -> None:
 # --- publications ----------------------------------------------------------------------
 
 NEWS = [
-    Publication(publisher="a", seq=seq, payload=b"news").settled(RING.topic) for seq in range(3)
+    Publication(publisher="a", seq=seq, payload=b"news").with_id(RING.topic) for seq in range(3)
 ]
 JUNK = b"\xff" * 16
 WRONG = replace(NEWS[0], id=b"\xff" * 32)

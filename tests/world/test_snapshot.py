@@ -38,7 +38,7 @@ from skipring.world.snapshot import CARRIERS, Parcel, Snapshot, peers_in, public
 from tests.support.conversations import at, place, standing_ring
 
 ONE = Label.parse("1")
-NEWS = Publication(publisher="p", seq=0, payload=b"news").settled("news")
+NEWS = Publication(publisher="p", seq=0, payload=b"news").with_id("news")
 PAIRS: list[tuple[Message, list[str]]] = [
     (place("d@11", "0", "c@01"), ["d@11", "c@01"]),
     (SetConfiguration(None, ONE, at("c@01")), ["c@01"]),

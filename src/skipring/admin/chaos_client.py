@@ -29,7 +29,7 @@ NAMED_MAX: Final = 8  # Our guess: more names in a sentence are not read.
 
 
 @asynccontextmanager
-async def saboteur_of(
+async def open_chaos_client(
     supervisors: Sequence[Address], topic: TopicId, credentials: Credentials | None = None
 ) -> AsyncIterator[ChaosClient]:
     """Somebody who damages a topic; InputError if an address or the topic cannot be."""
@@ -51,9 +51,9 @@ async def sabotage(
     is_gentle: bool = False,
 ) -> Damages:
     """Plan damage for those who are in a topic, and do it; return what was done to whom."""
-    async with saboteur_of(supervisors, topic, credentials) as saboteur:
+    async with open_chaos_client(supervisors, topic, credentials) as saboteur:
         damages = plan(await saboteur.members())
-        inflict = saboteur.inflict_gently if is_gentle else saboteur.inflict
+        inflict = saboteur.apply_to_consenting if is_gentle else saboteur.apply
         return await inflict(damages)
 
 
@@ -73,7 +73,7 @@ class ChaosClient:
             raise UnreachableError(nobody_in(self._topic))
         return members
 
-    async def inflict(self, damages: Damages) -> Damages:
+    async def apply(self, damages: Damages) -> Damages:
         """Carry out a plan; if one of the processes that it concerns refuses, damage none."""
         answers = await self._consents(damages)
         refused = sorted(node for node, answer in answers.items() if isinstance(answer, Refused))
@@ -91,7 +91,7 @@ class ChaosClient:
         await self._hit_all(damages)
         return damages
 
-    async def inflict_gently(self, damages: Damages) -> Damages:
+    async def apply_to_consenting(self, damages: Damages) -> Damages:
         """Carry out a plan with those who let themselves be damaged; return what was done."""
         answers = await self._consents(damages)
         done = {n: each for n, each in damages.items() if isinstance(answers[n], ChaosAck)}
@@ -129,7 +129,7 @@ class ChaosClient:
         if timeout_s is None:
             timeout_s = CRASH_S if isinstance(damage, Crash) else ANSWER_S
         async with self._slots:
-            return await self._outsider.ask(
+            return await self._outsider.request(
                 self._topic, node, partial(numbered, damage), ChaosAck, timeout_s
             )
 

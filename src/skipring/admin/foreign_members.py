@@ -47,9 +47,9 @@ async def member_statuses(
     outsider: RpcClient, topic: TopicId, addresses: Mapping[NodeId, Address]
 ) -> dict[NodeId, NodeStatus]:
     """Ask members for their status, all at once; omit those that refuse or do not answer."""
-    outsider.book.hear(addresses)
+    outsider.book.learn(addresses)
     answers = await asyncio.gather(
-        *(outsider.ask(topic, node, GetNodeStatus, NodeStatus, ANSWER_S) for node in addresses)
+        *(outsider.request(topic, node, GetNodeStatus, NodeStatus, ANSWER_S) for node in addresses)
     )
     return {
         node: answer

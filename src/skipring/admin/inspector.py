@@ -82,7 +82,7 @@ class Inspection(Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def inspector_of(
+async def open_inspector(
     supervisors: Sequence[Address],
     topic: TopicId,
     credentials: Credentials | None = None,
@@ -171,7 +171,7 @@ class Inspector:
 
     async def journal(self, node: NodeId) -> ChangePage | None:
         """What changed a node lately; None if it does not answer or is not in the topic."""
-        answer = await self._outsider.ask(
+        answer = await self._outsider.request(
             self._topic, node, FetchChanges, ChangePage, self.patience_s
         )
         return answer if isinstance(answer, ChangePage) else None
@@ -210,7 +210,7 @@ class Inspector:
 
     async def _page(self, start: int) -> DatabasePage:
         for _ in range(ATTEMPTS):
-            page = await self._outsider.ask(
+            page = await self._outsider.request(
                 self._topic,
                 SUPERVISOR,
                 lambda request: FetchDatabase(request, start),
@@ -272,7 +272,7 @@ class Inspector:
 
     async def _status(self, node: NodeId) -> NodeStatus | Refused | None:
         for _ in range(ATTEMPTS):
-            answer = await self._outsider.ask(
+            answer = await self._outsider.request(
                 self._topic, node, GetNodeStatus, NodeStatus, self.patience_s
             )
             if answer is not None:
@@ -345,7 +345,7 @@ class Inspector:
     ) -> PublicationPage | None:
         payloads = contents is TopicContents.PAYLOADS
         for _ in range(ATTEMPTS):
-            page = await self._outsider.ask(
+            page = await self._outsider.request(
                 self._topic,
                 node,
                 lambda request: FetchPublications(request, start, end, payloads),

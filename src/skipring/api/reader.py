@@ -240,7 +240,7 @@ class Reader:
         now = asyncio.get_running_loop().time()
         deadline = None if timeout_s is None else now + timeout_s
         while await self.arrival(deadline):
-            for publication in self.take(1):
+            for publication in self.fetch(1):
                 return publication
         return None
 
@@ -266,7 +266,7 @@ class Reader:
             self._arrived.clear()
             await self._arrived.wait()
 
-    def take(self, limit: int, end: int | None = None) -> list[DeliveredPublication]:
+    def fetch(self, limit: int, end: int | None = None) -> list[DeliveredPublication]:
         """At most so many publications that are there, before an offset; none if few are wanted."""
         found: list[DeliveredPublication] = []
         end = self._end if end is None else end

@@ -319,7 +319,7 @@ class Subscription:
         reader = self.reader
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         while await reader.arrival(deadline):
-            if found := reader.take(limit):
+            if found := reader.fetch(limit):
                 return found
         return []
 
@@ -329,7 +329,7 @@ class Subscription:
         reader, end = self.reader, self.reader.end  # what comes meanwhile is for the next time
         found: list[DeliveredPublication] = []
         while reader.is_open and reader.offset < end and len(found) != limit:
-            found += reader.take(READ_AT_ONCE if limit is None else limit - len(found), end)
+            found += reader.fetch(READ_AT_ONCE if limit is None else limit - len(found), end)
             await asyncio.sleep(0)
         return found
 
@@ -437,13 +437,13 @@ class Subscription:
     def on_confirmed(self, confirmed: PeerInSync) -> None:
         """A ring neighbour has all that we have."""
         self._confirmations.on_confirmed(confirmed)
-        self._note_sync()
+        self._record_sync()
 
     def _on_tick(self) -> None:
         self._confirmations.on_tick()
-        self._note_sync()
+        self._record_sync()
 
-    def _note_sync(self) -> None:
+    def _record_sync(self) -> None:
         if self._confirmations.are_complete:
             self.reader.end_history()
 

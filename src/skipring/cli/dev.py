@@ -133,10 +133,10 @@ def _stop_status() -> asyncio.Future[int]:
 async def _ready(cluster: DevCluster) -> None:
     """Wait until every topic is healthy, or a bound."""
     from skipring.admin.diagnosis import wait_healthy
-    from skipring.admin.inspector import inspector_of
+    from skipring.admin.inspector import open_inspector
 
     for topic in cluster.settings.topics:
-        async with inspector_of([cluster.supervisor], topic) as inspector:
+        async with open_inspector([cluster.supervisor], topic) as inspector:
             await wait_healthy(inspector, READY_S, members_min=cluster.settings.nodes)
 
 

@@ -135,11 +135,11 @@ def explain(topic: str, node: str, access: Access, as_json: bool) -> int:
 
 
 def _inspector(topic: str, access: Access) -> AbstractAsyncContextManager[Inspector]:
-    from skipring.admin.inspector import inspector_of
+    from skipring.admin.inspector import open_inspector
     from skipring.rpc.client import WaitReport
 
     report = WaitReport(lambda reason: click.echo(f"waiting: {reason}", err=True))
-    return inspector_of(access.supervisors, topic, access.credentials(), report)
+    return open_inspector(access.supervisors, topic, access.credentials(), report)
 
 
 async def _inspect(topic: str, access: Access, contents: TopicContents) -> Inspection:

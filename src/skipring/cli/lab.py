@@ -103,13 +103,13 @@ def report(
     from skipring.lab.experiments.report import write_report
     from skipring.lab.experiments.results import require_format
     from skipring.spark import session
-    from skipring.spark.errors import spark_failures_told
+    from skipring.spark.errors import translate_spark_errors
 
     require_format(directory)
     page = out if out is not None else directory / "report.html"
     started = session.start(master=spark.master, conf=spark.conf, app="skipring lab report")
     try:
-        with spark_failures_told():
+        with translate_spark_errors():
             write_report(started, directory, page, pictures, markdown)
     finally:
         session.stop(started)

@@ -19,7 +19,7 @@ from skipring.cli.ring_page import (
 )
 from skipring.sim.engine import World
 from skipring.sim.runner import Report, Simulation
-from skipring.view.text import Glyphs, portray
+from skipring.view.text import Glyphs, layout
 from skipring.world.legitimacy import LIVE_LAYERS, Layer, census
 
 REPAINT_S: Final = 0.1  # not more often than one can see
@@ -81,7 +81,7 @@ class RunView:
         return Group(title, start, ring_page_with_levels(self._look(world), page, page.rows - 2))
 
     def _look(self, world: World) -> Look:
-        wrong, portrait = census(world), portray(world)
+        wrong, portrait = census(world), layout(world)
         self._history.append(wrong.total())
         return Look(
             portrait=portrait,

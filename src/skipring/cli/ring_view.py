@@ -33,7 +33,7 @@ from skipring.core.peers import NodeId
 from skipring.errors import UnreachableError
 from skipring.view.model import SHOWN_LAYERS
 from skipring.view.overview import differing, roots_of
-from skipring.view.text import ASCII, DEAD_STYLE, STYLES, Glyphs, GlyphState, RingLayout, portray
+from skipring.view.text import ASCII, DEAD_STYLE, STYLES, Glyphs, GlyphState, RingLayout, layout
 from skipring.wire.rpc import NodeStatus
 from skipring.world.legitimacy import Layer
 
@@ -139,7 +139,7 @@ class RingWatch:
         """The picture and a line for each node, as long as that may be."""
         if not self.inspection.is_known:
             return self._nobody()
-        portrait = portray(self.inspection.snapshot)
+        portrait = layout(self.inspection.snapshot)
         picture = ring_page(self._look(portrait), page, PICTURE_ROWS)
         return Group(picture, Text(), self._table(portrait, page.glyphs))
 
@@ -148,7 +148,7 @@ class RingWatch:
         heads = self._headlines(page.glyphs)
         if not self.inspection.is_known:
             return Group(*heads, self._nobody())
-        portrait = portray(self.inspection.snapshot)
+        portrait = layout(self.inspection.snapshot)
         look = self._look(portrait)
         room = page.rows - len(heads)
         nodes = len(self._standings(portrait)) + 2  # with the heading and a blank

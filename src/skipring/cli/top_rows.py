@@ -23,7 +23,7 @@ from skipring.view.overview import (
     differing,
     roots_of,
 )
-from skipring.view.text import DEAD_STYLE, STYLES, Glyphs, GlyphState, glyphs_for, portray
+from skipring.view.text import DEAD_STYLE, STYLES, Glyphs, GlyphState, glyphs_for, layout
 from skipring.wire.rpc import NodeStatus
 
 NAMED_MAX: Final = 2  # nodes with another root that are named; Our guess: more is not read
@@ -135,7 +135,7 @@ def _topic_state(row: TopicRow, glyphs: Glyphs) -> Text:
 def node_rows(inspection: Inspection, glyphs: Glyphs) -> list[TopRow]:
     """A row for each node that anybody refers to."""
     snapshot, statuses = inspection.snapshot, inspection.statuses
-    marks = {dot.node: dot.mark for dot in portray(snapshot).dots}
+    marks = {dot.node: dot.mark for dot in layout(snapshot).dots}
     most = max((status.count for status in statuses.values()), default=0)
     others = set(differing(roots_of(inspection)))
     rows = [_silent_row(node, f"{glyphs.dead} does not answer") for node in snapshot.crashed]

@@ -76,9 +76,9 @@ class AntiEntropy:
         """PublishTimeout: tell a random neighbour the root (T16: if there is one)."""
         config, holdings = self._config, self._holdings
         holdings.renew_credits()
-        if holdings.is_far_behind:  # nothing takes long at once
+        if holdings.has_index_backlog:  # nothing takes long at once
             if not self._histories.is_reading:
-                holdings.work_off(config.hashed_ids)
+                holdings.index_some(config.hashed_ids)
             self._histories.on_tick()
             return
         if config.rules.scrub and not self._histories.is_reading:
@@ -115,7 +115,7 @@ class AntiEntropy:
         if not self._holdings.is_untouched:
             if self._scrubbing is None:
                 self._scrubbing = Scrubber(self._holdings)
-            self._scrubbing.go_on(self._config.scrubbed_ids, out)
+            self._scrubbing.step(self._config.scrubbed_ids, out)
 
     def _question(self, rng: Random) -> tuple[RangeSummary, ...]:
         """A claim about all that we hold; about a part of it while hashes cannot keep up."""
@@ -143,22 +143,22 @@ class AntiEntropy:
     @property
     def _is_busy(self) -> bool:
         """True while so much comes, or has come, that there is no time to compare tries."""
-        return self._histories.is_reading or self._holdings.is_far_behind
+        return self._histories.is_reading or self._holdings.has_index_backlog
 
     @property
     def is_behind(self) -> bool:
         """True if there is something to be worked off before tries are compared."""
         return self._holdings.is_behind and not self._histories.is_reading
 
-    def work_off(self) -> None:
+    def index_some(self) -> None:
         """Index and hash a slice of what has come."""
-        self._holdings.work_off(self._config.hashed_ids)
+        self._holdings.index_some(self._config.hashed_ids)
 
     def drop_derived(self) -> None:
         """Let the claim about the root be made again: memory may be corrupted."""
         self._claims = ()
 
-    def note_difference(self) -> None:
+    def reset_backoff(self) -> None:
         """Something is new here or there: compare again soon (T18)."""
         self._period = 1
         self._quiet_ticks = 0
@@ -193,7 +193,7 @@ class AntiEntropy:
             self._on_equal(message, out)
             return
         if type(message) is CheckTrie and message.confirm:
-            self.note_difference()  # it only wants to know; a session will find what differs
+            self.reset_backoff()  # it only wants to know; a session will find what differs
             return
         if not (rules.one_session and self._histories.is_other(message.sender, message.session)):
             self._answer(message, out)
@@ -210,8 +210,8 @@ class AntiEntropy:
             ends = NO_SESSION if left or answer.statements else message.session
             out.send(message.sender, Publications(tuple(chunk), ends))
         if answer.statements or chunks:
-            self.note_difference()
-        self._histories.note_sent(message.sender, message.session, sum(map(len, chunks)))
+            self.reset_backoff()
+        self._histories.on_sent(message.sender, message.session, sum(map(len, chunks)))
         if self._is_own(message.session):
             # T8: an answer to our own question. Wait for the next one, or ask somebody else.
             if answer.statements:
@@ -253,10 +253,10 @@ class AntiEntropy:
         self, message: Publications, sender: NodeId | None, out: Outbox
     ) -> tuple[Publication, ...]:
         """Publish(P): take in what we lacked; return it."""
-        taken = self._holdings.take(message.publications, out, origin=Origin.REPAIR)
+        taken = self._holdings.add(message.publications, out, origin=Origin.REPAIR)
         if taken:
-            self.note_difference()
-        self._histories.note_taken(sender, len(taken), is_last=message.session != NO_SESSION)
+            self.reset_backoff()
+        self._histories.on_received(sender, len(taken), is_last=message.session != NO_SESSION)
         if self._is_own(message.session):
             self._end()
         return taken
@@ -264,12 +264,12 @@ class AntiEntropy:
     def on_history(self, part: HistoryRead, out: Outbox) -> None:
         """Take in a part of a history that was read from neighbours; the last one is empty."""
         if part.is_awaited:
-            self._histories.note_read(is_last=False)
+            self._histories.on_page(is_last=False)
             return
-        is_new = self._holdings.take_read(part, out)
+        is_new = self._holdings.add_backfill(part, out)
         if is_new or not part.publications:
-            self.note_difference()
-            self._histories.note_read(is_last=not part.publications)
+            self.reset_backoff()
+            self._histories.on_page(is_last=not part.publications)
 
     def _end(self) -> None:
         """A session of ours is over; the next one may be quicker."""
@@ -337,7 +337,7 @@ class AntiEntropy:
         chunks: list[list[Publication]] = []
         for chunk in self._chunks(answer, out) if credit > 0 else ():
             if len(chunks) == credit:
-                answer.put_off(chunks[-1][-1].id)
+                answer.defer_after(chunks[-1][-1].id)
                 break
             chunks.append(chunk)
         if chunks:

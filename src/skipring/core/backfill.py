@@ -71,19 +71,23 @@ class TransferTracker:
             if served.ticks > 1
         }
 
-    def note_sent(self, to: NodeId, session: int, count: int) -> None:
+    def on_sent(self, to: NodeId, session: int, count: int) -> None:
         """So many publications were sent in one answer."""
-        if count > self._config.rumours_max:
+        if count > self._config.repair_announce_max:
             self._served[to] = _Served(session, self._config.history_ticks)
 
-    def note_taken(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
+    def on_received(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
         """So many publications have come in one message that were new to us."""
-        if count > self._config.rumours_max and sender is not None and self._rest_ticks == 0:
+        if (
+            count > self._config.repair_announce_max
+            and sender is not None
+            and self._rest_ticks == 0
+        ):
             self._source, self._source_ticks = sender, self._config.history_ticks
         if is_last and sender == self._source:
             self._source_ticks = 0
 
-    def note_read(self, *, is_last: bool) -> None:
+    def on_page(self, *, is_last: bool) -> None:
         """A part of a history has come that was read from several at once."""
         if self._rest_ticks > 0:
             return

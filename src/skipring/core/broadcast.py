@@ -25,7 +25,7 @@ from skipring.core.events import PublishRequested
 from skipring.core.lazy_push import Announcement, LazyPush
 from skipring.core.messages import HOPS_MAX, IHave, PublishMany, PublishNew, Want
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
-from skipring.core.publications import Publication, believed
+from skipring.core.publications import Publication, with_payload
 from skipring.core.replica import Replica
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts, derived_chains
@@ -112,7 +112,7 @@ class Broadcast:
 
     def tree_edges(self) -> list[NodeId | None]:
         """Who is above and below us in the tree; None for an edge whose end is not known."""
-        self._look()
+        self._refresh_view()
         if self._edges is None:
             self._edges = self._found_tree_edges(self._shortcuts.chains)
         return self._edges
@@ -129,8 +129,8 @@ class Broadcast:
 
     def on_tick(self) -> None:
         """Count one more tick without a change of our view, and whether something was new."""
-        self.look_again()
-        self._look()
+        self.invalidate_view()
+        self._refresh_view()
         # Memory may be corrupted: no counter is believed below 0.
         self._calm_ticks = self._calm_ticks + 1 if self._calm_ticks > 0 else 1
         if self._arrivals is None:
@@ -146,7 +146,7 @@ class Broadcast:
         return not self._has_news and self._news_ticks == 0
 
     @property
-    def is_stirred(self) -> bool:
+    def is_busy(self) -> bool:
         """True while tries differ anyway by what is on its way, so that nobody should compare them.
 
         Where something is always on its way they are compared now and then all the same.
@@ -158,11 +158,11 @@ class Broadcast:
         self._edges = self._routes = None
         self._levels = self._found_levels()
 
-    def look_again(self) -> None:
+    def invalidate_view(self) -> None:
         """Something has happened that may have changed our view."""
         self._is_view_sure = False
 
-    def _look(self) -> None:
+    def _refresh_view(self) -> None:
         """Notice whether our own view has changed."""
         if self._is_view_sure:
             return
@@ -193,9 +193,9 @@ class Broadcast:
         """Keep publications of our own application and spread them (section 4.3)."""
         self._has_news = True
         made = [self._publication(event) for event in events]
-        taken = self._holdings.take(made, out, origin=Origin.OWN)
+        taken = self._holdings.add(made, out, origin=Origin.OWN)
         for part in self._parts(taken):
-            self._note_news(part, self._pass_on(part, 0, None, out))
+            self._queue_announcements(part, self._forward(part, 0, None, out))
 
     def _parts(self, publications: tuple[Publication, ...]) -> Iterator[tuple[Publication, ...]]:
         """As many together as one message takes."""
@@ -230,19 +230,21 @@ class Broadcast:
         if not publications:
             return
         self._has_news = True
-        size = self._holdings.unseen_bytes(publications) if self._config.settles_late else 0
+        size = self._holdings.unseen_bytes(publications) if self._config.defers_storage else 0
         if size:
-            self._holdings.hand_over(publications, self._arrived, out, hops=hops, size_bytes=size)
-            news = self._pass_on(publications, hops, sender, out)
+            self._holdings.deliver_early(
+                publications, self._arrived, out, hops=hops, size_bytes=size
+            )
+            news = self._forward(publications, hops, sender, out)
             self._keep_later(_Arrival(publications, news), size, out)
             return
-        self.settle(out)
-        shown = believed(publications, opaque=self._config.takes_opaque)
-        taken = self._holdings.take(shown, out, origin=Origin.SPREAD, hops=hops)
+        self.persist_deferred(out)
+        shown = with_payload(publications, opaque=self._config.accepts_opaque_ids)
+        taken = self._holdings.add(shown, out, origin=Origin.SPREAD, hops=hops)
         if taken:
-            self._note_news(taken, self._pass_on(taken, hops, sender, out))
+            self._queue_announcements(taken, self._forward(taken, hops, sender, out))
 
-    def _pass_on(
+    def _forward(
         self,
         publications: tuple[Publication, ...],
         hops: int,
@@ -259,7 +261,7 @@ class Broadcast:
 
     def _route(self, sender: NodeId | None) -> _Route:
         """Where to send what somebody has brought, worked out when it may have changed."""
-        self._look()
+        self._refresh_view()
         if self._routes is None:
             self._routes = {}
         route = self._routes.get(sender)
@@ -285,10 +287,13 @@ class Broadcast:
         self._arrivals.append(arrival)
         self._arrived += len(arrival.publications)
         self._arrived_bytes += size_bytes
-        if self._arrived > self._config.late_max or self._arrived_bytes > self._config.late_bytes:
-            self.settle(out)
+        if (
+            self._arrived > self._config.deferred_max
+            or self._arrived_bytes > self._config.deferred_bytes_max
+        ):
+            self.persist_deferred(out)
 
-    def settle(self, out: Outbox) -> None:
+    def persist_deferred(self, out: Outbox) -> None:
         """Store and index what was delivered already; whoever looks at the trie needs it."""
         arrivals = self._arrivals
         if arrivals is None:
@@ -297,10 +302,10 @@ class Broadcast:
         self._arrivals = None
         self._arrived = self._arrived_bytes = 0
         every = tuple(chain.from_iterable([arrival.publications for arrival in arrivals]))
-        self._holdings.keep(every, out, size_bytes=size_bytes)
-        self._lazy_edges().note_kept(every)
+        self._holdings.persist(every, out, size_bytes=size_bytes)
+        self._lazy_edges().mark_stored(every)
         for arrival in arrivals:
-            self._note_news(arrival.publications, arrival.news)
+            self._queue_announcements(arrival.publications, arrival.news)
 
     @property
     def unkept(self) -> tuple[Publication, ...]:
@@ -314,7 +319,7 @@ class Broadcast:
             self._announcing.forget_kept()
         for arrival in self._arrivals or ():
             if arrival.publications:
-                self._holdings.note_unstored(arrival.publications)
+                self._holdings.mark_seen(arrival.publications)
 
     # -- state as a value --------------------------------------------------------------------
 
@@ -358,7 +363,7 @@ class Broadcast:
         self._announcing = None
         if announcing != LazyPushState():
             self._lazy_edges().load(announcing)
-        self.look_again()
+        self.invalidate_view()
 
     # -- lazy edges --------------------------------------------------------------------------
 
@@ -367,14 +372,14 @@ class Broadcast:
             self._announcing = LazyPush(self._ring.node, self._holdings, self._config)
         return self._announcing
 
-    def _note_news(self, publications: Iterable[Publication], news: Announcement) -> None:
+    def _queue_announcements(self, publications: Iterable[Publication], news: Announcement) -> None:
         if self._config.spread is Spread.ADAPTIVE:
-            self._lazy_edges().note(publications, news)
+            self._lazy_edges().queue(publications, news)
 
     def announce(self, repaired: tuple[Publication, ...], sender: NodeId | None) -> None:
         """R17: what has come by repair may be missing beside us too, unless it is history."""
-        if self._config.rules.rumours and 0 < len(repaired) <= self._config.rumours_max:
-            self._note_news(repaired, Announcement(0, frozenset((sender,))))
+        if self._config.rules.rumours and 0 < len(repaired) <= self._config.repair_announce_max:
+            self._queue_announcements(repaired, Announcement(0, frozenset((sender,))))
 
     def on_flush(self, out: Outbox) -> None:
         """Tell the lazy edges what has come, and ask for what has not come by itself.
@@ -384,22 +389,22 @@ class Broadcast:
         """
         self._put_off += 1
         is_much = self._arrived >= self._config.busy_arrivals * self._put_off**2
-        if is_much and self._put_off < self._config.flushes_put_off:
+        if is_much and self._put_off < self._config.flush_deferrals_max:
             return
         self._put_off = 0
-        self.settle(out)
+        self.persist_deferred(out)
         if self._announcing is not None:
             self._announcing.on_flush(self.neighbours(), out)
 
     def on_ihave(self, message: IHave) -> None:
         """Somebody has publications that we may lack."""
-        if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.is_far_behind:
+        if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.has_index_backlog:
             return
         self._lazy_edges().on_ihave(message, is_all_kept=self._arrivals is None)
 
     def on_want(self, message: Want, out: Outbox) -> None:
         """Send what somebody lacks, as new: its own tree edges may lack it too."""
-        if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.is_far_behind:
+        if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.has_index_backlog:
             return
         # T14: a few short ids must not draw a long answer, nor many of them many.
         has_credit = self._holdings.chunks_spent(message.sender) < self._config.credit_chunks

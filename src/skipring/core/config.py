@@ -120,8 +120,8 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
 
     rules: Rules = Rules.of()
     # R9, measured: below 8 a slow scheduler looks like silence, above 64 healing waits for it.
-    silence_ticks_min: int = 8
-    silence_ticks_max: int = 64
+    neighbour_timeout_ticks_min: int = 8
+    neighbour_timeout_ticks_max: int = 64
     # R15, measured: a lost database brings 15-20 requests a node; with n/8 answers a tick all
     # members can be told once in 8 ticks, so whoever was told less than 8 ticks ago comes last.
     answers_min: int = 64
@@ -144,7 +144,7 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     spread: Spread = Spread.ADAPTIVE
     repairs: bool = True  # PublishTimeout; off where spreading alone is looked at
     # For worlds without payloads: an id that nothing vouches for could keep the real one out.
-    takes_opaque: bool = False
+    accepts_opaque_ids: bool = False
     # Measured at 10^6 publications: 4 levels a message and lists of up to 32 ids need 8 messages.
     batch_levels: int = 4
     listed_ids_max: int = 32
@@ -178,20 +178,20 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     announced_max: int = 1024
     # What is new is passed on and delivered first, and kept later: on for live nodes. Off where the
     # order of all effects is looked at, event by event.
-    settles_late: bool = False
+    defers_storage: bool = False
     # Limits of ours: what waits to be kept is gone after a crash. Measured: to keep it takes 2
     # microseconds each, and 2 a KiB, for which nothing else happens: about 35 ms, by both limits.
-    late_max: int = 16384
-    late_bytes: int = 16 << 20
+    deferred_max: int = 16384
+    deferred_bytes_max: int = 16 << 20
     # Our guess: the k-th Flush is put off if so many times k squared have arrived; so at 200
     # publications a second for half a second, at some thousand for all of three.
     busy_arrivals: int = 4
-    flushes_put_off: int = 30  # Our guess: three seconds, at ten a second.
+    flush_deferrals_max: int = 30  # Our guess: three seconds, at ten a second.
     want_flushes: int = 1  # for which what was only announced may still come by itself
     # T18: of so many ticks in a row with new publications tries are compared in one; 1: in all.
     news_ticks: int = 1
     # Our guess: more than so many publications in one message of a repair are history, not news.
-    rumours_max: int = 64
+    repair_announce_max: int = 64
 
     @classmethod
     def of(cls, mode: Mode, without: Iterable[Rule] = (), spread: Spread | None = None) -> Self:

@@ -160,7 +160,7 @@ class Drain:
         if self.is_leaving:
             if message.sender in named:  # take its name back
                 self.announce(self._leavers(message.sender), neighbours, out)
-            self._note_told(message, neighbours, out)
+            self._record_told(message, neighbours, out)
         if message.sender != self._receiver:
             self._handovers.stop(message.sender)
         if self._receiver not in (None, *self._staying(self.candidates(neighbours))):
@@ -169,7 +169,7 @@ class Drain:
     def _leavers(self, but: NodeId) -> list[NodeId]:
         return [node for node in self._leaving or () if node not in (but, self._node, SUPERVISOR)]
 
-    def _note_told(self, message: Draining, neighbours: Sequence[NodeId], out: Outbox) -> None:
+    def _record_told(self, message: Draining, neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Record remaining nodes that a leaver names; announce to them that this node leaves.
 
         Forget those that it has named before and names no longer.
@@ -202,11 +202,11 @@ class Drain:
             message.sender == self._receiver and not message.durable and not self._takes_memory
         )
         if is_refused:
-            self._note_passed(message.sender)
+            self._record_passed(message.sender)
             self._pass_over(neighbours, out)
         return is_refused
 
-    def _note_passed(self, node: NodeId) -> None:
+    def _record_passed(self, node: NodeId) -> None:
         if self._passed is None:
             self._passed = {}
         self._passed[node] = None
@@ -234,7 +234,7 @@ class Drain:
             self._receiver is None or self._receiver not in self._handovers
         ):
             if self._receiver is not None:
-                self._note_passed(self._receiver)
+                self._record_passed(self._receiver)
                 self._receiver = None
             self._choose(neighbours, out)
 

@@ -107,6 +107,6 @@ class Outbox:
         """Send ``message`` to a node."""
         self.effects.append(Send(to, message))
 
-    def ask(self, about: NodeId) -> None:
+    def request_configuration(self, about: NodeId) -> None:
         """Ask the supervisor to send ``about`` its configuration."""
         self.effects.append(Send(SUPERVISOR, GetConfiguration(about)))

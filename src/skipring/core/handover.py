@@ -236,7 +236,7 @@ class Handovers:
 
     def _claims(self, handover: _Handover) -> list[RangeSummary]:
         """Return claims about the next ranges, limited by the time for hashing."""
-        if not handover.ranges or self._holdings.is_far_behind:
+        if not handover.ranges or self._holdings.has_index_backlog:
             return []
         trie, left = self._holdings.trie, self._config.answer_ids
         claims: list[RangeSummary] = []
@@ -310,7 +310,7 @@ class Handovers:
         The time for hashing limits their number; the holder asks about the others again.
         """
         compared: list[RangeSummary] = []
-        if self._holdings.is_far_behind:
+        if self._holdings.has_index_backlog:
             return compared
         trie, left = self._holdings.trie, self._config.answer_ids
         for claim in claims:

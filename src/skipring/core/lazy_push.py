@@ -76,14 +76,14 @@ class LazyPush:
 
     # -- what we have ------------------------------------------------------------------------
 
-    def note(self, publications: Iterable[Publication], news: Announcement) -> None:
+    def queue(self, publications: Iterable[Publication], news: Announcement) -> None:
         """Publications have come: announce them with the next Flush."""
         for each in publications:
             if len(self._news) >= self._config.announced_max:
                 return
             self._news[each.id[:SHORT_BYTES]] = news
 
-    def note_kept(self, kept: tuple[Publication, ...]) -> None:
+    def mark_stored(self, kept: tuple[Publication, ...]) -> None:
         """Neighbours will announce it too: unless it is much, let nobody have to look it up."""
         if len(self._recent) + len(kept) <= RECENT_MAX:
             self._recent.update([each.id[:SHORT_BYTES] for each in kept])
@@ -97,13 +97,13 @@ class LazyPush:
     def on_ihave(self, message: IHave, *, is_all_kept: bool) -> None:
         """Remember what we lack until the next Flush: it may come by the tree meanwhile."""
         if is_all_kept:
-            self._note_missing(message)
+            self._record_missing(message)
         # What has arrived and is not kept yet cannot be looked for: at the Flush it can.
         elif message.hops and self._heard_of < self._config.announced_max:
             self._heard.append(message)
             self._heard_of += len(message.hops)
 
-    def _note_missing(self, message: IHave) -> None:
+    def _record_missing(self, message: IHave) -> None:
         """Remember what we lack of what somebody has."""
         # Nearly always it has come, and lately: then nobody has to look at one after the other.
         unknown = message.shorts().difference(self._recent, self._told)
@@ -122,18 +122,18 @@ class LazyPush:
     def on_flush(self, neighbours: Iterable[NodeId], out: Outbox) -> None:
         """Say what has come, and ask for what has not come by itself; all that came is kept."""
         heard, self._heard, self._heard_of = self._heard, [], 0
-        is_far_behind = self._holdings.is_far_behind  # then it would take long to look
+        is_far_behind = self._holdings.has_index_backlog  # then it would take long to look
         for message in heard if not is_far_behind else ():
-            self._note_missing(message)
+            self._record_missing(message)
         news, self._news = self._news, {}
         missing, self._missing = self._missing, {}
         if news:
-            self._tell(news, neighbours, out)
+            self._announce(news, neighbours, out)
         if not is_far_behind:
             self._ask(missing, out)
         self._told, self._recent = self._recent, set()
 
-    def _tell(
+    def _announce(
         self, news: dict[bytes, Announcement], neighbours: Iterable[NodeId], out: Outbox
     ) -> None:
         """Announce to each neighbour what it does not have as far as we know."""

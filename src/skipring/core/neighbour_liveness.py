@@ -34,7 +34,7 @@ class NeighbourLiveness:
         self._config = config
         self._watches: list[Watch] = []
 
-    def hear(self, node: NodeId) -> None:
+    def on_heard(self, node: NodeId) -> None:
         """The node has spoken for itself."""
         for watch in self._watches:
             if watch.node == node:
@@ -47,7 +47,7 @@ class NeighbourLiveness:
         alarm = False
         for watch in watches:
             watch.ticks = max(watch.ticks, 0) + 1  # memory may be corrupted
-            if watch.ticks >= self._patience(watch):
+            if watch.ticks >= self._timeout_ticks(watch):
                 watch.ticks = 0
                 watch.pending = alarm = True
         return alarm
@@ -56,7 +56,7 @@ class NeighbourLiveness:
         for watch in self._watches:
             if watch.node == node:
                 return watch
-        return Watch(node, 0, self._config.silence_ticks_min, False)
+        return Watch(node, 0, self._config.neighbour_timeout_ticks_min, False)
 
     def confirm(self, nodes: Iterable[NodeId]) -> None:
         """A configuration has come; it answers what is pending about the nodes it still names."""
@@ -66,13 +66,20 @@ class NeighbourLiveness:
                 watch.pending = False
                 watch.threshold = self._clamped(2 * self._clamped(watch.threshold))
 
-    def _patience(self, watch: Watch) -> int:
+    def _timeout_ticks(self, watch: Watch) -> int:
         """Ticks until we ask: soon again while a request is unanswered, it may be lost."""
-        return self._config.silence_ticks_min if watch.pending else self._clamped(watch.threshold)
+        return (
+            self._config.neighbour_timeout_ticks_min
+            if watch.pending
+            else self._clamped(watch.threshold)
+        )
 
     def _clamped(self, threshold: int) -> int:
         """The threshold as far as it can be believed."""
-        return min(max(threshold, self._config.silence_ticks_min), self._config.silence_ticks_max)
+        return min(
+            max(threshold, self._config.neighbour_timeout_ticks_min),
+            self._config.neighbour_timeout_ticks_max,
+        )
 
     def load(self, states: Mapping[NodeId, LivenessState]) -> None:
         """Take over counters, whatever they say."""

@@ -65,7 +65,7 @@ class Publication(
             return len(self.id) == ID_BYTES
         return self.id == self.id_in(topic)
 
-    def settled(self, topic: TopicId) -> Self:
+    def with_id(self, topic: TopicId) -> Self:
         """The publication under the id that its fields give; an opaque one keeps its own."""
         if self.payload is None and len(self.id) == ID_BYTES:
             return self
@@ -97,16 +97,16 @@ class Encoded(Struct, frozen=True, gc=False):
         return self.of([bytes(self.data[end - size : end]) for end, size in spans])
 
 
-def believed(publications: tuple[Publication, ...], *, opaque: bool) -> tuple[Publication, ...]:
+def with_payload(publications: tuple[Publication, ...], *, opaque: bool) -> tuple[Publication, ...]:
     """Those of which more than the id is said; all, if opaque ones are taken too."""
     if opaque:
         return publications
     return tuple([each for each in publications if each.payload is not None])
 
 
-def settled(publications: Iterable[Publication], topic: TopicId) -> tuple[Publication, ...]:
+def with_id(publications: Iterable[Publication], topic: TopicId) -> tuple[Publication, ...]:
     """Publications under the ids that their fields give (``Publication.settled``)."""
-    return tuple([publication.settled(topic) for publication in publications])
+    return tuple([publication.with_id(topic) for publication in publications])
 
 
 def ids_of(publications: Iterable[Publication], topic: TopicId) -> tuple[bytes, ...]:
@@ -140,7 +140,7 @@ def ids_of(publications: Iterable[Publication], topic: TopicId) -> tuple[bytes, 
     return tuple(ids)
 
 
-def name(publications: Iterable[Publication], ids: Iterable[bytes]) -> None:
+def assign_ids(publications: Iterable[Publication], ids: Iterable[bytes]) -> None:
     """Give publications their ids; they stay what they are, as an id is a cache."""
     for publication, key in zip(publications, ids, strict=True):
         force_setattr(publication, "id", key)

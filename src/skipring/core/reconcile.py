@@ -183,7 +183,7 @@ class Reconciler:
             ]
         return nodes
 
-    def put_off(self, last: bytes) -> None:
+    def defer_after(self, last: bytes) -> None:
         """Describe what is to be sent after an id instead of sending it (T14).
 
         Ids that were asked for one by one are left to another session: a claim about their prefix

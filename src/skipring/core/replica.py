@@ -17,9 +17,9 @@ from skipring.core.publications import (
     OVERHEAD_BYTES,
     SEQ_BELIEVED_MAX,
     Publication,
+    assign_ids,
     ids_of,
-    name,
-    settled,
+    with_id,
 )
 from skipring.core.sequences import COUNTER_BITS, OwnSequence, SequenceId
 from skipring.core.state import NumberState, ReplicaState
@@ -123,7 +123,7 @@ class Replica:
             self._trie.corrupt(wrong_digests)
 
     @property
-    def is_far_behind(self) -> bool:
+    def has_index_backlog(self) -> bool:
         """True if so much is to be indexed that nobody should have to wait for it."""
         return self._unindexed is not None and len(self._unindexed) > FAR_BEHIND
 
@@ -132,7 +132,7 @@ class Replica:
         """True if there is something to be indexed, or digests are not known."""
         return self._unindexed is not None or not self._trie.is_fresh
 
-    def work_off(self, ids: int) -> None:
+    def index_some(self, ids: int) -> None:
         """Index, and work out digests, for about so many ids: so nobody has to wait for it."""
         if self._unindexed is not None:
             self._index(ids)
@@ -163,15 +163,15 @@ class Replica:
             self._newest = self.archive.newest()
         return self._newest
 
-    def take(
+    def add(
         self, publications: Iterable[Publication], out: Outbox, *, origin: Origin, hops: int = 0
     ) -> tuple[Publication, ...]:
         """Keep publications, under the ids that their fields give (T10); return what was new."""
         # One with a number below 0 is no publication: it can have no id.
-        some = settled((p for p in publications if p.seq >= 0 and p.time >= 0), self.topic)
-        return self._take(some, out, origin, hops)
+        some = with_id((p for p in publications if p.seq >= 0 and p.time >= 0), self.topic)
+        return self._add_unknown(some, out, origin, hops)
 
-    def take_read(self, part: HistoryRead, out: Outbox) -> bool:
+    def add_backfill(self, part: HistoryRead, out: Outbox) -> bool:
         """Keep what was read elsewhere, but nothing that was stored under another id.
 
         True if something of it was new.
@@ -183,9 +183,9 @@ class Replica:
             encoded = encoded.chosen(chosen) if encoded is not None else None
             self._add(self._places(ids), len(new))
         if new:
-            name(new, ids)
+            assign_ids(new, ids)
             start = self.end - len(new)
-            self._note_numbers(new)
+            self._record_numbers(new)
             size = (
                 len(encoded.data) if encoded is not None else sum([each.size_bytes for each in new])
             )
@@ -214,7 +214,7 @@ class Replica:
                     del unindexed[key]
             return False
         self._unindexed = unindexed
-        self._go_on(len(ids))
+        self._index_rows(len(ids))
         return True
 
     def _chosen(self, ids: tuple[bytes, ...], said: bytes) -> list[bool]:
@@ -228,7 +228,7 @@ class Replica:
                 seen.add(key)
         return chosen
 
-    def _take(
+    def _add_unknown(
         self, some: tuple[Publication, ...], out: Outbox, origin: Origin, hops: int
     ) -> tuple[Publication, ...]:
         unknown = {each.id: each for each in some}
@@ -237,7 +237,7 @@ class Replica:
         new = tuple(unknown.values())
         if new:
             start = self._add(self._places(unknown), len(new))
-            self._note_numbers(new)
+            self._record_numbers(new)
             size = sum([each.size_bytes for each in new])
             out.effects += (Store(start, new, size), Deliver(new, start, origin, hops, size))
         return new
@@ -272,10 +272,10 @@ class Replica:
         if places:
             self._unindexed = self._unindexed or {}
             self._unindexed.update(places)
-            self._go_on(rows)
+            self._index_rows(rows)
         return start
 
-    def _go_on(self, rows: int) -> None:
+    def _index_rows(self, rows: int) -> None:
         """So many publications have got the next offsets."""
         self._end = self.end + rows
         if self._unindexed is not None and len(self._unindexed) > UNINDEXED_MAX:
@@ -294,7 +294,7 @@ class Replica:
         for key, _ in some:
             del self._unindexed[key]
 
-    def _note_numbers(self, new: tuple[Publication, ...]) -> None:
+    def _record_numbers(self, new: tuple[Publication, ...]) -> None:
         """One of ours may come back that was lost here: its number is not used again."""
         newest, own = self._newest, self._own
         if newest is None:
@@ -313,7 +313,7 @@ class Replica:
     def raise_number(self, publication: Publication) -> None:
         """Raise the last number of a publisher to that of a stored publication."""
         if self._newest is not None:
-            self._note_numbers((publication,))
+            self._record_numbers((publication,))
 
     # -- what is indexed later ----------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class Replica:
             size += each.size_bytes if each.key or each.headers else OVERHEAD_BYTES + len(payload)
         return size
 
-    def hand_over(
+    def deliver_early(
         self,
         publications: tuple[Publication, ...],
         after: int,
@@ -345,28 +345,30 @@ class Replica:
         size_bytes: int,
     ) -> None:
         """Deliver unseen publications before they are stored, behind so many other such ones."""
-        self.note_unstored(publications)
+        self.mark_seen(publications)
         offset = self.end + after
         out.effects.append(Deliver(publications, offset, Origin.SPREAD, hops, size_bytes))
 
-    def note_unstored(self, publications: tuple[Publication, ...]) -> None:
+    def mark_seen(self, publications: tuple[Publication, ...]) -> None:
         """Unseen publications of one publisher were delivered: they are known from now on."""
         last = publications[-1]
         self._numbers()[last.publisher, last.seq >> COUNTER_BITS] = last.seq
         self._own.see(last.publisher, last.seq)
 
-    def keep(self, publications: tuple[Publication, ...], out: Outbox, *, size_bytes: int) -> None:
+    def persist(
+        self, publications: tuple[Publication, ...], out: Outbox, *, size_bytes: int
+    ) -> None:
         """Store and index publications that were handed over, in the same order."""
         ids = ids_of(publications, self.topic)
         if b"" in ids:  # corrupted memory: what has no id was never handed over
             publications = tuple(compress(publications, ids))
             ids = tuple(filter(None, ids))
-        name(publications, ids)
+        assign_ids(publications, ids)
         start = self._add(self._places(ids), len(ids))
         self._kept = start, publications
         out.effects.append(Store(start, publications, size_bytes))
 
-    def let_go(self) -> None:
+    def end_event(self) -> None:
         """Before an event: what the last one has kept is in the archive, where it ends."""
         self._kept = _NOTHING_KEPT
         self._end = None

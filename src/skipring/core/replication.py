@@ -43,7 +43,7 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import Prefix
-from skipring.core.publications import Publication, believed
+from skipring.core.publications import Publication, with_payload
 from skipring.core.replica import Replica
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
@@ -81,31 +81,31 @@ class Replication:
     def publish(self, event: PublishRequested | PublishManyRequested, out: Outbox) -> None:
         """Keep and spread what the application publishes."""
         requests = event.requests if isinstance(event, PublishManyRequested) else (event,)
-        self.settle(out)
+        self.persist_deferred(out)
         self.spreading.publish(requests, out)
-        self._repair.note_difference()
+        self._repair.reset_backoff()
 
     def on_history(self, part: HistoryRead, out: Outbox) -> None:
         """Take in what was read from a neighbour's store."""
-        self.settle(out)
+        self.persist_deferred(out)
         self._repair.on_history(part, out)
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
         """Ask others whether they have all that we have (T19)."""
-        self.settle(out)
+        self.persist_deferred(out)
         self._repair.ask_to_confirm(partners, out)
 
     # -- handing over (decision 0049) ----------------------------------------------------------
 
     def request_drain(self, event: DrainRequested, out: Outbox) -> None:
         """Hand over what we hold before we leave."""
-        self.settle(out)
+        self.persist_deferred(out)
         self.drain.request(event, self.spreading.neighbours(), out)
         self._finish_handovers(out)
 
     def request_replication(self, event: ReplicationRequested, out: Outbox) -> None:
         """Let some nodes confirm that they hold publications."""
-        self.settle(out)
+        self.persist_deferred(out)
         for node in event.nodes:
             self._handovers.start(node, out, ids=event.ids)
 
@@ -146,9 +146,9 @@ class Replication:
 
     def _partners(self, ring_neighbours: list[NodeId], out: Outbox) -> list[NodeId]:
         """With whom to compare tries in this tick (R16); nobody, while much is on its way."""
-        if self.spreading.is_stirred:
+        if self.spreading.is_busy:
             return []
-        self.settle(out)
+        self.persist_deferred(out)
         if self._config.rules.repair_over_shortcuts:
             return self.spreading.neighbours()
         return ring_neighbours
@@ -161,18 +161,18 @@ class Replication:
     @property
     def _has_to_work_off(self) -> bool:
         """True if we are to index and hash, now that nothing more urgent is there."""
-        is_time = self.spreading.is_quiet or self.holdings.is_far_behind
-        return self._config.settles_late and self._repair.is_behind and is_time
+        is_time = self.spreading.is_quiet or self.holdings.has_index_backlog
+        return self._config.defers_storage and self._repair.is_behind and is_time
 
     def on_flush(self, out: Outbox) -> None:
         """Say what was put off, and do what nobody has to wait for."""
         self.spreading.on_flush(out)
         if self._has_to_work_off:
-            self._repair.work_off()
+            self._repair.index_some()
 
-    def settle(self, out: Outbox) -> None:
+    def persist_deferred(self, out: Outbox) -> None:
         """Store and index what was delivered already; whoever looks at what is kept needs it."""
-        self.spreading.settle(out)
+        self.spreading.persist_deferred(out)
 
     def recover(self, wrong_digests: Mapping[Prefix, bytes]) -> None:
         """Index what lies in the archive; what has arrived and is not there yet is known too."""
@@ -226,11 +226,11 @@ class Replication:
     ) -> None:
         self.spreading.on_new(publications, hops, sender, out)
         if out.effects:
-            self._repair.note_difference()
+            self._repair.reset_backoff()
 
     def _on_publications(self, message: Publications, sender: NodeId | None, out: Outbox) -> None:
-        self.settle(out)
-        shown = believed(message.publications, opaque=self._config.takes_opaque)
+        self.persist_deferred(out)
+        shown = with_payload(message.publications, opaque=self._config.accepts_opaque_ids)
         taken = self._repair.on_publications(Publications(shown, message.session), sender, out)
         self.spreading.announce(taken, sender)
 
@@ -238,12 +238,12 @@ class Replication:
         self, message: CheckTrie | CheckAndPublish, sender: NodeId | None, out: Outbox
     ) -> None:
         del sender
-        self.settle(out)
+        self.persist_deferred(out)
         self._repair.on_check(message, out)
 
     def _on_trie_equal(self, message: TrieEqual, sender: NodeId | None, out: Outbox) -> None:
         del sender
-        self.settle(out)
+        self.persist_deferred(out)
         self._repair.on_trie_equal(message, out)
 
     def _on_ihave(self, message: IHave, sender: NodeId | None, out: Outbox) -> None:
@@ -252,7 +252,7 @@ class Replication:
 
     def _on_want(self, message: Want, sender: NodeId | None, out: Outbox) -> None:
         del sender
-        self.settle(out)
+        self.persist_deferred(out)
         self.spreading.on_want(message, out)
 
     def _on_check_held(self, message: CheckHeld, sender: NodeId | None, out: Outbox) -> None:
@@ -260,7 +260,7 @@ class Replication:
         if self.drain.is_leaving:
             self._refuse(message.sender, out)
             return
-        self.settle(out)
+        self.persist_deferred(out)
         if self._repair.histories.is_reading:  # to compare has to wait; single ids do not
             message = replace(message, claims=())
         self._handovers.on_check_held(message, out)
@@ -271,14 +271,14 @@ class Replication:
 
     def _on_held(self, message: Held, sender: NodeId | None, out: Outbox) -> None:
         del sender
-        self.settle(out)
+        self.persist_deferred(out)
         if not self.drain.refuses(message, self.spreading.neighbours(), out):
             self._handovers.on_held(message, out)
         self._finish_handovers(out)
 
     def _on_draining(self, message: Draining, sender: NodeId | None, out: Outbox) -> None:
         del sender
-        self.settle(out)
+        self.persist_deferred(out)
         self.drain.on_draining(message, self.spreading.neighbours(), out)
         self._finish_handovers(out)
 
@@ -289,7 +289,7 @@ class Replication:
         if self.drain.is_leaving:
             self._refuse(message.sender, out)
         elif not self._repair.histories.is_reading:
-            self.settle(out)
+            self.persist_deferred(out)
             self._handovers.on_request(message, self.spreading.neighbours(), out)
             self._finish_handovers(out)
 

@@ -65,7 +65,7 @@ class Ring:
         self.neighbours = [None, None]
         self.wrap = None
 
-    def is_void(self, peer: Peer) -> bool:
+    def is_self_or_supervisor(self, peer: Peer) -> bool:
         """True for a reference to ourselves or to the supervisor (B2)."""
         return peer.node in (self.node, SUPERVISOR)
 
@@ -97,11 +97,11 @@ class Ring:
     def _drop_void(self) -> None:
         """Drop references that lead to ourselves or to the supervisor (B2)."""
         left, right = self.neighbours
-        if left is not None and self.is_void(left):
+        if left is not None and self.is_self_or_supervisor(left):
             self.neighbours[LEFT] = None
-        if right is not None and self.is_void(right):
+        if right is not None and self.is_self_or_supervisor(right):
             self.neighbours[RIGHT] = None
-        if self.wrap is not None and self.is_void(self.wrap):
+        if self.wrap is not None and self.is_self_or_supervisor(self.wrap):
             self.wrap = None
 
     def _offer_to_close(self, me: Peer, out: Outbox) -> None:
@@ -130,7 +130,7 @@ class Ring:
     def on_check_label(self, message: CheckLabel, out: Outbox) -> None:
         """Check: tell a sender that is wrong about our label, else take it in (Algorithm 1)."""
         me, sender = self.me, message.sender
-        if self.is_void(sender):
+        if self.is_self_or_supervisor(sender):
             return
         if me is None:
             out.send(sender.node, RemoveConnections(self.node))  # B7
@@ -141,32 +141,32 @@ class Ring:
 
     def introduce(self, peer: Peer, link: EdgeKind, out: Outbox, *, first_hand: bool) -> None:
         """Introduce (Algorithm 2)."""
-        me = self._meet(peer, out)
+        me = self._accepts(peer, out)
         if me is None:
             return
         if self.rules.first_hand and not first_hand:
             if link is EdgeKind.LINE:
-                self._hear_of(me, peer, out)
+                self._on_hearsay(me, peer, out)
             else:
-                self._hear_of_wrap(me, peer, out)
+                self._on_wrap_hearsay(me, peer, out)
         elif not self._is_conflict(peer, out):
             has_moved = self._correct_wrap(me, peer)
             if link is EdgeKind.LINE or has_moved:
-                self._take_in(me, peer, out)
+                self._adopt(me, peer, out)
             else:
                 self._consider_wrap(me, peer, out)
 
-    def _meet(self, peer: Peer, out: Outbox) -> Peer | None:
+    def _accepts(self, peer: Peer, out: Outbox) -> Peer | None:
         """Who we are to ``peer``, or None if there is no more to do about it."""
         me = self.me
-        if self.is_void(peer):
+        if self.is_self_or_supervisor(peer):
             return None
         if me is None:
             out.send(peer.node, RemoveConnections(self.node))
             return None
         self._drop_void()
         if self.rules.equal_label and peer.label == me.label:
-            out.ask(peer.node)  # R8
+            out.request_configuration(peer.node)  # R8
             return None
         return me
 
@@ -179,7 +179,7 @@ class Ring:
         self.wrap = peer if is_same_side else None
         return not is_same_side
 
-    def _hear_of_wrap(self, me: Peer, peer: Peer, out: Outbox) -> None:
+    def _on_wrap_hearsay(self, me: Peer, peer: Peer, out: Outbox) -> None:
         """Somebody else proposes a wrap edge: ask the proposed node, or pass it on (R2)."""
         if self.wrap == peer:
             return
@@ -212,25 +212,25 @@ class Ring:
 
     def linearize(self, peer: Peer, out: Outbox, *, first_hand: bool) -> None:
         """Linearize (Algorithm 1)."""
-        me = self._meet(peer, out)
+        me = self._accepts(peer, out)
         if me is None:
             return
         if self.rules.first_hand and not first_hand:
-            self._hear_of(me, peer, out)
+            self._on_hearsay(me, peer, out)
         elif not self._is_conflict(peer, out):
-            self._take_in(me, peer, out)
+            self._adopt(me, peer, out)
 
-    def _take_in(self, me: Peer, peer: Peer, out: Outbox) -> None:
+    def _adopt(self, me: Peer, peer: Peer, out: Outbox) -> None:
         """A peer has spoken for itself: store it if it is nearer, else see that it gets home."""
         if peer in self.neighbours:
             self._forget_beliefs(peer)
         elif self._has_moved_away(me, peer) and self.rules.supervisor_first:
-            out.ask(self.node)
-            out.ask(peer.node)
+            out.request_configuration(self.node)
+            out.request_configuration(peer.node)
         else:
-            self._settle(me, peer, out)
+            self._place(me, peer, out)
 
-    def _hear_of(self, me: Peer, peer: Peer, out: Outbox) -> None:
+    def _on_hearsay(self, me: Peer, peer: Peer, out: Outbox) -> None:
         """Somebody else speaks of ``peer``: ask it, unless it belongs beyond a neighbour (R2)."""
         if peer in self.neighbours:
             return
@@ -260,7 +260,7 @@ class Ring:
                 moved = moved or not nearer
         return moved
 
-    def _settle(self, me: Peer, peer: Peer, out: Outbox) -> None:
+    def _place(self, me: Peer, peer: Peer, out: Outbox) -> None:
         side = me.side_of(peer)
         current = self.neighbours[side]
         if current is not None and farther(peer, current, side):
@@ -277,8 +277,8 @@ class Ring:
         label, node = peer.label, peer.node
         for other in (*self.neighbours, self.wrap):
             if other is not None and other.label == label and other.node != node:
-                out.ask(self.node)
-                out.ask(node)
+                out.request_configuration(self.node)
+                out.request_configuration(node)
                 return True
         return False
 
@@ -295,7 +295,7 @@ class Ring:
 
     def probe(self, peer: Peer, link: EdgeKind, out: Outbox) -> None:
         """Ask a node who it is: it learns of us and answers first-hand (R1)."""
-        if self.is_void(peer):
+        if self.is_self_or_supervisor(peer):
             return
         if self.me is None:
             out.send(peer.node, RemoveConnections(self.node))
@@ -305,14 +305,14 @@ class Ring:
     def _forward(self, neighbour: Peer, peer: Peer, out: Outbox) -> None:
         """Pass a peer on along the line, or leave it to the supervisor (R10)."""
         if self.rules.supervisor_first:
-            out.ask(peer.node)
+            out.request_configuration(peer.node)
         else:
             out.send(neighbour.node, Introduce(peer, EdgeKind.LINE, first_hand=False))
 
     def _forward_wrap(self, neighbour: Peer, peer: Peer, out: Outbox) -> None:
         """Pass a candidate for the wrap edge on, or leave it to the supervisor (R13)."""
         if self.rules.no_wrap_forwarding:
-            out.ask(peer.node)
+            out.request_configuration(peer.node)
         else:
             out.send(neighbour.node, Introduce(peer, EdgeKind.WRAP, first_hand=False))
 
@@ -321,16 +321,24 @@ class Ring:
     def configure(self, label: Label, message: SetConfiguration, out: Outbox) -> None:
         """SetData with a label (Algorithm 4): take our place as the supervisor sees it."""
         me = self.me = Peer(label, self.node)
-        pred = message.pred if message.pred is not None and not self.is_void(message.pred) else None
-        succ = message.succ if message.succ is not None and not self.is_void(message.succ) else None
+        pred = (
+            message.pred
+            if message.pred is not None and not self.is_self_or_supervisor(message.pred)
+            else None
+        )
+        succ = (
+            message.succ
+            if message.succ is not None and not self.is_self_or_supervisor(message.succ)
+            else None
+        )
         if pred is None:
             succ = None  # alone: there is no ring with one neighbour only
-        before = [peer for peer in self.peers() if not self.is_void(peer)]
+        before = [peer for peer in self.peers() if not self.is_self_or_supervisor(peer)]
         if self.rules.overwrite:
             self._overwrite(me, pred, succ)
-            self._see_home(me, before, pred, succ, out)
+            self._report_displaced(me, before, pred, succ, out)
         else:
-            self._see_home(me, before, pred, succ, out)
+            self._report_displaced(me, before, pred, succ, out)
             for peer in (pred, succ):
                 if peer is not None:
                     self.linearize(peer, out, first_hand=True)
@@ -345,7 +353,7 @@ class Ring:
                 else:
                     self.wrap = peer
 
-    def _see_home(
+    def _report_displaced(
         self,
         me: Peer,
         before: list[Peer],
@@ -360,7 +368,7 @@ class Ring:
                 continue
             done.add(peer.node)
             if self.rules.supervisor_first or _is_closer(me.label, peer, pred, succ):
-                out.ask(peer.node)
+                out.request_configuration(peer.node)
             elif self.rules.overwrite:
                 self.linearize(peer, out, first_hand=False)
 

@@ -46,7 +46,7 @@ class Scrubber:
         self._ids = self._holdings.count
         self._found = 0  # rows of which the trie knows where they are
 
-    def go_on(self, ids: int, out: Outbox) -> None:
+    def step(self, ids: int, out: Outbox) -> None:
         """Derive the digests of the next ids anew, and hold as many rows against the trie.
 
         Ids lie anywhere in the archive, so to read the row of each costs more than all the rest:

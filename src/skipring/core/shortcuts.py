@@ -46,7 +46,7 @@ class Shortcuts:
         if tuple(self.slots) != chains.slots:
             self._hold(chains.slots, out)
         for label, node in self.slots.items():
-            if node is not None and self._ring.is_void(Peer(label, node)):
+            if node is not None and self._ring.is_self_or_supervisor(Peer(label, node)):
                 self.slots[label] = None  # B2; no key changes, so the walk goes on
         self._introduce_ends(me, chains, pred, succ, out)
         return chains
@@ -86,7 +86,7 @@ class Shortcuts:
         self.slots = {label: before.get(label) for label in labels}
         for label, node in before.items():
             if node is not None and label not in self.slots:
-                self._let_go(Peer(label, node), out)
+                self._release(Peer(label, node), out)
 
     def _introduce_ends(
         self, me: Peer, chains: Chains, pred: Peer | None, succ: Peer | None, out: Outbox
@@ -107,7 +107,7 @@ class Shortcuts:
     def on_introduce_shortcut(self, peer: Peer, out: Outbox) -> None:
         """IntroduceShortcut (Algorithm 4): the newest holder of a label is taken for right."""
         ring = self._ring
-        if ring.is_void(peer):
+        if ring.is_self_or_supervisor(peer):
             return
         if ring.me is None:
             out.send(peer.node, RemoveConnections(ring.node))
@@ -117,11 +117,11 @@ class Shortcuts:
                 return
             self.slots[peer.label] = peer.node
             if before is not None:
-                self._let_go(Peer(peer.label, before), out)
+                self._release(Peer(peer.label, before), out)
         else:
-            self._let_go(peer, out)
+            self._release(peer, out)
 
-    def _let_go(self, peer: Peer, out: Outbox) -> None:
+    def _release(self, peer: Peer, out: Outbox) -> None:
         """See a reference off: ask the node who it is (R1), or file it as the paper does."""
         if self._ring.rules.probe:
             self._ring.probe(peer, EdgeKind.LINE, out)

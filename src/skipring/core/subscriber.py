@@ -99,7 +99,7 @@ class Subscriber:
     def handle(self, event: Event) -> list[Effect]:
         """React to one event."""
         out = Outbox()
-        self._circulation.holdings.let_go()
+        self._circulation.holdings.end_event()
         match event:
             case Received():
                 self._on_received(event, out)
@@ -130,7 +130,7 @@ class Subscriber:
                 self._on_check_after_leaving(message, out)
         elif kind in self._HANDLERS:
             self._HANDLERS[kind](self, message, out)
-            self._circulation.spreading.look_again()
+            self._circulation.spreading.invalidate_view()
         # Else it is a request that only a supervisor understands: drop it.
 
     # -- periodic actions ------------------------------------------------------------------
@@ -193,14 +193,14 @@ class Subscriber:
     # -- what the application wants --------------------------------------------------------
 
     def _on_subscribe_requested(self, out: Outbox) -> None:
-        self._circulation.settle(out)
+        self._circulation.persist_deferred(out)
         self.wants = True
         self._circulation.drain.stay()
         if self._ring.me is None:
             out.send(SUPERVISOR, Subscribe(self.node))
 
     def _on_unsubscribe_requested(self, out: Outbox) -> None:
-        self._circulation.settle(out)
+        self._circulation.persist_deferred(out)
         self.wants = False
         self._circulation.drain.leave()
         if self._ring.me is None:
@@ -252,16 +252,16 @@ class Subscriber:
         self._circulation.completeness.reset()
         if was_labelled and (self.wants or not wakes):
             for node in self.neighbours() if wakes else self.ring_neighbours():
-                out.ask(node)
+                out.request_configuration(node)
         if self.wants:
             out.send(SUPERVISOR, Subscribe(self.node))
         else:
             self._forget_all()
-            self._circulation.settle(out)
+            self._circulation.persist_deferred(out)
             out.effects.append(Unsubscribed())
 
     def _on_check_label(self, message: CheckLabel, out: Outbox) -> None:
-        self._silence.hear(message.sender.node)
+        self._silence.on_heard(message.sender.node)
         self._ring.on_check_label(message, out)
         if not self.wants and self._ring.me is None:
             # Somebody still counts on us, perhaps because the supervisor does (S2).
@@ -269,7 +269,7 @@ class Subscriber:
 
     def _on_introduce(self, message: Introduce, out: Outbox) -> None:
         if message.first_hand:
-            self._silence.hear(message.peer.node)
+            self._silence.on_heard(message.peer.node)
         self._ring.introduce(message.peer, message.link, out, first_hand=message.first_hand)
 
     def _on_introduce_shortcut(self, message: IntroduceShortcut, out: Outbox) -> None:
@@ -307,7 +307,7 @@ class Subscriber:
     def _forget_all(self) -> None:
         self._ring.forget_all()
         self._shortcuts.forget_all()
-        self._circulation.spreading.look_again()
+        self._circulation.spreading.invalidate_view()
 
     # -- state as a value ------------------------------------------------------------------
 
@@ -428,7 +428,7 @@ class Subscriber:
         """Index and hash a slice of what is kept; return True if nothing is left to be done."""
         holdings = self._circulation.holdings
         if holdings.is_behind:
-            holdings.work_off(self._config.hashed_ids)
+            holdings.index_some(self._config.hashed_ids)
         return not holdings.is_behind
 
     @property
@@ -436,11 +436,11 @@ class Subscriber:
         """How many slices index and hash all that is kept, at most."""
         return 2 * (self.count // self._config.hashed_ids + 1)
 
-    def settle(self) -> list[Effect]:
+    def persist_deferred(self) -> list[Effect]:
         """Store and index what was delivered already."""
         out = Outbox()
-        self._circulation.holdings.let_go()
-        self._circulation.settle(out)
+        self._circulation.holdings.end_event()
+        self._circulation.persist_deferred(out)
         return out.effects
 
     def recover(self) -> None:
@@ -486,7 +486,7 @@ class Subscriber:
         self._silence.load(state.silence)
         self._digest.load(state.digests)
         self._circulation.recover(state.hashes)
-        self._circulation.spreading.look_again()
+        self._circulation.spreading.invalidate_view()
         if state.memory is not None:
             self._audit_ticks = state.memory.audit_ticks
             self._shortcuts.load(state.memory.chains)

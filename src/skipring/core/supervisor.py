@@ -81,7 +81,7 @@ class Supervisor:
     def handle(self, event: Event) -> list[Effect]:
         """React to one event."""
         out = Outbox()
-        self._note_change(self.roster.repair(), out)  # S3
+        self._record_change(self.roster.repair(), out)  # S3
         match event:
             case Received():
                 self._on_message(event, out)
@@ -127,7 +127,7 @@ class Supervisor:
         for _ in range(min(rounds, n)):  # S6: none if n = 0
             self._answer(self.roster.advance(), out)
         if self.roster.audit(self._config.audited_slots):
-            self._note_change(self.roster.nodes, out)
+            self._record_change(self.roster.nodes, out)
         self._answer_queue(out)
 
     def _within(self, ticks: dict[NodeId, int], span: int) -> dict[NodeId, int]:
@@ -143,7 +143,7 @@ class Supervisor:
         for node in self._next_in_turn():
             del self._queue[node]
             if node != SUPERVISOR and node not in self._suspects:
-                self._tell(node, out)
+                self._send_configuration(node, out)
         if not self._queue:
             self._queue = {}  # a dictionary that was large keeps its memory until it is dropped
 
@@ -166,7 +166,7 @@ class Supervisor:
                     chosen.append(node)
         return chosen
 
-    def _tell(self, node: NodeId, out: Outbox) -> None:
+    def _send_configuration(self, node: NodeId, out: Outbox) -> None:
         if node in self.roster:
             self._told[node] = self._ticks
         out.send(node, self.roster.configuration_of(node))
@@ -178,7 +178,7 @@ class Supervisor:
         elif len(self._queue) < self._config.waiting_max:
             self._queue.setdefault(node)
 
-    def _note_change(self, changed: Iterable[NodeId], out: Outbox) -> None:
+    def _record_change(self, changed: Iterable[NodeId], out: Outbox) -> None:
         """The roster has changed: tell those it concerns (S11)."""
         for node in changed:
             self._calm_ticks = self._mismatches = 0
@@ -207,7 +207,7 @@ class Supervisor:
         node = message.node
         assert node is not None
         if node not in self.roster:
-            self._note_change(self.roster.add(node), out)
+            self._record_change(self.roster.add(node), out)
             if self._config.rules.push:
                 return  # the newcomer is among those who were told
         self._answer(node, out)
@@ -223,7 +223,7 @@ class Supervisor:
         if node not in self.roster:
             return
         mover = self.roster.nodes[-1]
-        self._note_change(self.roster.remove(node), out)
+        self._record_change(self.roster.remove(node), out)
         if not self._config.rules.push and mover != node:
             self._answer(mover, out)
 

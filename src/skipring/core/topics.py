@@ -125,9 +125,9 @@ class SubscriberTopics:
             if machine.has_to_flush
         ]
 
-    def settle(self) -> list[tuple[TopicId, list[Effect]]]:
+    def persist_deferred(self) -> list[tuple[TopicId, list[Effect]]]:
         """Keep all that has arrived, in every topic."""
-        return [(topic, machine.settle()) for topic, machine in self._machines.items()]
+        return [(topic, machine.persist_deferred()) for topic, machine in self._machines.items()]
 
 
 class SupervisorTopics:

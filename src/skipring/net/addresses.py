@@ -70,7 +70,7 @@ class AddressBook:
         if self._proven.get(node) != address:
             self._proven.pop(node, None)
 
-    def hear(self, hints: Mapping[NodeId, Address], member: NodeId | None = None) -> None:
+    def learn(self, hints: Mapping[NodeId, Address], member: NodeId | None = None) -> None:
         """Set claims about others: of a member, or of a supervisor or this process itself."""
         for node, address in hints.items():
             if member is None:

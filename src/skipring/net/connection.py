@@ -59,7 +59,7 @@ TURN_AWAY_S: Final = 1.0  # Guess: what a peer that reads needs for the reason.
 HANDSHAKE_REASONS: Final = frozenset({"bad certificate", "no certificate", "handshake failed"})
 
 
-def trouble(error: Exception) -> tuple[str | None, str]:
+def classify_tls_error(error: Exception) -> tuple[str | None, str]:
     """Why a handshake failed, to be counted and to be read; None if there was none."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return "bad certificate", error.verify_message
@@ -80,7 +80,7 @@ class Owner(Protocol):
     def name(self) -> NodeId:
         """As what it is known here."""
 
-    def is_called(self, greeting: Hello) -> bool:
+    def matches(self, greeting: Hello) -> bool:
         """True if whoever greets us so is the one we dialled."""
 
     def on_link(self, link: PeerConnection) -> None:
@@ -129,16 +129,16 @@ class Switchboard(Protocol):
     def on_name_message(self, link: PeerConnection, message: NameMessage) -> None:
         """Handle a message about the name of one end of a connection."""
 
-    def welcome(self, greeting: Hello) -> Owner:
+    def register(self, greeting: Hello) -> Owner:
         """Whom a link belongs to, now that somebody who dialled us has greeted."""
 
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
         """A message has come, in a frame."""
 
-    def gather(self) -> None:
+    def begin_batch(self) -> None:
         """Keep what is said from now on for ``write_gathered``."""
 
-    def write_gathered(self, link: PeerConnection) -> None:
+    def end_batch(self, link: PeerConnection) -> None:
         """Write what was said since ``gather``, to each in one piece; answers over this link."""
 
     def refuse(self, reason: str, link: PeerConnection, detail: str = "") -> None:
@@ -250,7 +250,7 @@ class PeerConnection(asyncio.Protocol):
         clock = budget.clock
         began_s = clock()
         end_s = began_s + budget.left_s
-        board.gather()
+        board.begin_batch()
         try:
             for done, frame in enumerate(frames):
                 if self._is_refused:
@@ -259,11 +259,11 @@ class PeerConnection(asyncio.Protocol):
                 is_late = done and clock() >= end_s
                 if is_late or is_waiting or (self._is_client and not self._can_serve):
                     return done
-                self._take(frame)
+                self._on_frame(frame)
         except WireError as error:
             self._refuse_bytes(error)
         finally:
-            board.write_gathered(self)
+            board.end_batch(self)
             budget.left_s = left_s = end_s - clock()
             if left_s < NEXT_TURN_S:
                 budget.schedule()
@@ -310,20 +310,20 @@ class PeerConnection(asyncio.Protocol):
     def handle_some(self, end_s: float) -> bool:
         """Handle one frame, and more until a time; return True if some can still be handled."""
         clock, waiting = self._budget.clock, self._waiting
-        self._board.gather()
+        self._board.begin_batch()
         try:
             while waiting and self._can_serve:
                 came_s, frame = waiting.popleft()
                 if clock() - came_s > REQUEST_WAIT_S:
                     self._take_late(frame)
                 else:
-                    self._take(frame)
+                    self._on_frame(frame)
                 if clock() >= end_s:
                     break
         except WireError as error:
             self._refuse_bytes(error)
         finally:
-            self._board.write_gathered(self)
+            self._board.end_batch(self)
         if not waiting:
             self._read_on()
         return bool(waiting) and self._can_serve
@@ -342,7 +342,9 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; the next frame dials again."""
-        reason, detail = trouble(exc) if exc is not None and not self.is_greeted else (None, "")
+        reason, detail = (
+            classify_tls_error(exc) if exc is not None and not self.is_greeted else (None, "")
+        )
         if reason is not None:  # only now do we hear that they have not accepted our certificate
             self._board.refuse(reason, self, detail)
         if self.failure is None:
@@ -378,9 +380,9 @@ class PeerConnection(asyncio.Protocol):
                 refusal = encode(envelope.topic, Refused(message.request, BUSY))
                 self._owner.refuse_request(refusal)
                 return
-        self._take(frame)
+        self._on_frame(frame)
 
-    def _take(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         if self.sender is None:
             self._on_greeting(check_greeting(frame))
             return
@@ -407,7 +409,7 @@ class PeerConnection(asyncio.Protocol):
             shown_name = f"{self.certificate_name} as {greeting.node}"
             failure = DialFailure(Cause.UNTRUSTED, shown_name)
             self._refuse("name not in certificate", shown_name, failure)
-        elif self._owner is not None and not self._owner.is_called(greeting):
+        elif self._owner is not None and not self._owner.matches(greeting):
             self._refuse("stranger", greeting.node, _stranger(greeting))
         elif self._owner is None and greeting.role is Role.SUPERVISOR:
             self._refuse("supervisors do not dial")  # whom we call, we know; whom not, may lie
@@ -475,7 +477,7 @@ class PeerConnection(asyncio.Protocol):
         self.is_greeted = True
         self._first = b""
         if self._owner is None:
-            self._owner = self._board.welcome(greeting)
+            self._owner = self._board.register(greeting)
         self.sender = self._owner.name
         self.settled.set()
         self._owner.on_link(self)
@@ -488,7 +490,7 @@ class PeerConnection(asyncio.Protocol):
             self.is_used = True
             self._transport.write(data)
 
-    def look(self, now: float) -> None:
+    def check_deadlines(self, now: float) -> None:
         """Note whether the link was used since the last time."""
         if self.is_used:
             self.is_used, self.used_s = False, now
@@ -507,7 +509,7 @@ class PeerConnection(asyncio.Protocol):
         self.close()
         asyncio.get_running_loop().call_later(TURN_AWAY_S, self.abort)  # it may not read that
 
-    def give_way(self) -> None:
+    def make_room(self) -> None:
         """Close the connection: another client needs its place."""
         self._refuse_with_reason(
             "idle client", "this connection was idle, and another client needs a place"

@@ -25,10 +25,10 @@ class Place(Protocol):
     def used_s(self) -> float:
         """Return the time of the last use, as of the last ``look``."""
 
-    def look(self, now: float) -> None:
+    def check_deadlines(self, now: float) -> None:
         """Record whether the link was used since the last call."""
 
-    def give_way(self) -> None:
+    def make_room(self) -> None:
         """Close the connection: another client needs its place."""
 
 
@@ -67,7 +67,7 @@ class ConnectionLimits:
         idle = self._idle_client(now_s)
         if idle is not None:
             self.release(idle)
-            idle.give_way()
+            idle.make_room()
             return None
         if is_full:
             return f"there are {LINKS_MAX} connections, which is the limit"
@@ -76,7 +76,7 @@ class ConnectionLimits:
     def _idle_client(self, now_s: float) -> Place | None:
         """Return the client that has been idle longest, if for more than IDLE_CLIENT_S."""
         for link in self._clients:
-            link.look(now_s)
+            link.check_deadlines(now_s)
         idle = min(self._clients, key=lambda link: link.used_s, default=None)
         return idle if idle is not None and now_s - idle.used_s > IDLE_CLIENT_S else None
 

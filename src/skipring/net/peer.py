@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.net.addresses import is_loopback
-from skipring.net.connection import PeerConnection, trouble
+from skipring.net.connection import PeerConnection, classify_tls_error
 from skipring.net.dial_failure import (
     CLOSED,
     NO_ANSWER,
@@ -61,7 +61,7 @@ class RemotePeer:
         self._failure: DialFailure | None = None  # of the last dial; None once there is a link
         self._is_connected = False  # TCP, while we dial
 
-    def queue(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         """Keep a frame for a while: one write carries all that is said meanwhile."""
         if self._links.is_closed:
             self._links.counts["closed"] += 1
@@ -78,7 +78,7 @@ class RemotePeer:
     def refuse_request(self, frame: bytes) -> None:
         """Send the refusal of a request that has waited too long."""
         self._links.counts["busy"] += 1
-        self.queue(frame)
+        self.send(frame)
 
     @property
     def account(self) -> NodeId:
@@ -208,9 +208,9 @@ class RemotePeer:
         return self._failure is not None and self._failure.cause is Cause.NAME_TAKEN
 
     def _on_trouble(self, address: Address, error: Exception) -> None:
-        reason, detail = trouble(error)
+        reason, detail = classify_tls_error(error)
         if reason is not None:  # nobody there is usual, a certificate that is refused is not
-            self._links.complain("cannot connect", reason, address, detail)
+            self._links.log_drop("cannot connect", reason, address, detail)
 
     # -- for a link --------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class RemotePeer:
         """
         old, self.link = self.link, link
         if old is not None:
-            if self._is_rather(old, link):
+            if self._prefer_existing(old, link):
                 self.link, old = old, link
             self._spare.append(old)
         self._failure = None
@@ -229,12 +229,12 @@ class RemotePeer:
             self._links.supervisors.add(self._address)
         self.flush()
 
-    def _is_rather(self, old: PeerConnection, new: PeerConnection) -> bool:
+    def _prefer_existing(self, old: PeerConnection, new: PeerConnection) -> bool:
         """True if both sides dialled at once, and the older link is the one to be used."""
         is_by_both = old.is_dialled != new.is_dialled and new.began_s - old.began_s < CROSSING_S
         return is_by_both and old.is_dialled == (self._links.node < self.name)
 
-    def is_called(self, greeting: Hello) -> bool:
+    def matches(self, greeting: Hello) -> bool:
         """True if whoever greets us so is the one we dialled."""
         return greeting.node == (SUPERVISOR if self._address is not None else self.name)
 
@@ -266,25 +266,25 @@ class RemotePeer:
     def _on_failed(self, now_s: float) -> None:
         self._failures = min(self._failures + 1, 16)
         self._failed_s = now_s
-        self._links.bear_a_grudge(self)
+        self._links.record_dial_failure(self)
 
     # -- the end -----------------------------------------------------------------------------
 
-    def sweep(self, now: float) -> None:
+    def close_idle(self, now: float) -> None:
         """Close links that nobody uses; forget that somebody could not be reached."""
         for link in self._spare:
-            link.look(now)
+            link.check_deadlines(now)
             if now - link.used_s > SPARE_S:
                 link.close()
         if self.link is not None:
-            self.link.look(now)
+            self.link.check_deadlines(now)
             if self._is_idle(self.link, now):
                 self.link.close()
         if now - self._failed_s > GRUDGE_S:
-            self.forgive()
+            self.reset_backoff()
         self._forget_if_idle()
 
-    def forgive(self) -> None:
+    def reset_backoff(self) -> None:
         """Forget that it could not be reached."""
         self._failures = self._refusals = 0
         self._forget_if_idle()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skipring.net.addresses import join_address
-from skipring.net.connection import Owner, PeerConnection, Switchboard, trouble
+from skipring.net.connection import Owner, PeerConnection, Switchboard, classify_tls_error
 from skipring.net.dial_failure import Cause, failure_in
 from skipring.net.handshakes import PLAIN, SECURED, Handshakes, source_of
 from skipring.storage.data_dir import process_text
@@ -93,7 +93,7 @@ class Exchange(Switchboard, Protocol):
     def credentials(self) -> Credentials | None:
         """What we show, if we show anything."""
 
-    def complain(self, what: str, reason: str, address: str, detail: str = "") -> None:
+    def log_drop(self, what: str, reason: str, address: str, detail: str = "") -> None:
         """Count what went wrong with somebody, and say so now and then."""
 
 
@@ -125,7 +125,7 @@ async def dial(
 async def connected(host: str, port: int) -> socket.socket:
     """A socket that leads to somebody."""
     loop = asyncio.get_running_loop()
-    trouble: OSError = OSError("it has no address")
+    failure: OSError = OSError("it has no address")
     for family, kind, protocol, _, where in await loop.getaddrinfo(
         host, port, type=socket.SOCK_STREAM
     ):
@@ -134,14 +134,14 @@ async def connected(host: str, port: int) -> socket.socket:
         try:
             await loop.sock_connect(made, where)
         except OSError as error:
-            trouble = error
+            failure = error
             made.close()
         except BaseException:
             made.close()
             raise
         else:
             return made
-    raise trouble
+    raise failure
 
 
 async def speaks_tls(address: Address) -> bool:
@@ -257,7 +257,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError as error:  # too many open files, for example
-                self._exchange.complain("cannot accept", "cannot accept", "", str(error))
+                self._exchange.log_drop("cannot accept", "cannot accept", "", str(error))
                 loop.remove_reader(listening)
                 self._again = loop.call_later(ACCEPT_AGAIN_S, self._begin, listening, handshakes)
                 break
@@ -278,7 +278,7 @@ class Listener:
         else:
             self._waiting.discard(visitor)
             visitor.came.close()
-        self._exchange.complain(
+        self._exchange.log_drop(
             "connection refused", "too many handshakes", visitor.address, detail
         )
 
@@ -325,9 +325,9 @@ class Listener:
             link.abort()
             raise
         except TROUBLES as error:
-            reason, detail = trouble(error)
+            reason, detail = classify_tls_error(error)
             detail = detail or "gone in the middle of it"
-            self._exchange.complain(
+            self._exchange.log_drop(
                 "connection refused", reason or "handshake failed", visitor.address, detail
             )
 

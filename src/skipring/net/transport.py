@@ -120,11 +120,11 @@ class Transport:
 
     def send(self, to: NodeId, frame: bytes) -> None:
         """Queue a frame for a node that we have a link to, or an address of."""
-        self.peer(to).queue(frame)
+        self.peer(to).send(frame)
 
     def send_to_supervisor(self, address: Address, frame: bytes) -> None:
         """Queue a frame for the supervisor at an address."""
-        self.peer(supervisor_at(address), address).queue(frame)
+        self.peer(supervisor_at(address), address).send(frame)
 
     def account_of(self, name: NodeId) -> NodeId:
         """Return the name that the quotas of a peer are charged to: that of its certificate."""
@@ -162,7 +162,7 @@ class Transport:
         self._names.on_tick()
         self._clones = {each: left - 1 for each, left in self._clones.items() if left > 1}
         for peer in list(self._peers.values()):
-            peer.sweep(now)
+            peer.close_idle(now)
 
     async def close(self) -> None:
         """Stop listening, send what is queued if that is quick, and close every connection."""
@@ -187,12 +187,12 @@ class Transport:
             self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._emptied], timeout=CLOSE_S)
 
-    def bear_a_grudge(self, peer: RemotePeer) -> None:
+    def record_dial_failure(self, peer: RemotePeer) -> None:
         """Somebody could not be reached; of too many the first are forgiven."""
         self._grudges.pop(peer.name, None)
         self._grudges[peer.name] = peer
         if len(self._grudges) > GRUDGES_MAX:
-            self._grudges.pop(next(iter(self._grudges))).forgive()
+            self._grudges.pop(next(iter(self._grudges))).reset_backoff()
 
     def may_dial(self, name: NodeId, address: Address) -> bool:
         """Return True if the address of a node is proven, or a dial-back is within its budget."""
@@ -276,7 +276,7 @@ class Transport:
         now_s = asyncio.get_running_loop().time()
         return self._places.occupy(link, name, is_client=link.role is Role.CLIENT, now_s=now_s)
 
-    def welcome(self, greeting: Hello) -> RemotePeer:
+    def register(self, greeting: Hello) -> RemotePeer:
         """Somebody who has dialled us has greeted: its queue."""
         if greeting.role is Role.CLIENT:
             # No node can have such a name. Each connection has its own: two clients may be called
@@ -345,14 +345,14 @@ class Transport:
         self.frames_received += 1
         if envelope.hints and self.dials and not sender.startswith(CLIENTS):
             is_told = sender.startswith(SUPERVISORS)
-            self.book.hear(envelope.hints, None if is_told else sender)
+            self.book.learn(envelope.hints, None if is_told else sender)
         self._receive(sender, envelope, frame)
 
-    def gather(self) -> None:
+    def begin_batch(self) -> None:
         """Keep what is said from now on for ``write_gathered``."""
         self._gathering = []
 
-    def write_gathered(self, link: PeerConnection) -> None:
+    def end_batch(self, link: PeerConnection) -> None:
         """Write what was said since ``gather``, to each in one piece; answers over this link."""
         gathered, self._gathering = self._gathering, None
         for peer in gathered or ():
@@ -380,9 +380,9 @@ class Transport:
 
     def refuse(self, reason: str, link: PeerConnection, detail: str = "") -> None:
         """A connection is dropped; count it and say so."""
-        self.complain("connection refused", reason, link.address, detail)
+        self.log_drop("connection refused", reason, link.address, detail)
 
-    def complain(self, what: str, reason: str, address: str, detail: str = "") -> None:
+    def log_drop(self, what: str, reason: str, address: str, detail: str = "") -> None:
         """Count what went wrong with somebody, and say so now and then."""
         self.counts[reason] += 1
         kind = detail if reason in HANDSHAKE_REASONS else ""

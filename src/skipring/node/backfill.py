@@ -84,7 +84,7 @@ class BackfillClient:
         self._expected: dict[TopicId, int] = {}
         self._histories: dict[TopicId, _History] = {}
 
-    def expect(self, topic: TopicId, held: int = 0) -> None:
+    def on_joined(self, topic: TopicId, held: int = 0) -> None:
         """Expect a history of a topic that was just joined, with publications of earlier runs."""
         self._expected[topic] = held
 
@@ -106,7 +106,7 @@ class BackfillClient:
         self._expected.pop(topic, None)
         self._histories.pop(topic, None)
 
-    def look(self, topic: TopicId, machine: Subscriber | None) -> None:
+    def maybe_start(self, topic: TopicId, machine: Subscriber | None) -> None:
         """Begin once there is somebody to ask."""
         if topic not in self._expected or machine is None or machine.label is None:
             return
@@ -121,7 +121,7 @@ class BackfillClient:
 
     def on_tick(self, topic: TopicId, machine: Subscriber | None) -> None:
         """Go on without those who do not answer."""
-        self.look(topic, machine)
+        self.maybe_start(topic, machine)
         history = self._histories.get(topic)
         if history is None or machine is None:
             return
@@ -131,7 +131,7 @@ class BackfillClient:
                 source.progress = source.progress.after_tick()
             if source.progress.is_too_slow:
                 self._give_up(history, node)
-        self._go_on(topic, history, machine)
+        self._advance(topic, history, machine)
 
     def on_answer(
         self,
@@ -152,7 +152,7 @@ class BackfillClient:
         else:
             self._give_up(history, sender)
         if machine is not None:
-            self._go_on(topic, history, machine)
+            self._advance(topic, history, machine)
 
     def _give_up(self, history: _History, node: NodeId) -> None:
         """Ask somebody no more; another one is asked for what it was to bring."""
@@ -188,7 +188,7 @@ class BackfillClient:
             read = PageRead(len(page.publications), len(part.publications), held - before)
             source.progress = source.progress.after_page(read, held, source.survey.count)
 
-    def _go_on(self, topic: TopicId, history: _History, machine: Subscriber) -> None:
+    def _advance(self, topic: TopicId, history: _History, machine: Subscriber) -> None:
         """Ask those who have nothing to do; end when there is nothing to be asked for."""
         if not history.is_reading:
             if any(source.survey is None for source in history.sources.values()):

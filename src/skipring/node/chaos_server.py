@@ -243,7 +243,7 @@ class PartitionableTransport(Transport):
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
         """Hand a message on, unless we are cut off from whom it is."""
         if not self._is_severed(sender):
-            self.book.hear(envelope.hints)  # also a client's: it may make us refer to anybody
+            self.book.learn(envelope.hints)  # also a client's: it may make us refer to anybody
             super().receive(sender, envelope, frame)
 
     def sweep(self) -> None:

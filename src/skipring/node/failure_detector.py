@@ -32,7 +32,7 @@ class NeighbourWatch:
         self._silent: dict[tuple[TopicId, NodeId], int] = {}
         self._heard: set[tuple[TopicId, NodeId]] = set()
 
-    def hear(self, topic: TopicId, node: NodeId) -> None:
+    def on_heard(self, topic: TopicId, node: NodeId) -> None:
         """A node has said something in a topic."""
         self._heard.add((topic, node))
 
@@ -95,7 +95,7 @@ class FailureDetector:
         cases[topic].newest = self._ticks
         cases[topic].accusers.add(accuser)
 
-    def hear(self, node: NodeId) -> None:
+    def on_heard(self, node: NodeId) -> None:
         """A node has said something: it is alive, whatever others say."""
         self._cases.pop(node, None)
         self._unanswered.pop(node, None)
@@ -119,7 +119,7 @@ class FailureDetector:
             case.probed = self._ticks + 1
         return [(topic, node) for topic, node, _ in in_turn[:PROBES_PER_TICK]]
 
-    def to_evict(self) -> Iterator[tuple[TopicId, NodeId]]:
+    def take_evictions(self) -> Iterator[tuple[TopicId, NodeId]]:
         """Who has been accused for too long; the case is closed with it."""
         for topic, node, case in self._all():
             patience = EVICTION_TICKS if len(case.accusers) > 1 else LONE_EVICTION_TICKS

@@ -68,17 +68,17 @@ class GroupCommit:
         return self._store.unwritten if self._store is not None else 0
 
     @property
-    def is_worth_it(self) -> bool:
+    def exceeds_eager_threshold(self) -> bool:
         """True if so much is only in memory that it should not wait for the next tick."""
         return self._waiting_bytes - self._covered_bytes > WORTH_IT_BYTES
 
     @property
-    def is_overfull(self) -> bool:
+    def is_backpressured(self) -> bool:
         """True if so much is only in memory that nothing more should be taken from others."""
         return self._waiting_bytes > WAITING_BYTES_MAX
 
     @property
-    def coming(self) -> int:
+    def next_commit(self) -> int:
         """The number of the commit that will cover what is written now; 0 without a disk."""
         return self._begun + 1 if self._store is not None else 0
 
@@ -86,10 +86,10 @@ class GroupCommit:
     def durable(self) -> int:
         """The number up to which what waits for a commit is durable."""
         if self._running is None and not self.unwritten:
-            return self.coming  # also what got into a commit that had begun before it
+            return self.next_commit  # also what got into a commit that had begun before it
         return self._succeeded
 
-    async def reached(self) -> None:
+    async def wait_durable(self) -> None:
         """Wait until all that was written up to now is durable; StorageError if it cannot be."""
         if self._store is None or (self._running is None and not self._is_behind):
             return
@@ -102,22 +102,22 @@ class GroupCommit:
         if error is not None:
             raise type(error)(str(error)) from error
 
-    async def recovered(self) -> None:
+    async def raise_if_failing(self) -> None:
         """Raise what the last commit failed of, if the next one fails too."""
         if self.error is not None:
-            await self.reached()
+            await self.wait_durable()
 
     def hurry(self) -> None:
         """Commit what is written now, before the next tick; ``on_durable`` is told of it."""
         self._needed = self._begun + 1
-        self.nudge()
+        self.request_commit()
         self._tell_if_durable()
 
     def _tell_if_durable(self) -> None:
         if self._running is None and self.error is None and not self.unwritten:
-            self.on_durable(self.coming)
+            self.on_durable(self.next_commit)
 
-    def nudge(self) -> None:
+    def request_commit(self) -> None:
         """Commit what has come meanwhile, without waiting for it; after a commit that runs."""
         if self._is_behind:
             self._is_nudged = self._running is not None
@@ -168,7 +168,7 @@ class GroupCommit:
             self._running = None
         if self._is_nudged and self.error is None:  # a disk that takes nothing is let be
             self._is_nudged = False
-            self.nudge()
+            self.request_commit()
             self._tell_if_durable()  # the commit may have included what came after it began
         return self.error
 
@@ -184,7 +184,7 @@ class DeliveryLogFlusher:
         self._running: asyncio.Task[None] | None = None
         self._is_told = False
 
-    def nudge(self) -> None:
+    def request_write(self) -> None:
         """Write what has come meanwhile, without waiting for it."""
         if self._running is None and self._trace.is_behind:
             self._running = asyncio.get_running_loop().create_task(self._run())

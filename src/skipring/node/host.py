@@ -60,14 +60,14 @@ from skipring.node.failure_detector import NeighbourWatch
 from skipring.node.group_commit import GroupCommit
 from skipring.node.index_slices import StatusServer
 from skipring.node.keeping import Deliverer, Keeping
-from skipring.node.log_server import offer, offer_deliveries
+from skipring.node.log_server import handle_deliveries_request, handle_log_request
 from skipring.node.membership import Membership
 from skipring.node.outgoing import Outgoing
 from skipring.node.publish_proxy import PublishProxy
 from skipring.node.replication_wait import Replications
 from skipring.node.sender import Driver
 from skipring.node.settings import NodeSettings
-from skipring.node.status_server import NOT_A_MEMBER, answer, node_status
+from skipring.node.status_server import NOT_A_MEMBER, handle_status_request, node_status
 from skipring.node.timer import Timer
 from skipring.observability.logs import RateLimitedLogger, logger
 from skipring.storage.delivery_log import DeliveryLog
@@ -165,7 +165,7 @@ class NodeHost:
         self._outgoing = Outgoing(self._driver.perform)
         self.durability.on_durable = self._outgoing.release
         self._catching_up = BackfillClient(
-            self._driver.say, self._on_history, lambda: not self.durability.is_overfull
+            self._driver.say, self._on_history, lambda: not self.durability.is_backpressured
         )
         self.membership = Membership(name, self._topics, self._driver, self.links)
         self.ticker = Timer(self._tick, settings.tick_s, rng)
@@ -204,7 +204,7 @@ class NodeHost:
         """Become a member of a topic."""
         self._driver.give(topic, SubscribeRequested())
         machine = self._topics.machine(topic)
-        self._catching_up.expect(topic, machine.count if machine is not None else 0)
+        self._catching_up.on_joined(topic, machine.count if machine is not None else 0)
 
     async def drain(
         self, topic: TopicId, timeout_s: float, *, waits_alone: bool = False
@@ -269,7 +269,7 @@ class NodeHost:
         is room, and others may get it by repair; who publishes after that is told before anything
         is kept.
         """
-        await self.durability.recovered()
+        await self.durability.raise_if_failing()
         if topic not in self._topics:
             raise SkipringError(f"not subscribed to {shown(topic)}: it was left meanwhile")
         effects = self._topics.handle(topic, PublishManyRequested(requests))
@@ -281,10 +281,10 @@ class NodeHost:
         ]
         self._driver.perform(topic, [e for e in effects if not isinstance(e, Send)])
         sends = [e for e in effects if isinstance(e, Send)]
-        number = self._outgoing.add(topic, sends, self.durability.coming)
+        number = self._outgoing.add(topic, sends, self.durability.next_commit)
         self._departures.on_published(topic, made)
         try:
-            await self.durability.reached()
+            await self.durability.wait_durable()
         except StorageError:
             self._outgoing.drop(number)
             raise
@@ -315,9 +315,9 @@ class NodeHost:
             ticker.stop()
         self._status_server.close()
         await self.links.close()
-        self._driver.perform_all(self._topics.settle())
+        self._driver.perform_all(self._topics.persist_deferred())
         with suppress(StorageError):  # what is not durable comes again from others
-            await self.durability.reached()
+            await self.durability.wait_durable()
         await self._keeping.close()
 
     # -- time and messages ---------------------------------------------------------------------
@@ -334,7 +334,7 @@ class NodeHost:
                 self._driver.say(topic, sender, Refused(message.request, BUSY))
             return
         if topic in self._topics:
-            self._watch.hear(topic, sender)
+            self._watch.on_heard(topic, sender)
         arrivals = self._keeping.arrivals
         if arrivals.is_watched:
             with arrivals.handling(topic, sender, message):
@@ -343,13 +343,13 @@ class NodeHost:
             self._driver.receive(sender, envelope, frame)
         if sender == SUPERVISOR:
             self.membership.on_heard(topic, message)
-            self._catching_up.look(topic, self._topics.machine(topic))
+            self._catching_up.maybe_start(topic, self._topics.machine(topic))
 
     def _why_dropped(self, sender: NodeId, message: WireMessage) -> str | None:
         """Why we take nothing of this kind from a node now, or None."""
         kind = type(message)
         if kind in _BRINGING:
-            if self._keeping.durability.is_overfull:
+            if self._keeping.durability.is_backpressured:
                 return "store full"
         elif kind in _ASKING:
             if self.links.is_behind(sender):
@@ -377,7 +377,7 @@ class NodeHost:
             case Refused(reason=reason) if sender == SUPERVISOR:
                 self.membership.on_refused(topic, reason)
             case MemberList(members=members) if sender == SUPERVISOR:
-                self.links.book.hear(members)
+                self.links.book.learn(members)
                 self.replications.on_members(topic, members)
             case LogInfo() | LogPage() | Refused():
                 self._catching_up.on_answer(sender, topic, message, self._topics.machine(topic))
@@ -393,7 +393,7 @@ class NodeHost:
             if machine is None:
                 return Refused(question.request, NOT_A_MEMBER)
             return node_status(machine, question.request, self._health(topic, machine))
-        return offer(self._keeping.store_id, machine, question)
+        return handle_log_request(self._keeping.store_id, machine, question)
 
     def _health(self, topic: TopicId, machine: Subscriber) -> NodeHealth:
         neighbours, error = machine.ring_neighbours(), self.durability.error
@@ -417,21 +417,23 @@ class NodeHost:
         machine, is_spent = self._topics.machine(topic), time_limit()
         match question:
             case FetchLog():
-                return offer(self._keeping.store_id, machine, question, is_spent)
+                return handle_log_request(self._keeping.store_id, machine, question, is_spent)
             case FetchDeliveries():
-                return offer_deliveries(self._keeping.trace, topic, machine, question, is_spent)
+                return handle_deliveries_request(
+                    self._keeping.trace, topic, machine, question, is_spent
+                )
             case FetchArrivals():
                 if machine is None:
                     return Refused(question.request, NOT_A_MEMBER)
                 return self._keeping.arrivals.answer(topic, question)
             case _:
-                return answer(topic, machine, self._journals, question, is_spent)
+                return handle_status_request(topic, machine, self._journals, question, is_spent)
 
     def _on_history(self, topic: TopicId, part: HistoryRead) -> None:
         """A part of a history has come; all of it, if there is nothing in it."""
         self._driver.give(topic, part)
         if not part.publications:
-            self.durability.nudge()
+            self.durability.request_commit()
 
     def _tick(self) -> None:
         """Run the machines, and report neighbours that have gone silent (section 3.3)."""
@@ -465,7 +467,7 @@ class NodeHost:
                 self.on_confirmed(topic, effect)
             case SendSynced():
                 sends = [Send(effect.to, effect.message)]
-                self._outgoing.add(topic, sends, self.durability.coming)
+                self._outgoing.add(topic, sends, self.durability.next_commit)
                 self.durability.hurry()
             case HeldBy():
                 self._departures.on_held(topic, effect)
@@ -495,7 +497,7 @@ class NodeHost:
         """Keep what has arrived in a topic."""
         machine = self._topics.machine(topic)
         if machine is not None:
-            self._driver.perform(topic, machine.settle())
+            self._driver.perform(topic, machine.persist_deferred())
 
     def lose(self, topic: TopicId, offsets: Iterable[int]) -> None:
         """Forget what is stored at these offsets, and notice nothing."""

@@ -72,9 +72,9 @@ class Keeping:
         did not take.
         """
         self.arrivals.on_tick()
-        self.durability.nudge()
+        self.durability.request_commit()
         if ticks % TRACED_TICKS == 0:
-            self._tracing.nudge()
+            self._tracing.request_write()
 
     async def close(self) -> None:
         """Write how the last publications came."""
@@ -91,8 +91,8 @@ class Keeping:
             case Store(offset=offset, publications=publications):
                 self.archives[topic].write(offset, *publications, encoded=effect.encoded)
                 self.durability.note(effect.size_bytes)
-                if self.durability.is_worth_it and self.durability.error is None:
-                    self.durability.nudge()
+                if self.durability.exceeds_eager_threshold and self.durability.error is None:
+                    self.durability.request_commit()
             case Discard(offset=offset):
                 self.put_aside += 1
                 self.archives[topic].discard(offset)
@@ -102,7 +102,7 @@ class Keeping:
     def _hand_over(self, topic: TopicId, delivery: Deliver) -> None:
         count, origin = len(delivery.publications), delivery.origin
         self.deliveries[topic, origin] += count
-        self.trace.note(topic, delivery.offset, time_us(), delivery.hops, origin, count)
+        self.trace.record(topic, delivery.offset, time_us(), delivery.hops, origin, count)
         if self.arrivals.is_watched:
             self.arrivals.on_delivered(topic, delivery)
         self._deliver(topic, delivery)

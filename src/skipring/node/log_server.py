@@ -49,7 +49,7 @@ Question = GetLogInfo | FetchLog
 Piece = bytes | memoryview  # of one publication or many
 
 
-def offer(
+def handle_log_request(
     store: str, machine: Subscriber | None, question: Question, is_spent: Spent = never_spent
 ) -> LogInfo | LogPage | Refused:
     """What a node says to one who reads from it; one that is not in the topic refuses."""
@@ -57,14 +57,14 @@ def offer(
         return Refused(question.request, NOT_A_MEMBER)
     match question:
         case GetLogInfo():
-            return surveyed(store, machine, question)
+            return log_info(store, machine, question)
         case FetchLog():
             if (question.store, question.epoch) != _place(store, machine.archive):
                 return Refused(question.request, ANOTHER_STORE)
             return stored_page(machine.archive, question, is_spent)
 
 
-def surveyed(store: str, machine: Subscriber, question: GetLogInfo) -> LogInfo:
+def log_info(store: str, machine: Subscriber, question: GetLogInfo) -> LogInfo:
     """How far a topic is stored, and the digests of what is."""
     archive = machine.archive
     name, epoch = _place(store, archive)
@@ -112,7 +112,7 @@ def _whole_page(archive: Log, question: FetchLog, end: int) -> LogPage | None:
     if not is_all or not isinstance(archive, TopicLog):
         return None
     start = question.start
-    parts = archive.stretches(start, end, PAGE_ROWS_MAX, PAGE_BYTES)
+    parts = archive.contiguous_ranges(start, end, PAGE_ROWS_MAX, PAGE_BYTES)
     if sum(len(part.data) for part in parts) + len(ARRAY_HEAD) + 4 > STORED_BYTES_MAX:
         return None  # a row among them is longer than any that is accepted
     reached = start + sum(part.length for part in parts)
@@ -235,7 +235,7 @@ def _rows_in_memory(start: int, found: list[Publication | None], firsts: range) 
 # -- deliveries --------------------------------------------------------------------------------
 
 
-def offer_deliveries(
+def handle_deliveries_request(
     trace: DeliveryLog,
     topic: TopicId,
     machine: Subscriber | None,

@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from skipring.errors import InputError
 from skipring.net.addresses import join_address
-from skipring.net.connection import trouble
+from skipring.net.connection import classify_tls_error
 from skipring.observability.logs import RateLimitedLogger, logger
 from skipring.security.credentials import PeerCertificate
 from skipring.wire.rpc import Address
@@ -281,7 +281,7 @@ class _Server(ThreadingTCPServer):
         assert isinstance(error, Exception)
         if isinstance(error, ConnectionError):
             return  # it has gone away, or we have dropped it
-        reason, detail = trouble(error)
+        reason, detail = classify_tls_error(error)
         self._refuse(reason or type(error).__name__, client_address, detail)
 
     def _refuse(self, reason: str, client_address: Any, detail: str = "") -> None:  # noqa: ANN401

@@ -88,6 +88,6 @@ class PublishProxy:
             return "no payload"
         if not self._has_disk and not message.volatile:
             return NO_DISK
-        if self._durability.is_overfull or len(self._tasks) >= PUBLISHING_MAX:
+        if self._durability.is_backpressured or len(self._tasks) >= PUBLISHING_MAX:
             return "too much waits to be stored; try again"
         return None

@@ -32,5 +32,5 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     # T18: a live ring is mostly in order, so tries are compared ever more rarely, and only now and
     # then while something is on its way.
     config: ProtocolConfig = ProtocolConfig(
-        quiet_ticks_max=64, news_ticks=8, want_flushes=2, announced_max=64, settles_late=True
+        quiet_ticks_max=64, news_ticks=8, want_flushes=2, announced_max=64, defers_storage=True
     )

@@ -127,7 +127,7 @@ def _believable_cursor(roster: Roster) -> int:
 # -- a node ----------------------------------------------------------------------------------
 
 
-def answer(
+def handle_status_request(
     topic: TopicId,
     machine: Subscriber | None,
     journals: ChangeLog,

@@ -106,7 +106,7 @@ class SupervisorHost:
         return self
 
     def _receive(self, sender: NodeId, envelope: Envelope[WireMessage], _: Frame) -> None:
-        self._detector.hear(sender)
+        self._detector.on_heard(sender)
         message = envelope.message
         self.counts[type(message).__name__] += 1
         if isinstance(message, GetSupervisorStatus):  # it is about no topic
@@ -219,7 +219,7 @@ class SupervisorHost:
         for topic, node in self._detector.to_probe():
             self.counts["probes"] += 1
             self._driver.say(topic, node, Ping(0))
-        for topic, node in self._detector.to_evict():
+        for topic, node in self._detector.take_evictions():
             self._evict(topic, node)
         self._remember()
         self.links.sweep()

@@ -49,21 +49,21 @@ class EventLogger:
 
     def debug(self, event: str, **fields: object) -> None:
         """Something for those who look for a mistake."""
-        self._say(logging.DEBUG, event, fields)
+        self._emit(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: object) -> None:
         """Something that was to be expected."""
-        self._say(logging.INFO, event, fields)
+        self._emit(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
         """Something that skipring copes with, but somebody may want to look at."""
-        self._say(logging.WARNING, event, fields)
+        self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: object) -> None:
         """Something that somebody has to look at."""
-        self._say(logging.ERROR, event, fields)
+        self._emit(logging.ERROR, event, fields)
 
-    def _say(self, level: int, event: str, fields: Mapping[str, object]) -> None:
+    def _emit(self, level: int, event: str, fields: Mapping[str, object]) -> None:
         if self._logger.isEnabledFor(level):
             plain = {name: _plain(value) for name, value in fields.items()}
             said = {"event": event, **plain}

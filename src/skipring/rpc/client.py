@@ -116,7 +116,7 @@ class RpcClient:
             back_off_max_s=BACK_OFF_MAX_S,
         )
         self._locate_s = locate_s  # how long a supervisor may take for an answer
-        self._links.on_silent = self._give_up
+        self._links.on_silent = self._abandon
         self._report = report  # of supervisors that cannot be reached, while requests wait
         self._links.on_unreachable = self._on_unreachable
         self._requests = count(1)
@@ -174,11 +174,11 @@ class RpcClient:
     async def _publish_through(
         self, topic: TopicId, node: NodeId, address: Address, publications: Sequence[Publication]
     ) -> list[PublishAck | Refused | None]:
-        self.book.hear({node: address})
+        self.book.learn({node: address})
         questions = (
             partial(Publish, publication=each, volatile=self._is_volatile) for each in publications
         )
-        asked = (self.ask(topic, node, question, PublishAck) for question in questions)
+        asked = (self.request(topic, node, question, PublishAck) for question in questions)
         return list(await asyncio.gather(*asked))
 
     async def _members(self, topic: TopicId) -> dict[NodeId, Address]:
@@ -190,12 +190,12 @@ class RpcClient:
     async def locate(self, topic: TopicId, count: int = MEMBERS) -> dict[NodeId, Address]:
         """Some members of a topic by chance, from now on known; UnreachableError if nobody says."""
         question = partial(FindMembers, count=count)
-        answer = await self.ask(topic, SUPERVISOR, question, MemberList, self._locate_s)
+        answer = await self.request(topic, SUPERVISOR, question, MemberList, self._locate_s)
         if isinstance(answer, Refused):
             raise UnreachableError(f"{topic!r}: {answer.reason}")
         if answer is None:
             raise UnreachableError(self.no_supervisor_of(topic))
-        self.book.hear(answer.members)
+        self.book.learn(answer.members)
         return answer.members
 
     def no_supervisor_of(self, topic: TopicId) -> str:
@@ -211,7 +211,7 @@ class RpcClient:
         """Return a token of the connection in use; a restarted node has another one."""
         return self._links.connection_to(node)
 
-    async def ask(
+    async def request(
         self,
         topic: TopicId,
         to: NodeId,
@@ -229,7 +229,7 @@ class RpcClient:
             )
         return await self._ask(to, partial(self._links.send, to), topic, question, kind, timeout_s)
 
-    async def ask_supervisor(
+    async def request_supervisor(
         self,
         address: Address,
         question: Callable[[int], RuntimeMessage],
@@ -284,7 +284,7 @@ class RpcClient:
         if self._report is not None and why is not None and is_waited_for:
             self._report(why)
 
-    def _give_up(self, node: NodeId) -> None:
+    def _abandon(self, node: NodeId) -> None:
         """Wait no more for answers of somebody who may not have got the questions."""
         for asked, future in list(self._waiting.values()):
             if asked == node and not future.done():

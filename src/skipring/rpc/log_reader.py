@@ -96,8 +96,8 @@ async def survey_of(
 async def _ask(
     outsider: RpcClient, topic: TopicId, node: NodeId, address: Address, question: Question
 ) -> MemberLog | None:
-    outsider.book.hear({node: address})
-    answer = await outsider.ask(topic, node, question, LogInfo, SURVEY_S)
+    outsider.book.learn({node: address})
+    answer = await outsider.request(topic, node, question, LogInfo, SURVEY_S)
     if not isinstance(answer, LogInfo):
         return None
     return MemberLog(node=node, address=address, survey=answer)
@@ -150,7 +150,7 @@ async def _in_pages(
     UnreachableError if the member does not answer, or is no member any more.
     """
     node, _ = member
-    outsider.book.hear(dict([member]))
+    outsider.book.learn(dict([member]))
 
     def ask(start: int) -> asyncio.Future[Page]:
         asked = _page(outsider, topic, node, kind, question(start), start)
@@ -179,7 +179,7 @@ async def _page(
 ) -> Page:
     why = "no answer"
     for _ in range(ATTEMPTS):
-        answer = await outsider.ask(topic, node, question, kind, PAGE_S)
+        answer = await outsider.request(topic, node, question, kind, PAGE_S)
         if isinstance(answer, kind) and (answer.next is None or answer.next > start):
             return answer
         if isinstance(answer, Refused):

@@ -63,7 +63,7 @@ async def publish_all(
     async with client as outsider:
         seqs = count()
         inbox = _Inbox(payloads)
-        while batch := await inbox.take(AT_ONCE):
+        while batch := await inbox.next_batch(AT_ONCE):
             made = [_publication(outsider.name, next(seqs), each, plan) for each in batch]
             for published in await _publish(outsider, plan, made, waiting):
                 emit(published)
@@ -162,7 +162,7 @@ class _Inbox:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._came.set)
 
-    async def take(self, count_max: int) -> list[bytes]:
+    async def next_batch(self, count_max: int) -> list[bytes]:
         """Wait for input; return what has been read, or nothing at the end."""
         taken: list[bytes] = []
         size = 0

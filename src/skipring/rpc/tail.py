@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from skipring.core.peers import TopicId
-from skipring.core.publications import ID_BYTES, Publication, ids_of, name
+from skipring.core.publications import ID_BYTES, Publication, assign_ids, ids_of
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
 from skipring.net.access import Access
 from skipring.observability.clock import time_us
@@ -237,7 +237,7 @@ class TopicTail:
         except MessageError:
             return []  # a damaged page; anti-entropy repairs the member, and others have them too
         ids = ids_of(publications, self.topic)
-        name(publications, ids)
+        assign_ids(publications, ids)
         fresh = []
         for publication, key in zip(publications, ids, strict=True):
             mark = key[:SEEN_BYTES]

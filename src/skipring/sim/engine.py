@@ -80,14 +80,14 @@ class DeliveryStats:
         total = self.hops.total()
         return sum(hops * count for hops, count in self.hops.items()) / total if total else 0.0
 
-    def note(self, delivery: Deliver) -> None:
+    def on_delivered(self, delivery: Deliver) -> None:
         """Publications were handed to an application."""
         count = len(delivery.publications)
         self.by_origin[delivery.origin] += count
         if delivery.origin is Origin.SPREAD:
             self.hops[delivery.hops] += count
 
-    def note_receipt(self, message: Message) -> None:
+    def on_received(self, message: Message) -> None:
         """A message with publications has arrived."""
         self.copies += len(publications_in(message))
 
@@ -113,7 +113,7 @@ class World:
         uses_up_start: bool = False,
     ) -> None:
         self.topic = start.topic
-        self.config = replace(config, takes_opaque=config.takes_opaque or start.has_opaque)
+        self.config = replace(config, takes_opaque=config.accepts_opaque_ids or start.has_opaque)
         self.rng = Random(f"skipring/{seed}")
         self.round = 0
         self.events = 0
@@ -188,7 +188,7 @@ class World:
     def tick(self, node: NodeId) -> None:
         """Run a process's Timeout, and let it say what it has put off."""
         self.events += 1
-        self._give(node, _TICK)
+        self._dispatch(node, _TICK)
         machine = self.subscribers.get(node)
         if machine is not None and machine.has_to_flush:
             self.flush(node)
@@ -196,52 +196,52 @@ class World:
     def flush(self, node: NodeId) -> None:
         """Let a subscriber say what it has put off."""
         self.events += 1
-        self._give(node, _FLUSH)
+        self._dispatch(node, _FLUSH)
 
     def deliver(self, parcel: Parcel) -> None:
         """Let the receiver process a message; the dead do nothing."""
         self.events += 1
         if type(parcel.message) in CARRIERS and parcel.to in self.subscribers:
-            self.deliveries.note_receipt(parcel.message)
-        self._give(parcel.to, Received(parcel.message, parcel.sender))
+            self.deliveries.on_received(parcel.message)
+        self._dispatch(parcel.to, Received(parcel.message, parcel.sender))
 
     def subscribe(self, node: NodeId) -> None:
         """Let the application at a node ask to be a member; a node that is not there is started."""
         if node not in self.subscribers:
             self.crashed.pop(node, None)
             self.add(node, SubscriberState(member=False))
-        self._give(node, SubscribeRequested())
+        self._dispatch(node, SubscribeRequested())
 
     def unsubscribe(self, node: NodeId) -> None:
         """Let the application at a node ask to leave."""
-        self._give(node, UnsubscribeRequested())
+        self._dispatch(node, UnsubscribeRequested())
 
     def drain(self, node: NodeId, ids: tuple[bytes, ...] = (), *, everything: bool = True) -> None:
         """Let a node that is about to leave hand over what it holds (decision 0049)."""
         self.drained.pop(node, None)
-        self._give(node, DrainRequested(ids, everything))
+        self._dispatch(node, DrainRequested(ids, everything))
 
     def request_completeness(self, node: NodeId) -> None:
         """Let a node ask its neighbours for everything that it lacks."""
-        self._give(node, CompletenessRequested())
+        self._dispatch(node, CompletenessRequested())
 
     def replicate(self, node: NodeId, ids: tuple[bytes, ...], nodes: tuple[NodeId, ...]) -> None:
         """Let a node ask others to confirm publications."""
-        self._give(node, ReplicationRequested(ids, nodes))
+        self._dispatch(node, ReplicationRequested(ids, nodes))
 
     def lose_contact(self, node: NodeId, to: NodeId) -> None:
         """Let the host of a node notice that it cannot reach another one."""
-        self._give(node, NodeSuspected(to))
+        self._dispatch(node, NodeSuspected(to))
 
     def publish(self, node: NodeId, payload: bytes) -> None:
         """Let the application at a node publish."""
-        self._give(node, PublishRequested(payload=payload))
+        self._dispatch(node, PublishRequested(payload=payload))
 
     def suspect(self, node: NodeId) -> None:
         """Let the supervisor's failure detector hold a node for crashed."""
-        self._give(SUPERVISOR, NodeSuspected(node))
+        self._dispatch(SUPERVISOR, NodeSuspected(node))
 
-    def _give(self, node: NodeId, event: Event) -> None:
+    def _dispatch(self, node: NodeId, event: Event) -> None:
         machine = self.supervisor if node == SUPERVISOR else self.subscribers.get(node)
         if machine is not None:
             effects = machine.handle(event)
@@ -272,7 +272,7 @@ class World:
             case Discard(offset=offset):
                 self._archive_of(node).discard(offset)
             case Deliver():
-                self.deliveries.note(effect)
+                self.deliveries.on_delivered(effect)
             case PeerInSync():
                 self.confirmed.append((node, effect.node))
             case Drained():

@@ -17,7 +17,7 @@ from skipring.rpc.log_reader import LogRange
 from skipring.spark.arrow import ArrowRows
 from skipring.spark.options import EARLIEST, LATEST, ReadOptions
 from skipring.spark.partitions import RangePartition, range_partitions, read_range
-from skipring.spark.ring_client import RingClient, settle
+from skipring.spark.ring_client import RingClient, freeze_gc
 from skipring.spark.snapshot import Part, SnapshotSource, agreed_parts, is_shared
 from skipring.wire.limits import SURVEY_BITS_MAX
 
@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Agree with the members on what is read; called at every planning."""
-        settle()
+        freeze_gc()
         with RingClient(self._options.access) as reach:
             return [
                 partition
@@ -57,7 +57,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in the process of a task."""
-        settle()
+        freeze_gc()
         options = self._options
         with RingClient(options.access) as reach:
             match partition:

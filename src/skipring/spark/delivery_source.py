@@ -36,7 +36,7 @@ from skipring.rpc.log_reader import MemberLog
 from skipring.spark.arrow import DELIVERY, spark_schema
 from skipring.spark.options import ACCESS_OPTIONS, EARLIEST, ReadOptions, check_names
 from skipring.spark.partitions import cut
-from skipring.spark.ring_client import RingClient, settle
+from skipring.spark.ring_client import RingClient, freeze_gc
 from skipring.wire.rpc import Address, DeliveryPage
 
 NAME: Final = "skipring_deliveries"
@@ -239,7 +239,7 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """What a member tells of some offsets; a member that went away is left out."""
-    settle()
+    freeze_gc()
     if not isinstance(partition, TracePartition):
         return
     topic, node, address = partition.topic, partition.node, partition.address

@@ -32,7 +32,7 @@ _RAISED: Final = re.compile(
 
 
 @contextmanager
-def spark_failures_told() -> Iterator[None]:
+def translate_spark_errors() -> Iterator[None]:
     """Turn what Spark raises into an error of ours."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415  (see require_spark)
@@ -40,10 +40,10 @@ def spark_failures_told() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise told(error) from None
+        raise to_skipring_error(error) from None
 
 
-def told(error: Exception) -> SkipringError:
+def to_skipring_error(error: Exception) -> SkipringError:
     """Our own error if there is one at the bottom, else what Spark says went wrong."""
     text = str(error)
     for name, sentence in reversed(_OURS.findall(text)):

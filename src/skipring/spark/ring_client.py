@@ -29,7 +29,7 @@ from skipring.wire.rpc import Address, DeliveryPage, LogPage, PublishAck
 
 
 @cache
-def settle() -> None:
+def freeze_gc() -> None:
     """Let garbage not be looked for in what this process has loaded; once, for as long as it lives.
 
     Spark has each of its processes look through everything after each task, before it takes the

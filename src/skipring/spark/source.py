@@ -11,7 +11,7 @@ from skipring.errors import InputError
 from skipring.spark.arrow import publication_schema, spark_schema
 from skipring.spark.batch import BatchReader
 from skipring.spark.options import ReadOptions, WriteOptions, includes_headers
-from skipring.spark.ring_client import settle
+from skipring.spark.ring_client import freeze_gc
 from skipring.spark.sink import BatchWriter, StreamWriter, check_columns
 from skipring.spark.stream import StreamReader
 
@@ -26,7 +26,7 @@ class SkipringDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns of a read; what Spark asks first, in a process of its own."""
-        settle()
+        freeze_gc()
         return spark_schema(publication_schema(with_headers=includes_headers(self.options)))
 
     def reader(self, schema: StructType) -> BatchReader:

@@ -28,7 +28,7 @@ from skipring.spark.failover import SKIPPED, replayed, with_standby
 from skipring.spark.offsets import Position, from_json, to_json
 from skipring.spark.options import EARLIEST, ReadOptions
 from skipring.spark.partitions import READ_ON, RangePartition, gone, partitions_of, read_range
-from skipring.spark.ring_client import RingClient, settle
+from skipring.spark.ring_client import RingClient, freeze_gc
 from skipring.spark.snapshot import MemberStores
 
 _LOG: Final = getLogger(__name__)
@@ -158,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in the process of a task."""
-        settle()
+        freeze_gc()
         if not isinstance(partition, RangePartition):
             return
         options = self._options

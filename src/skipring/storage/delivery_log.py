@@ -74,7 +74,7 @@ class DeliveryLog:
             self._file.close()
             self._file = None
 
-    def note(
+    def record(
         self, topic: TopicId, offset: int, time_us: int, hops: int, origin: Origin, count: int = 1
     ) -> None:
         """Publications have come; what was known of their offsets and of later ones is obsolete."""
@@ -198,7 +198,7 @@ class DeliveryLog:
         self.error = None
         with self._lock:
             for each, row in zip(due, rows, strict=True):
-                self._settle(each, row)
+                self._commit(each, row)
 
     def _due(self, topic: TopicId) -> list[_Due]:
         """What of a topic is in memory only, in the order of the offsets."""
@@ -221,7 +221,7 @@ class DeliveryLog:
             origins=bytes(chunk.origins[:length]),
         ).sealed()
 
-    def _settle(self, due: _Due, row: int) -> None:
+    def _commit(self, due: _Due, row: int) -> None:
         chunk = due.chunk
         chunk.row, chunk.written = row, due.end
         if chunk.end == chunk.start:  # it was cut meanwhile

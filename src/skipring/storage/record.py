@@ -55,7 +55,7 @@ def restored(data: bytes, key: bytes, topic: TopicId) -> Publication | None:
         return None
     if publication.payload is None:
         return replace(publication, id=key)
-    publication = publication.settled(topic)
+    publication = publication.with_id(topic)
     return publication if publication.id == key else None
 
 

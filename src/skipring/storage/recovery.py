@@ -189,7 +189,7 @@ class _GatheredRecords:
             row = self._keep(head, draft.packed(epoch))
             places.setdefault(draft.topic, SegmentIndex()).add(draft.start, draft.end, row)
         for place in places.values():
-            is_orderly = place.settle()
+            is_orderly = place.sort_and_check()
             assert is_orderly, "what was salvaged was there already"
         return places
 

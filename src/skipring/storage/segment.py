@@ -40,7 +40,7 @@ class SegmentIndex:
         self._ends.append(end)
         self._rows.append(row)
 
-    def settle(self) -> bool:
+    def sort_and_check(self) -> bool:
         """Put what was added into order; False if two packs have the same offsets."""
         if any(this > after for this, after in pairwise(self._starts)):
             rows = sorted(zip(self._starts, self._ends, self._rows, strict=True))

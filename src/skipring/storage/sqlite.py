@@ -99,7 +99,7 @@ def create(path: Path, store: str) -> sqlite3.Connection:
         db.execute("BEGIN IMMEDIATE")
         for statement in SCHEMA.values():
             db.execute(statement)
-        db.execute("INSERT INTO store VALUES (?, ?)", (store, seal_of(store)))
+        db.execute("INSERT INTO store VALUES (?, ?)", (store, checksum(store)))
     except BaseException:  # a damaged schema raises UnicodeDecodeError
         db.close()
         raise
@@ -126,7 +126,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 # -- rows ----------------------------------------------------------------------------------
 
 
-def seal_of(*fields: str | int) -> bytes:
+def checksum(*fields: str | int) -> bytes:
     """What shows that a row is as it was written."""
     data = _ENCODER.encode(fields)
     return blake2b(data, digest_size=_SEAL_BYTES, person=b"skipring seal").digest()
@@ -141,14 +141,14 @@ def insert_pack(db: sqlite3.Connection, body: bytes | bytearray) -> int:
 
 def insert_mark(db: sqlite3.Connection, mark: QuarantineEntry) -> None:
     """Put something aside."""
-    seal = seal_of(mark.topic, mark.start, mark.length)
+    seal = checksum(mark.topic, mark.start, mark.length)
     columns = "topic, start, count, reason, body, seal"
     db.execute(f"INSERT INTO quarantine({columns}) VALUES (?, ?, ?, ?, ?, ?)", (*mark, seal))  # noqa: S608
 
 
 def replace_promise(db: sqlite3.Connection, topic: TopicId, promise: DurableMark) -> None:
     """Note what is promised with the transaction."""
-    seal = seal_of(topic, promise.epoch, promise.end)
+    seal = checksum(topic, promise.epoch, promise.end)
     values = (topic, promise.epoch, promise.end, seal)
     db.execute("INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)", values)
 
@@ -212,7 +212,7 @@ def marks_of(db: sqlite3.Connection) -> Iterator[QuarantineEntry]:
 
 
 def _check_seal(seal: object, *fields: Any) -> None:  # noqa: ANN401  (damage gives anything)
-    if not all(isinstance(field, str | int) for field in fields) or seal != seal_of(*fields):
+    if not all(isinstance(field, str | int) for field in fields) or seal != checksum(*fields):
         raise DamageError("a row does not fit its seal")
 
 
@@ -254,7 +254,7 @@ def _check_offsets(contents: StoreContents) -> None:
     """Every offset is in one pack, or known to be lost."""
     known = lost_offsets(contents.marks)
     for topic, places in contents.places.items():
-        if not places.settle():
+        if not places.sort_and_check():
             raise DamageError("two packs have the same offsets")
         if any(gap not in known.get(topic, ()) for gap in places.gaps()):
             raise DamageError("a pack is missing")

@@ -125,10 +125,10 @@ class PublicationStore:
                     rows = self._write(prepared)
                 except BaseException:
                     for archive, _ in prepared:
-                        archive.give_back()
+                        archive.abort()
                     raise
                 for archive, _ in prepared:
-                    archive.settle(rows[archive.topic])
+                    archive.committed(rows[archive.topic])
             on_durable()
             self._promise()
 

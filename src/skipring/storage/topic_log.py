@@ -161,7 +161,9 @@ class TopicLog:
                 count_max -= len(rows.ids)
             yield Stored(segment.end, segment.size_bytes, rows)
 
-    def stretches(self, start: int, end: int, count_max: int, bytes_max: int) -> list[RecordRun]:
+    def contiguous_ranges(
+        self, start: int, end: int, count_max: int, bytes_max: int
+    ) -> list[RecordRun]:
         """What is on the disk from an offset on, about so much, as it lies there.
 
         As far as it is intact and nothing of it is missing: it may be nothing at all.
@@ -247,14 +249,14 @@ class TopicLog:
             self._drafts, self._marks = [], []
             return self._on_the_way
 
-    def give_back(self) -> None:
+    def abort(self) -> None:
         """What was prepared could not be written."""
         with self._lock:
             self._drafts = self._on_the_way.drafts + self._drafts
             self._marks = self._on_the_way.marks + self._marks
             self._on_the_way = Batch([], [])
 
-    def settle(self, rows: Iterable[int]) -> None:
+    def committed(self, rows: Iterable[int]) -> None:
         """What was prepared is written, each draft in a row of its own."""
         with self._lock:
             for draft, row in zip(self._on_the_way.drafts, rows, strict=True):

@@ -195,7 +195,7 @@ class TopicMonitor:
 
     # -- scenes --------------------------------------------------------------------------------
 
-    async def look(self) -> TopicView | None:
+    async def poll(self) -> TopicView | None:
         """Look at the topic; the new scene, or None if it is as it was."""
         inspection = await self._observer.inspect(self.topic)
         if inspection is None:
@@ -268,7 +268,7 @@ class TopicMonitor:
     async def _arrivals(self, node: NodeId, slots: asyncio.Semaphore) -> list[HopEvent]:
         since = self._heard.get(node, 0)
         async with slots:
-            page = await self._observer.outsider.ask(
+            page = await self._observer.outsider.request(
                 self.topic, node, partial(FetchArrivals, since=since), ArrivalPage, ANSWER_S
             )
         if not isinstance(page, ArrivalPage):
@@ -302,7 +302,7 @@ class TopicMonitor:
         start = max(start, ends[node] - MESSAGES_MAX)
         if start >= ends[node]:
             return ()
-        page = await self._observer.outsider.ask(
+        page = await self._observer.outsider.request(
             self.topic,
             node,
             partial(FetchPublications, start=start, end=ends[node], payloads=True),

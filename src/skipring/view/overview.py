@@ -229,7 +229,7 @@ class Observer:
         pages: list[SupervisorStatus] = []
         start: int | None = 0
         while start is not None and len(pages) < PAGES_MAX:
-            page = await self.outsider.ask_supervisor(
+            page = await self.outsider.request_supervisor(
                 address, _question(start), SupervisorStatus, ANSWER_S
             )
             if not isinstance(page, SupervisorStatus):

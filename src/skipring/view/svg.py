@@ -24,7 +24,7 @@ from skipring.core.topology import Edge, level, levels, ring_edges, shortcut_edg
 from skipring.sim.engine import World
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import Scenario
-from skipring.view.text import GlyphState, NodeGlyph, RingLayout, portray
+from skipring.view.text import GlyphState, NodeGlyph, RingLayout, layout
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.legitimacy import Layer, census
 from skipring.world.snapshot import SubscriberView, View
@@ -130,7 +130,7 @@ def film(scenario: Scenario) -> list[SvgFrame]:
 
 
 def _frame(world: World) -> SvgFrame:
-    portrait = portray(world)
+    portrait = layout(world)
     wrong = census(world)
     return SvgFrame(
         title=f"Round {world.round}",

@@ -162,7 +162,7 @@ class RingLayout(Struct, frozen=True, kw_only=True):
         return [dot for dot in self.dots if dot.label is None]
 
 
-def portray(view: View) -> RingLayout:
+def layout(view: View) -> RingLayout:
     """Look at a topic; nodes are held against the database as its repair will leave it."""
     roster = _repaired(view.roster)
     index = {node: i for i, node in enumerate(roster.nodes)}

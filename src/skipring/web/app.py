@@ -265,7 +265,7 @@ class App:
         topic, wish = _topic(request), await _body(request, ChaosRequest)
         saboteur = ChaosClient(self._observer.outsider, topic)
         plan = plan_of(wish, topic, await saboteur.members())
-        inflict = saboteur.inflict_gently if wish.is_gentle else saboteur.inflict
+        inflict = saboteur.apply_to_consenting if wish.is_gentle else saboteur.apply
         done = await inflict(plan)
         hit = "one process was hit" if len(done) == 1 else f"{len(done)} processes were hit"
         return _json({"done": f"{wish.words}: {hit}"})

@@ -112,7 +112,7 @@ class EventStream:
 
     def start(self) -> None:
         """Begin to look at everything."""
-        looking = self._again(self._undecided, "topics", self._look_over, OVERVIEW_S)
+        looking = self._again(self._undecided, "topics", self._poll_overview, OVERVIEW_S)
         self._overviewing = asyncio.create_task(looking)
         if self._topic is not None:
             self._channel(self._topic)
@@ -124,7 +124,7 @@ class EventStream:
         running = [task for task in tasks if task is not None]
         for task in running:
             task.cancel()
-        self._tell_all(None)
+        self._send_all(None)
         await asyncio.gather(*running, return_exceptions=True)
 
     def watcher(self, topic: TopicId) -> TopicMonitor:
@@ -206,16 +206,16 @@ class EventStream:
         for told in audience.now():
             page.put(told)
 
-    def _tell(self, audience: _Audience, told: Event | None) -> None:
+    def _send(self, audience: _Audience, told: Event | None) -> None:
         for page in audience.pages:
             if page.is_behind:  # it gets how things are, not how they became so
                 page.clear()
                 self._greet(page, audience)
             page.put(told)
 
-    def _tell_all(self, told: Event | None) -> None:
+    def _send_all(self, told: Event | None) -> None:
         for audience in (self._undecided, *self._channels.values()):
-            self._tell(audience, told)
+            self._send(audience, told)
 
     # -- trouble ---------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class EventStream:
         found = (*self._undecided.troubles.values(), *audience.troubles.values())
         return event("trouble", {"text": next(iter(found), None)})
 
-    def _note_trouble(self, audience: _Audience, what: str, text: str | None) -> None:
+    def _record_error(self, audience: _Audience, what: str, text: str | None) -> None:
         if audience.troubles.get(what) == text:
             return
         if text is None:
@@ -233,11 +233,11 @@ class EventStream:
             audience.troubles[what] = text
         concerned = (audience, *(self._channels.values() if audience is self._undecided else ()))
         for each in concerned:
-            self._tell(each, self._trouble(each))
+            self._send(each, self._trouble(each))
 
     # -- watching --------------------------------------------------------------------------------
 
-    async def _look_over(self) -> None:
+    async def _poll_overview(self) -> None:
         self._forget_old()
         overview = await self._observer.overview()
         silent = [each.address for each in overview.supervisors if not each.answers]
@@ -245,27 +245,27 @@ class EventStream:
             f"no supervisor answers at {', '.join(silent)}: nobody can join its topics; what "
             "is published still reaches everybody"
         )
-        self._note_trouble(self._undecided, "supervisors", trouble if silent else None)
+        self._record_error(self._undecided, "supervisors", trouble if silent else None)
         self._overview = event("overview", _shown(overview))
-        self._tell_all(self._overview)
+        self._send_all(self._overview)
 
     async def _watch(self, channel: _Channel) -> None:
-        looking = self._again(channel, "scene", lambda: self._look(channel), SCENE_S)
+        looking = self._again(channel, "scene", lambda: self._poll_topic(channel), SCENE_S)
         listening = self._again(channel, "pulses", lambda: self._listen(channel), PULSE_S)
         await asyncio.gather(looking, listening)
 
-    async def _look(self, channel: _Channel) -> None:
-        scene = await channel.watcher.look()
+    async def _poll_topic(self, channel: _Channel) -> None:
+        scene = await channel.watcher.poll()
         if scene is not None:
-            self._tell(channel, event("scene", scene))
+            self._send(channel, event("scene", scene))
         messages = await channel.watcher.read()
         if messages:
-            self._tell(channel, event("messages", {"messages": messages}))
+            self._send(channel, event("messages", {"messages": messages}))
 
     async def _listen(self, channel: _Channel) -> None:
         pulses = await channel.watcher.listen()
         if pulses:
-            self._tell(channel, event("pulses", {"pulses": pulses[-PULSES_MAX:]}))
+            self._send(channel, event("pulses", {"pulses": pulses[-PULSES_MAX:]}))
 
     async def _again(self, audience: _Audience, what: str, act: Watching, period_s: float) -> None:
         """Watch something again and again; what goes wrong is told, and over the next time."""
@@ -279,7 +279,7 @@ class EventStream:
             except Exception as error:  # noqa: BLE001  (whatever it is, watching goes on)
                 trouble = f"{what} cannot be shown, which is a mistake of skipring's: {error!r}"
                 _LOG.error("watching failed", what=what, error=repr(error))
-            self._note_trouble(audience, what, trouble)
+            self._record_error(audience, what, trouble)
             taken = monotonic() - begun
             await asyncio.sleep(max(period_s - taken, min(WATCHING_SHARE * taken, PAUSE_S_MAX)))
 

@@ -91,7 +91,7 @@ class FrameReader:
         frames: list[Frame] = []
         at, begun = 0, self._begun
         if begun is not None:
-            at = begun.take(chunk, 0)
+            at = begun.append(chunk, 0)
             if begun.missing:
                 return frames
             frames.append(begun.frame())
@@ -113,7 +113,7 @@ class FrameReader:
         if size:
             kind = _KINDS[chunk[at + _LENGTH.size]]
             self._begun = _Begun(kind, size - _HEADER.size)
-            self._begun.take(chunk, at + _HEADER.size)
+            self._begun.append(chunk, at + _HEADER.size)
         else:
             self._header = chunk[at:]
 
@@ -132,7 +132,7 @@ class _Begun:
         self.size_bytes = 0  # of what has come
         self._pieces: list[bytearray | memoryview] = []
 
-    def take(self, chunk: bytes, at: int) -> int:
+    def append(self, chunk: bytes, at: int) -> int:
         """Take what belongs to it from a place in a chunk on; return where that ends."""
         part, pieces = memoryview(chunk)[at : at + self.missing], self._pieces
         if len(part) >= _PIECE_BYTES_MIN and 2 * len(part) >= len(chunk):

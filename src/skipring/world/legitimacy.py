@@ -121,7 +121,7 @@ def publication_violations(view: View) -> Iterator[Violation]:
 def _ids_in_flight(view: View) -> frozenset[bytes]:
     """The ids of the publications on their way to a member."""
     return frozenset(
-        publication.settled(view.topic).id
+        publication.with_id(view.topic).id
         for parcel in view.in_flight()
         if type(parcel.message) in CARRIERS and _is_member(parcel.to, view)
         for publication in publications_in(parcel.message)
@@ -131,7 +131,7 @@ def _ids_in_flight(view: View) -> frozenset[bytes]:
 def _ids_to_be_kept(view: View) -> frozenset[bytes]:
     """The ids of the publications that members have delivered and not kept yet."""
     return frozenset(
-        publication.settled(view.topic).id
+        publication.with_id(view.topic).id
         for seen in view.subscribers.values()
         if seen.member
         for publication in seen.unkept

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from rich.console import Console
 
 from skipring.errors import DataLossError, InputError, SkipringError, UnreachableError
-from skipring.spark.errors import spark_failures_told, told
+from skipring.spark.errors import to_skipring_error, translate_spark_errors
 from skipring.spark.pipeline.lake import Name
 from skipring.spark.pipeline.manifest import (
     Manifest,
@@ -190,8 +190,8 @@ skipring.errors.DataLossError: the store is gone; bring it back
 def test_what_spark_raises_is_told_in_one_sentence(
     text: str, kind: type[SkipringError], sentence: str
 ) -> None:
-    error = told(PySparkException(text))
+    error = to_skipring_error(PySparkException(text))
     assert type(error) is kind
     assert str(error) == sentence
-    with pytest.raises(kind), spark_failures_told():
+    with pytest.raises(kind), translate_spark_errors():
         raise PySparkException(text)

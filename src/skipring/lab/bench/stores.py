@@ -27,4 +27,4 @@ def fill_store(directory: Path, count: int, size: int) -> None:
 
 def _publication(number: int, size: int) -> Publication:
     payload, time = payload_at(number, size), _FIRST_TIME + number
-    return Publication(publisher="bench", seq=number, payload=payload, time=time).settled(TOPIC)
+    return Publication(publisher="bench", seq=number, payload=payload, time=time).with_id(TOPIC)

@@ -72,9 +72,9 @@ class Press:
         names = sorted(members)
         first = order.seq % len(names)
         for name in (*names[first:], *names[:first]):
-            self._outsider.book.hear({name: members[name]})
+            self._outsider.book.learn({name: members[name]})
             question = partial(Publish, publication=order)
-            answer = await self._outsider.ask(self._topic, name, question, PublishAck, ANSWER_S)
+            answer = await self._outsider.request(self._topic, name, question, PublishAck, ANSWER_S)
             if isinstance(answer, PublishAck):
                 self.acknowledged.append(answer.id)
                 return
@@ -94,4 +94,4 @@ class Press:
             key=customer.encode(),
             time=time_ns() // 1000,
         )
-        return made.settled(self._topic)
+        return made.with_id(self._topic)

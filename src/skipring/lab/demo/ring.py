@@ -65,7 +65,7 @@ class LiveRing:
 
     def _introduce(self) -> None:
         """Let those outside know where the nodes are, also while there is no supervisor."""
-        self._outsider.book.hear(self.places())
+        self._outsider.book.learn(self.places())
 
     # -- what there is -------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class LiveRing:
     async def scramble(self) -> None:
         """Damage the memory of everybody, and take half of their publications away."""
         saboteur = ChaosClient(self._outsider, TOPIC)
-        await saboteur.inflict(scrambled(TOPIC, await saboteur.members(), self._seed))
+        await saboteur.apply(scrambled(TOPIC, await saboteur.members(), self._seed))
 
 
 async def until(holds: Callable[[], bool], otherwise: str) -> None:

@@ -15,7 +15,7 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.errors import UnreachableError
 from skipring.rpc.client import RpcClient
-from skipring.view.text import RingLayout, portray
+from skipring.view.text import RingLayout, layout
 from skipring.wire.rpc import GetNodeStatus, NodeStatus
 from skipring.world.legitimacy import Layer, Violation, publication_violations, violations
 from skipring.world.snapshot import Snapshot
@@ -110,7 +110,9 @@ class Lookout:
         }
 
     async def _ask(self, node: NodeId) -> object:
-        return await self._outsider.ask(self._topic, node, GetNodeStatus, NodeStatus, PATIENCE_S)
+        return await self._outsider.request(
+            self._topic, node, GetNodeStatus, NodeStatus, PATIENCE_S
+        )
 
 
 def sight_of(
@@ -124,7 +126,7 @@ def sight_of(
     statuses = {**seen.statuses, **unknown}
     wanted = frozenset(published)
     return Sight(
-        portrait=portray(snapshot),
+        portrait=layout(snapshot),
         has_supervisor=True,
         missing=_missing(snapshot, nodes),
         violations=(*violations(snapshot), *publication_violations(seen.snapshot)),
@@ -148,7 +150,7 @@ def sight_without_supervisor(
     nobody = Snapshot(topic=topic, supervisor=database, subscribers={}, crashed=crashed)
     snapshot = _with(nobody, statuses)
     return Sight(
-        portrait=portray(snapshot),
+        portrait=layout(snapshot),
         has_supervisor=False,
         missing=_missing(snapshot, nodes),
         violations=(_SILENCE, *violations(snapshot)),

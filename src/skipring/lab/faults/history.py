@@ -22,7 +22,7 @@ def fill_history(directory: Path, count: int, size: int = 64) -> list[bytes]:
             made = Publication(
                 publisher=f"node{offset % 5}", seq=offset, payload=payload, time=1 + offset
             )
-            archive.write(offset, made.settled(TOPIC))
+            archive.write(offset, made.with_id(TOPIC))
             if archive.unwritten == COMMITTED_AT_ONCE:
                 store.commit()
         store.commit()

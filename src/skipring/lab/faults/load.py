@@ -81,9 +81,9 @@ async def publish_tolerantly(
     ledger.attempt(payload)
     for step in range(len(places)):
         name, address = places[(first + step) % len(places)]
-        outsider.book.hear({name: address})
+        outsider.book.learn({name: address})
         question = partial(Publish, publication=made)
-        answer = await outsider.ask(TOPIC, name, question, PublishAck, ANSWER_S)
+        answer = await outsider.request(TOPIC, name, question, PublishAck, ANSWER_S)
         if isinstance(answer, PublishAck):
             ledger.acknowledge(payload)
             return True

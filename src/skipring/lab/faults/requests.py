@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
-from skipring.admin.inspector import TopicContents, inspector_of
+from skipring.admin.inspector import TopicContents, open_inspector
 from skipring.core.publications import Publication
 from skipring.rpc.client import RpcClient
 from skipring.wire.rpc import (
@@ -43,7 +43,7 @@ def snapshot_of(supervisor: str) -> Snapshot:
     """Return the state of the topic; raise UnreachableError without a supervisor."""
 
     async def scene() -> Snapshot:
-        async with inspector_of([supervisor], TOPIC) as inspector:
+        async with open_inspector([supervisor], TOPIC) as inspector:
             inspector.patience_s = PATIENCE_S
             return (await inspector.inspect(TopicContents.IDS)).snapshot
 
@@ -79,7 +79,7 @@ def payloads_at(place: Place) -> list[bytes]:
             found = [each async for each in _listed(outsider, place, payloads=True)]
         for each in found:
             bare = replace(each, id=b"")
-            assert bare.settled(TOPIC).id == each.id, f"{place[0]} has {each} under a wrong id"
+            assert bare.with_id(TOPIC).id == each.id, f"{place[0]} has {each} under a wrong id"
         return [each.payload or b"" for each in found]
 
     return asyncio.run(scene())
@@ -91,9 +91,9 @@ def surveyed(place: Place) -> LogInfo:
 
     async def scene() -> LogInfo:
         async with stranger() as outsider:
-            outsider.book.hear({name: address})
+            outsider.book.learn({name: address})
             question = partial(GetLogInfo, bits=None, offset=None)
-            answer = await outsider.ask(TOPIC, name, question, LogInfo, ANSWER_S)
+            answer = await outsider.request(TOPIC, name, question, LogInfo, ANSWER_S)
         assert isinstance(answer, LogInfo), f"{name} answered {answer}"
         return answer
 
@@ -115,11 +115,11 @@ async def _listed(
     outsider: RpcClient, place: Place, *, payloads: bool = False
 ) -> AsyncIterator[Publication]:
     name, address = place
-    outsider.book.hear({name: address})
+    outsider.book.learn({name: address})
     start: int | None = 0
     while start is not None:
         question = partial(FetchPublications, start=start, end=END, payloads=payloads)
-        page = await outsider.ask(TOPIC, name, question, PublicationPage, ANSWER_S)
+        page = await outsider.request(TOPIC, name, question, PublicationPage, ANSWER_S)
         assert isinstance(page, PublicationPage), f"{name} answered {page}"
         for each in page.publications:
             yield each
@@ -134,14 +134,14 @@ def stranger() -> RpcClient:
 def publication(payload: bytes) -> Publication:
     """Return a publication of a client, with its id."""
     made = Publication(publisher="client", seq=next(_seqs), payload=payload, time=time_ns() // 1000)
-    return made.settled(TOPIC)
+    return made.with_id(TOPIC)
 
 
 async def publish_one(outsider: RpcClient, place: Place, given: Publication) -> bytes:
     """Publish through a member; return the id once it is acknowledged."""
     name, address = place
-    outsider.book.hear({name: address})
-    answer = await outsider.ask(
+    outsider.book.learn({name: address})
+    answer = await outsider.request(
         TOPIC, name, partial(Publish, publication=given), PublishAck, ANSWER_S
     )
     assert isinstance(answer, PublishAck), f"{name} answered {answer}"

@@ -16,7 +16,7 @@ from typing import Final
 from urllib.error import HTTPError
 
 from skipring.admin.diagnosis import Diagnosis, wait_healthy
-from skipring.admin.inspector import inspector_of
+from skipring.admin.inspector import open_inspector
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import UnreachableError
 from skipring.lab.faults import requests
@@ -169,7 +169,7 @@ class FaultRing(LiveProcesses):
         """Wait for a healthy topic; return the diagnosis of the doctor."""
 
         async def scene() -> Diagnosis:
-            async with inspector_of([self.running[SUPERVISOR].address], TOPIC) as inspector:
+            async with open_inspector([self.running[SUPERVISOR].address], TOPIC) as inspector:
                 inspector.patience_s = PATIENCE_S
                 return await wait_healthy(inspector, wait_s, members_min)
 

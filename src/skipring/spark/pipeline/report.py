@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from skipring.core.effects import Origin
 from skipring.report.page import HtmlReport, Section, render
 from skipring.report.tables import Cell, Cells, Table, Tone, number, percent
-from skipring.spark.errors import spark_failures_told
+from skipring.spark.errors import translate_spark_errors
 from skipring.spark.pipeline import aggregates as summaries
 from skipring.spark.pipeline import figures, gold
 from skipring.spark.pipeline.lake import Name, kept, table
@@ -52,7 +52,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
 def write_report(spark: SparkSession, lake: Path, about: Manifest, out: Path) -> None:
     """Write the page on a lake."""
-    with spark_failures_told():
+    with translate_spark_errors():
         found = look(spark, lake, about)
     page = render(make_page(found, about, lake))
     with translate_os_errors(out.parent):

@@ -25,7 +25,7 @@ from skipring.errors import SkipringError, StoreBusyError
 from skipring.net.access import Access
 from skipring.spark import register
 from skipring.spark.delivery_source import NAME
-from skipring.spark.errors import spark_failures_told
+from skipring.spark.errors import translate_spark_errors
 from skipring.spark.options import ReadOptions
 from skipring.spark.pipeline.lake import Name, Writer, batch_folder, rows_by_part
 from skipring.spark.pipeline.manifest import CHECKPOINT, Manifest, write_about
@@ -174,7 +174,7 @@ def run_pipeline(
     spark: SparkSession, plan: PipelinePlan, tell: Tell, is_over: Event
 ) -> dict[Name, int]:
     """Follow the topics until it is over; what the lake then has."""
-    with spark_failures_told(), locked(spark, plan.lake):
+    with translate_spark_errors(), locked(spark, plan.lake):
         write_about(plan.lake, plan.about)
         Writer(plan.lake).recover()
         watch = _QueryWatch(plan, tell)
@@ -222,7 +222,7 @@ def start_query(
 
     def take(rows: DataFrame, batch: int) -> None:
         # What is raised here goes through Spark as a text: it cannot stand a long one.
-        with spark_failures_told(), turn.taken():
+        with translate_spark_errors(), turn.taken():
             note(steps.take(rows, batch))
 
     writing = both_streams(spark, plan).writeStream.foreachBatch(take)

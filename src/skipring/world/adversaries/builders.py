@@ -117,7 +117,7 @@ def made_publications(
     return [
         Publication(
             publisher=rng.choice(publishers), seq=seq, payload=f"news {seq}".encode()
-        ).settled(topic)
+        ).with_id(topic)
         for seq in range(count)
     ]
 

@@ -57,7 +57,7 @@ class PublicationReader(Struct, frozen=True):
         }
         is_named = values.get("id") is not None  # a wrong id is what a corrupted row has (T12)
         publication = Publication(**values | {"id": values.get("id") or b""})
-        return publication if is_named else publication.settled(self.topic)
+        return publication if is_named else publication.with_id(self.topic)
 
     def publications(self, value: object, place: str) -> tuple[Publication, ...]:
         """A list of publications."""
