@@ -599,7 +599,7 @@ def test_what_was_known_before_the_repair_is_not_announced() -> None:
 
 
 def test_more_than_a_few_by_one_repair_are_history_and_not_announced() -> None:
-    host = calm_host(rumours_max=2)
+    host = calm_host(repair_announce_max=2)
     host.hear(Publications(tuple(made(seq) for seq in range(3))))
     assert len(host.machine.trie) == 3
     assert host.flush() == []
@@ -799,7 +799,7 @@ def test_with_the_tree_broken_the_tries_bring_the_rest() -> None:
 
 
 def test_wrong_count_of_arrivals_is_gone_after_a_tick() -> None:
-    host = Host(settles_late=True)
+    host = Host(defers_storage=True)
     spreading = host.machine._circulation.spreading
     spreading._arrived, spreading._arrived_bytes = 10**9, -(10**9)
     host.act(Tick())

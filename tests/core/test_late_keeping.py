@@ -209,7 +209,7 @@ def test_what_comes_by_ids_lies_behind_what_was_delivered_before_it() -> None:
 
 
 def test_what_was_kept_late_is_announced_as_what_was_kept_at_once() -> None:
-    late, eager = Host(), Host(settles_late=False)
+    late, eager = Host(), Host(defers_storage=False)
     for host in (late, eager):
         for _ in range(8):
             host.act(Tick())
@@ -291,7 +291,7 @@ def test_an_incredible_number_does_not_make_the_numbers_after_it_doubtful() -> N
 
 
 def test_nothing_is_kept_late_unless_it_is_wanted() -> None:
-    host = Host(settles_late=False)
+    host = Host(defers_storage=False)
     assert kinds(host.hear(PublishMany((made(0), made(1))))) == [Store, Deliver, Send]
 
 
@@ -413,7 +413,7 @@ def test_the_host_can_have_all_kept_at_any_time() -> None:
 
 
 def test_what_waits_to_be_kept_is_bounded_in_number() -> None:
-    host = Host(late_max=3)
+    host = Host(deferred_max=3)
     assert kinds(host.hear(PublishMany((made(0), made(1), made(2))))) == [Deliver, Send]
     assert kinds(host.hear(PublishNew(made(3)))) == [Deliver, Send, Store]
     assert host.stored == genuine(*(made(seq) for seq in range(4)))
@@ -422,7 +422,7 @@ def test_what_waits_to_be_kept_is_bounded_in_number() -> None:
 
 
 def test_what_waits_to_be_kept_is_bounded_in_bytes() -> None:
-    host = Host(late_bytes=2 * made(0).size_bytes)
+    host = Host(deferred_bytes_max=2 * made(0).size_bytes)
     assert kinds(host.hear(PublishNew(made(0)))) == [Deliver, Send]
     assert kinds(host.hear(PublishNew(made(1)))) == [Deliver, Send]
     assert kinds(host.hear(PublishNew(made(2)))) == [Deliver, Send, Store]
@@ -441,19 +441,19 @@ def kept_at(host: Host, count: int, flushes: int) -> list[bool]:
 
 
 def test_a_flush_is_put_off_while_much_comes_and_not_for_ever() -> None:
-    host = Host(busy_arrivals=1, flushes_put_off=4)
+    host = Host(busy_arrivals=1, flush_deferrals_max=4)
     assert kept_at(host, 8, flushes=8) == [False, False, False, True] * 2
     assert host.stored == genuine(*(made(seq) for seq in range(64)))
 
 
 @pytest.mark.parametrize(("count", "put_off"), [(1, 1), (2, 2), (3, 3), (5, 5)])
 def test_the_more_comes_the_longer_a_flush_is_put_off(count: int, put_off: int) -> None:
-    host = Host(busy_arrivals=1, flushes_put_off=30)
+    host = Host(busy_arrivals=1, flush_deferrals_max=30)
     assert kept_at(host, count, flushes=put_off + 1) == [False] * put_off + [True]
 
 
 def test_a_flush_is_put_off_no_longer_once_little_comes() -> None:
-    host = Host(busy_arrivals=2, flushes_put_off=30)
+    host = Host(busy_arrivals=2, flush_deferrals_max=30)
     host.hear(PublishMany((made(0), made(1), made(2))))
     assert host.act(Flush()) == []
     assert host.machine.has_to_flush
@@ -546,10 +546,10 @@ def histories() -> SearchStrategy[list[Event]]:
 @unhurried
 @given(histories(), st.integers(1, 8), st.integers(1, 4))
 def test_whatever_comes_each_is_delivered_once_and_stored_there_as_if_it_were_kept_at_once(
-    events: list[Event], late_max: int, busy: int
+    events: list[Event], deferred_max: int, busy: int
 ) -> None:
-    late = Host(repairs=True, late_max=late_max, busy_arrivals=busy, flushes_put_off=3)
-    eager = Host(repairs=True, settles_late=False)
+    late = Host(repairs=True, deferred_max=deferred_max, busy_arrivals=busy, flush_deferrals_max=3)
+    eager = Host(repairs=True, defers_storage=False)
     for event in events:
         late.act(event)
         eager.act(event)

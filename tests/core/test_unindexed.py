@@ -238,7 +238,7 @@ def test_nothing_is_indexed_before_a_tick_has_passed_without_anything_new() -> N
 
 
 def test_a_machine_that_keeps_at_once_does_not_have_to_flush_for_its_trie() -> None:
-    host = Host(settles_late=False)
+    host = Host(defers_storage=False)
     host.act(read(some(50)))
     host.act(HistoryRead(()))
     assert not host.machine.has_to_flush

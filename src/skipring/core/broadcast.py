@@ -6,7 +6,7 @@ carry the beginnings of ids, somewhat later, and whoever lacks one asks; and a n
 has changed lately floods. What still goes missing, the comparison of tries brings.
 
 Ids, the trie and the archive are not in the way of what is new: it is passed on and delivered
-first, and kept a little later, many publications at once (``settles_late``). That is safe where a
+first, and kept a little later, many publications at once (``defers_storage``). That is safe where a
 publisher's numbers show that nothing of it can be known here.
 """
 
