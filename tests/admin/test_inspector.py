@@ -359,7 +359,7 @@ class Script:
     def supervisor_of(self, topic: str) -> str:
         return "127.0.0.1:1"
 
-    async def ask(
+    async def request(
         self, topic: str, to: NodeId, question: Callable[[int], RuntimeMessage], *rest: object
     ) -> RuntimeMessage | None:
         message = question(1)

@@ -467,7 +467,7 @@ def test_to_read_none_is_refused(limit: int, monkeypatch: pytest.MonkeyPatch) ->
         ):
             await news.publish(b"x")
             with monkeypatch.context() as patch:
-                patch.setattr(Reader, "take", lambda *_: pytest.fail("it would never end"))
+                patch.setattr(Reader, "fetch", lambda *_: pytest.fail("it would never end"))
                 with pytest.raises(InputError, match=f"1 or more, not {limit}"):
                     await news.read_many(limit, timeout=DEADLINE_S)
             assert len(await news.read_many(timeout=DEADLINE_S)) == 1

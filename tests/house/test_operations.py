@@ -268,7 +268,7 @@ def text_of(call: ast.Call, place: int) -> set[str]:
 
 
 def logged_events() -> set[str]:
-    said = calls(RUNTIME, "debug", "info", "warning", "error", "warn", "complain")
+    said = calls(RUNTIME, "debug", "info", "warning", "error", "warn", "log_drop")
     return set().union(*(text_of(call, 0) for call in said))
 
 
@@ -283,7 +283,7 @@ def reasons() -> set[str]:
         found |= text_of(call, 0)
     for call in calls(LINKS, "call_later", "_turn_away"):
         found |= text_of(call, 2)
-    for call in calls(LINKS, "complain"):
+    for call in calls(LINKS, "log_drop"):
         found |= text_of(call, 1)
     found |= set(counted_reasons()) | set(handshake_reasons()) | set(node_reasons())
     return found | set(distrust_reasons())

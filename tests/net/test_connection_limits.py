@@ -54,10 +54,10 @@ class FakeLink:
         self.used_s = used_s
         self.has_given_way = False
 
-    def look(self, now: float) -> None:
+    def check_deadlines(self, now: float) -> None:
         """Nothing was sent or received since."""
 
-    def give_way(self) -> None:
+    def make_room(self) -> None:
         self.has_given_way = True
 
 

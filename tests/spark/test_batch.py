@@ -51,7 +51,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[store] += isinstance(given[1], FetchLog)
         return handle_log_request(store, *given)
 
-    monkeypatch.setattr(skipring.node.host, "offer", counted)
+    monkeypatch.setattr(skipring.node.host, "handle_log_request", counted)
     return counts
 
 
@@ -241,7 +241,7 @@ def lying(
         said = handle_log_request(store, *given)
         return lie(said) if store in stores and isinstance(said, LogPage) else said
 
-    monkeypatch.setattr(skipring.node.host, "offer", offered)
+    monkeypatch.setattr(skipring.node.host, "handle_log_request", offered)
 
 
 def without_the_first(page: LogPage) -> LogPage:

@@ -1,8 +1,10 @@
 """Longest pause of the event loop of a process.
 
-A timer is due every period. The time between two beats is at least the pause between them, and at
-most a period more (``test_blocked_loop_is_measured_completely``). Time for which the thread waited
-for a processor does not count if the system reports it (``/proc/thread-self/schedstat``, Linux).
+A timer is due every period, a quarter of a tick. A pause is the delay of a beat, which is at most a
+period shorter than the time for which the loop was busy or blocked
+(``test_delay_of_a_beat_is_at_most_a_period_shorter_than_the_pause``). Time for which the thread
+waited for a processor does not count if the system reports it (``/proc/thread-self/schedstat``,
+Linux).
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class LoopPause:
     def _on_time(self) -> None:
         assert self._waited_s is not None
         now_s, waited_s = monotonic(), self._waited_s()
-        pause_s = now_s - self._beat_s - (waited_s - self._waited_before_s)
+        pause_s = now_s - self._beat_s - self._period_s - (waited_s - self._waited_before_s)
         self.longest_s = max(self.longest_s, pause_s)
         self._schedule(now_s, waited_s)
 

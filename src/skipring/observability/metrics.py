@@ -64,8 +64,8 @@ OF_ALL: Final = (
     Metric(
         "skipring_loop_pause_seconds_max",
         MetricKind.GAUGE,
-        "Longest time for which the event loop was busy or blocked since the start, and at most a "
-        "quarter of a tick more; waiting for a processor does not count, where the system reports "
+        "Longest time for which the event loop was busy or blocked since the start, at most a "
+        "quarter of a tick less; waiting for a processor does not count, where the system reports "
         "it.",
         alarm="above 1: requests and ticks wait",
     ),

@@ -113,7 +113,9 @@ class World:
         uses_up_start: bool = False,
     ) -> None:
         self.topic = start.topic
-        self.config = replace(config, accepts_opaque_ids=config.accepts_opaque_ids or start.has_opaque)
+        self.config = replace(
+            config, accepts_opaque_ids=config.accepts_opaque_ids or start.has_opaque
+        )
         self.rng = Random(f"skipring/{seed}")
         self.round = 0
         self.events = 0

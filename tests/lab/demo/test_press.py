@@ -34,7 +34,9 @@ class Members:
         self.taken: list[tuple[str, Publication]] = []
         self._deaf = deaf
 
-    async def ask(self, topic: str, to: str, question: Callable[[int], Any], *_: object) -> object:
+    async def request(
+        self, topic: str, to: str, question: Callable[[int], Any], *_: object
+    ) -> object:
         self.were_asked.set()
         given = question(1).publication
         if to in self._deaf:
