@@ -1,1 +1,1 @@
-"""The paper: machines that take one event and return effects, without IO, clock or globals."""
+"""The protocol: machines that take one event and return effects, without IO, clock or globals."""

@@ -1,10 +1,10 @@
-"""Comparing tries, and sending what the other lacks: PublishTimeout, CheckTrie (Algorithm 5).
+"""Anti-entropy between two members: PublishTimeout, CheckTrie, CheckAndPublish (Algorithm 5).
 
-Somebody tells a neighbour the root of its trie. Where digests differ the other answers with what
-it holds below, and so on, in turns, until both know what each of them lacks. A claim about a
-prefix is complete, so that whoever reads it can also send what is missing there (T4): every pair
-of tries is equal after one session. Nothing is remembered about a session but that it goes on;
-whatever is lost, a later one finds again.
+A member sends a neighbour the root of its trie. Where digests differ, the neighbour replies with
+its summaries below that prefix, and so on in turns, until both know what each of them lacks. A
+summary of a range is complete, so its receiver can also send the publications that are missing
+there (T4): every pair of tries is equal after one session. A member stores nothing about a session
+except that it is open; a later session repairs what an earlier one lost.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Spreading what is new (section 4.3): the paper's flood, the tree, and when to use which.
+"""Broadcast of new publications (section 4.3): flood, tree, and the choice between them.
 
-The flood sends a publication over every edge. The labels also give a tree: one message for each
-member, but for calm weather only, since a lost edge cuts off all behind it. So all other edges
-carry the beginnings of ids, somewhat later, and whoever lacks one asks; and a node whose own view
-has changed lately floods. What still goes missing, the comparison of tries brings.
+The flood sends a publication over every edge. The labels also define a tree with one message for
+each member, but a lost tree edge cuts off everything behind it. So the other edges carry short ids
+a little later (lazy push), and a node whose view of the ring changed recently floods. Anti-entropy
+repairs the rest.
 
-Ids, the trie and the archive are not in the way of what is new: it is passed on and delivered
-first, and kept a little later, many publications at once (``defers_storage``). That is safe where a
-publisher's numbers show that nothing of it can be known here.
+A node forwards and delivers a new publication first, and stores and indexes it later, many at once
+(``defers_storage``). This is safe if the publisher's sequence number shows that the publication is
+new here.
 """
 
 from __future__ import annotations

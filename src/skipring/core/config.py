@@ -1,7 +1,7 @@
-"""The protocol's rules and constants, and where each comes from.
+"""Rules and constants of the protocol, each with its source.
 
-Rules are named as in the decision records (docs/decisions/): each can be switched off alone, so
-that what it is for can be measured.
+The rules have the names of the decision records. Each rule can be switched off alone, so that its
+effect can be measured.
 """
 
 from __future__ import annotations

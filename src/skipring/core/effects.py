@@ -1,4 +1,4 @@
-"""What a machine asks of its host; a closed set, carried out in the order given."""
+"""Effects: a closed set of requests from a machine to its host, applied in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen to a machine; a closed set."""
+"""Events: the closed set of inputs of a machine."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Labels and their places on the ring (section 2.1).
+"""Labels and their positions on the ring (section 2.1).
 
-A label is always a value of the paper's function l: the bit string "0", or one that ends in 1.
-It is kept as r(label) * 2^64, an integer on a circle of 2^64 places, so the order of labels is
-the order of integers and the wrap from 1 to 0 needs no special case.
+A label is a value of the paper's function l: the bit string "0", or one that ends in 1. It is
+stored as r(label) * 2^64, an integer on a circle of 2^64 positions. The order of labels is the
+order of integers, and the wrap from 1 to 0 needs no special case.
 """
 
 from __future__ import annotations

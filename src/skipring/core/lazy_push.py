@@ -1,7 +1,7 @@
-"""Lazy edges: what has come is announced there, and who lacks it asks.
+"""Lazy push: announce new publication ids on non-tree edges; receivers request missing ones.
 
-New publications go over the tree (``spreading``). All other edges carry the beginnings of their
-ids, somewhat later: mostly what is announced has come by then, and nothing more is said.
+New publications travel over the tree (``broadcast``). All other edges carry short ids a little
+later. Usually the publication has arrived by then, and no further message follows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where publications lie: read by the machines, written by their host (effects Store, Discard).
+"""Log of publications: read by the machines, written by their host (effects Store, Discard).
 
-As the offsets only grow, an archive is a log; the index over it is the trie.
+Offsets only grow. The trie is the index over the log.
 """
 
 from __future__ import annotations

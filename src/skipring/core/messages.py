@@ -1,7 +1,7 @@
-"""What processes say to each other; a closed set (Algorithms 1 to 5).
+"""Messages between processes: a closed set (Algorithms 1 to 5).
 
-Each message is an array-like tagged struct, so the value a machine handles is what the codec
-reads and writes. The tags are part of the wire format: never reuse one.
+Each message is a tagged array-like struct: the codec reads and writes the value that a machine
+handles. The tags are part of the wire format: never reuse one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Noticing a ring neighbour that has gone quiet (R9).
+"""Timeouts of ring neighbours (R9).
 
-In a legitimate state every stored ring neighbour sends us one CheckLabel an interval. One that
-does not is dead, or not our neighbour: only the supervisor can say. The waiting time doubles
-only when the supervisor has confirmed the neighbour, so a lost answer never slows us down.
+In a legitimate state every ring neighbour sends one CheckLabel per interval. A neighbour that does
+not is dead or no longer a neighbour; only the supervisor knows. The timeout doubles only after the
+supervisor has confirmed the neighbour, so a lost reply never slows the node down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is on the ring, and from which side one looks (section 1.1)."""
+"""Nodes, peers and sides of the ring (section 1.1)."""
 
 from __future__ import annotations
 

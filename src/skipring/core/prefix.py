@@ -1,4 +1,4 @@
-"""Prefixes of ids: the labels of the nodes of a Patricia trie (section 4.2)."""
+"""Prefixes of publication ids: the labels of the nodes of a Patricia trie (section 4.2)."""
 
 from __future__ import annotations
 

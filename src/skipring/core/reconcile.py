@@ -1,4 +1,4 @@
-"""What one subscriber makes of another's claims: what differs, who lacks what (section 4.2)."""
+"""Set reconciliation: compare the summaries of another member with the own trie (section 4.2)."""
 
 from __future__ import annotations
 

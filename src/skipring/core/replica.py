@@ -1,4 +1,4 @@
-"""What a subscriber holds of a topic: the trie of ids over the archive of publications."""
+"""Replica of one topic at one node: the log of publications and the trie over their ids."""
 
 from __future__ import annotations
 

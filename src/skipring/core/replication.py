@@ -1,6 +1,6 @@
-"""How publications get about: taken in, passed on, kept, and compared with others' (Algorithm 5).
+"""Replication of publications: receive, forward, store and compare (Algorithm 5).
 
-This half of a subscriber is about publications; the other one is about its place in the ring.
+This half of a subscriber handles publications; the other half handles its place in the ring.
 """
 
 from __future__ import annotations

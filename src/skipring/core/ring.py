@@ -1,8 +1,8 @@
 """BuildList and BuildRing with corrupted labels (Algorithms 1 and 2).
 
-A node knows at most one neighbour on each side of the sorted line, and at the two ends of the
-line the edge that wraps it into a ring. All three change by the supervisor's word or by the
-neighbour's own (R2); whatever else is heard of is asked first, or left to the supervisor (R10).
+A node stores at most one neighbour on each side of the sorted line and, at the two ends of the
+line, the edge that closes the ring. Only the supervisor or the neighbour itself changes them (R2);
+the node probes other nodes it learns of, or leaves them to the supervisor (R10).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A sum over the whole ring that the supervisor can compare with its roster (R14).
+"""Digest over the whole ring, which the supervisor compares with its roster (R14).
 
-Two entries swapped in the database look right to every single node, so nobody asks, and round
-robin takes n intervals to find them. The sum of all (label, node) pairs shows it at once: each
-node adds up its subtree and tells its parent, and label 0 tells the supervisor.
+Two swapped entries of the database look correct to every single node, so no node reports them, and
+round robin takes n intervals to find them. Each node adds up the (label, node) pairs of its subtree
+and sends the sum to its parent; the node with label 0 sends it to the supervisor.
 """
 
 from __future__ import annotations

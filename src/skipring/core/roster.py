@@ -1,8 +1,8 @@
-"""The supervisor's database and its four repairs (section 3.1).
+"""Database of the supervisor and its four repairs (section 3.1).
 
-Kept as a dense list from index to node and its inverse, so that missing and surplus labels,
-conditions (iii) and (iv), cannot be represented (S9). What is loaded may hold them all, in the
-paper's own form, a multiset of (label, node) pairs; ``repair`` turns it into the dense list.
+The roster is a dense list from index to node, and its inverse, so missing and surplus labels
+(conditions iii and iv) cannot be represented (S9). A loaded database is a multiset of (label, node)
+pairs as in the paper and may violate all four conditions; ``repair`` turns it into the dense list.
 """
 
 from __future__ import annotations

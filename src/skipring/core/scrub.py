@@ -1,6 +1,6 @@
-"""The scrub: what is in memory is held against what it was derived from, slice by slice.
+"""Scrubber: compare values in memory with the values they derive from, in slices.
 
-So a wrong digest, a wrong id and a wrong offset all come to light in time (T10 to T12).
+It finds wrong digests, wrong ids and wrong offsets (T10 to T12).
 """
 
 from __future__ import annotations

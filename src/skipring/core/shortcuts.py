@@ -1,7 +1,7 @@
-"""Shortcuts: which labels to hold, and who holds them (section 3.2.2, Algorithm 4).
+"""Shortcuts: the labels to hold, and the nodes that hold them (section 3.2.2, Algorithm 4).
 
-Nothing here writes to the ring edges: a shortcut that has to go is asked who it is (R1), and
-what comes of that is the ring's affair. So the paper's bottom-up induction over levels holds.
+This module writes no ring edge: it probes a displaced shortcut (R1), and the ring handles the
+reply. So the paper's induction over levels is valid.
 """
 
 from __future__ import annotations

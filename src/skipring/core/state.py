@@ -1,6 +1,6 @@
-"""The explicit state of the machines as values: what is dumped, loaded and judged.
+"""State of the machines as values, for world files, adversaries and the judge.
 
-The fields carry the paper's names, since the world file does.
+The fields have the paper's names, because the world file has them.
 """
 
 from __future__ import annotations

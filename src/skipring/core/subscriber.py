@@ -1,4 +1,4 @@
-"""The subscriber's machine for one topic (Algorithms 4 and 5)."""
+"""Subscriber machine of one topic (Algorithms 4 and 5)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What one subscriber tells another about its trie: the tuples of CheckTrie (Algorithm 5).
+"""Summaries of tries: the tuples of CheckTrie (Algorithm 5), and their digests.
 
-A claim says: all that I hold under this prefix is under these nodes and leaves. Of a node it has
-the label and the digest, of a leaf a part of the id: leaf tuples carry no hash (T6). To be small
-on the wire a node's label is given by the bits it adds to the cover's.
+A range summary states that everything under a prefix is below the listed nodes and leaves. A node
+has a label and a digest, a leaf has a part of its id and no hash (T6). On the wire, the label of a
+node contains only the bits beyond the prefix of the range.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The supervisor's machine for one topic (Algorithm 3, and crashes: section 3.3)."""
+"""Supervisor machine of one topic (Algorithm 3; crashes: section 3.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One machine per topic, and which event belongs to which (section 4)."""
+"""Machines of all topics of a process (section 4)."""
 
 from __future__ import annotations
 

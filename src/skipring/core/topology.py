@@ -1,4 +1,4 @@
-"""SR(n): the edges a legitimate ring has (section 2.1)."""
+"""Topology of SR(n): ring edges, shortcut chains, tree edges (section 2.1)."""
 
 from __future__ import annotations
 

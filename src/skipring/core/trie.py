@@ -1,13 +1,13 @@
-"""The hashed Patricia trie of publications (section 4.2), kept as buckets of ids.
+"""Merkle-hashed Patricia trie of publication ids (section 4.2), stored as buckets of ids.
 
-The paper's trie follows from the set of its keys, and an inner hash contains no label. So its
-nodes need not exist: ids lie in 2^b buckets by their first b bits, a bucket's digest is that of
-the Patricia trie over its ids, and above the buckets digests are combined pairwise, where a side
-without ids passes the other side's digest through. That is path compression: the digest of any
-prefix is exactly the Patricia trie's, at about fifty bytes an id.
+The paper's trie follows from the set of its keys, and an inner hash contains no label. So the nodes
+need not exist: ids are in 2^b buckets by their first b bits, the digest of a bucket is that of the
+Patricia trie over its ids, and digests above the buckets are combined pairwise; a side without ids
+passes the digest of the other side through. This is path compression: the digest of every prefix
+equals that of the Patricia trie, at about fifty bytes per id.
 
-Nothing takes long at once. When the buckets double they are split as they are touched; digests
-are worked out when asked for, or in slices (``freshen``), and derived anew in slices (``scrub``).
+No operation takes long. Buckets split when they are next used; digests are computed on demand or in
+slices (``freshen``), and derived again in slices (``scrub``).
 """
 
 from __future__ import annotations

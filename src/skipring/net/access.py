@@ -1,7 +1,7 @@
-"""Access to a cluster: where its supervisors listen, and which certificate to show to them.
+"""Access to a cluster: addresses of its supervisors, and the certificate to present.
 
 Precedence: argument or option, environment, context, default. The environment and a context apply
-only where no supervisor is given, so certificates of one cluster are never shown to another.
+only if no supervisor is given, so a process never presents a certificate of one cluster to another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One connection: who is at the other end, and frames in both directions.
+"""One TCP or TLS connection: the peer at the other end, and frames in both directions.
 
-Whoever connects to us is nobody until it has shown a certificate, where we have one ourselves, and
-has greeted. Until then it may wait, with others, for a few seconds and no longer.
+A peer that connects has to present a certificate, if this process has one, and to complete the
+handshake within a few seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whoever a process talks to: what waits for it, the link it goes over, and dialling it."""
+"""Remote peer: outbound queue, active connection, reconnect with backoff."""
 
 from __future__ import annotations
 

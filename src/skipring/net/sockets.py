@@ -1,4 +1,4 @@
-"""Opening connections, to us and by us, with certificates where there are some (TLS 1.3)."""
+"""Sockets: dial and listen, with TLS 1.3 where credentials exist."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Links: one connection to each peer, shared by all topics, dialled on demand.
+"""Transport: one connection to each peer, shared by all topics, dialled on demand.
 
-Sending only queues, with a bound: a slow or absent peer never holds a machine up. What does not fit
-is dropped and counted; the protocol is made for channels that lose messages, and what was published
-comes by repair.
+``send`` only queues, with a bound, so a slow or absent peer never blocks a machine. Frames beyond
+the bound are dropped and counted; the protocol tolerates lost messages, and anti-entropy repairs
+lost publications.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Logs: events with fields, through the standard library's logger "skipring".
+"""Logs: events with fields, through the logger "skipring" of the standard library.
 
-A program that uses skipring as a library configures that logger itself and sees nothing if it does
-not. The processes of the command line call ``configure_logs``: each event is then one line, a JSON
-object on a pipe or file and text on a terminal.
+A program that uses skipring as a library configures that logger itself. The processes of the
+command line call ``configure_logs``: each event is one line, JSON on a pipe or file and text on a
+terminal.
 """
 
 from __future__ import annotations

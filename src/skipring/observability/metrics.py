@@ -1,6 +1,6 @@
-"""The metrics of live processes: what each is called, what it says and when to worry.
+"""Metrics of live processes: name, type, meaning and alarm threshold of each.
 
-One table for the code that reads the values, for the docs and for their tests.
+One table serves the code that reads the values, the docs and their tests.
 """
 
 from __future__ import annotations

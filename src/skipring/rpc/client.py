@@ -1,4 +1,4 @@
-"""One that asks without joining the ring: it publishes through members, and looks at them."""
+"""RPC client: publish through members and query them without joining the ring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a topic without joining it: what its members have stored, and how it came to them."""
+"""Reader of the logs and delivery logs of members, without joining the ring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishing of many payloads through a member, as they are read from an input."""
+"""Publisher of payloads from an input, through a member."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making a cluster's own certificate authority, and the certificates of its processes."""
+"""Certificate authority of a cluster, and the certificates of its processes."""
 
 from __future__ import annotations
 

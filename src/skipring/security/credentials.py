@@ -1,4 +1,4 @@
-"""What a process shows to others, and whom it trusts: an authority, a certificate and its key."""
+"""Credentials of a process: authorities, certificate and key, and the names it may use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What nodes and supervisors keep on disk: it may be damaged at any time, and is never believed.
+"""Durable storage of nodes and supervisors; every stored value is verified when it is read.
 
-``packs`` is the form of what is stored, ``database`` the SQLite file that holds it, ``promises``
-what was promised to be durable, ``carving`` and ``recovery`` bring back what is intact;
-``publications`` is what a node uses. ``trace`` is how publications came, ``deliveries`` its file.
-``supervisor`` and ``identity`` stand for themselves.
+``segment`` is the format of stored publications, ``sqlite`` the file that holds them,
+``durable_mark`` the high-water mark outside of it, ``carving`` and ``recovery`` restore what is
+intact, ``store`` is the interface of a node. ``delivery_log`` and ``delivery_file`` record how
+publications arrived.
 """

@@ -1,8 +1,7 @@
-"""Packs out of the pages of a SQLite file that SQLite itself cannot read any more.
+"""Carving of segments out of SQLite pages that SQLite cannot read.
 
-Only leaves of tables are looked at, and the pages that their rows overflow into; all that leads to
-them may be damaged. Nothing found here is believed: a pack says itself what of it is intact.
-The format: https://www.sqlite.org/fileformat2.html
+It reads leaf pages of tables and their overflow pages only, because every other page may be
+damaged. A segment verifies itself. The format: https://www.sqlite.org/fileformat2.html
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files of a data directory: who may use them, how they are replaced and put aside."""
+"""Data directory: lock, atomic replacement of files, quarantine, node name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The file with the deliveries of a node: chunks that verify themselves, in rows of SQLite.
+"""File of the delivery log: self-verifying chunks in rows of SQLite.
 
-It is telemetry: what is damaged is dropped, and nobody fetches it again.
+The content is telemetry: damaged chunks are dropped.
 """
 
 from __future__ import annotations

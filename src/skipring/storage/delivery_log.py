@@ -1,7 +1,7 @@
-"""How publications came to a node: when, over how many nodes, and in which way.
+"""Delivery log of a node: when, over how many hops and in which way publications arrived.
 
-This is telemetry, kept beside the publications (``deliveries``). Whatever happens to its file costs
-figures and nothing else, so nothing here raises.
+The content is telemetry beside the publications. A damaged file costs figures only, so no method
+raises.
 """
 
 from __future__ import annotations

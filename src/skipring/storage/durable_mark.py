@@ -1,7 +1,7 @@
-"""What was promised to be durable, remembered outside of the database that may lose it.
+"""Durable mark of each topic, stored outside of the database that may lose it.
 
-Two files are overwritten in turn, in place, with one fsync each: a write that is cut short spoils
-one of them, and the other one still holds what was promised last.
+Two files are overwritten in turn, in place, with one fsync each. A torn write spoils one file; the
+other still holds the previous mark.
 """
 
 from __future__ import annotations

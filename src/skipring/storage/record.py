@@ -1,4 +1,4 @@
-"""Publications as they are stored, one by one: in MessagePack, without their ids."""
+"""Record: a publication as it is stored, in MessagePack, without its id."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Opening a store that may be damaged in any way: what is intact is kept, nothing is invented.
+"""Recovery of a store that may be damaged in any way: intact records are kept.
 
-A file in which anything is wrong is never mended in place. What is intact goes into a new file
-beside it; when that is complete the old one is put aside and the new one takes its name.
+A damaged file is never repaired in place. The intact records go into a new file beside it; when it
+is complete, the old file is quarantined and the new one takes its name.
 """
 
 from __future__ import annotations

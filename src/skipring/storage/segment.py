@@ -1,9 +1,9 @@
-"""Packs: many publications of one topic in one row, which verifies itself.
+"""Segment: many publications of one topic in one self-verifying row.
 
-A pack is, in this order: a head (topic, epoch, first offset, count), the ids, where each
-publication begins and how long it is, the publications in MessagePack without their ids, the head
-again, and a digest over all of it. Damage to one publication does not lose the others: each is
-believed if its id follows from its fields, and the head exists twice.
+A segment contains, in this order: a head (topic, epoch, first offset, count), the ids, offset and
+size of each record, the records in MessagePack without their ids, the head again, and a digest over
+all of it. Damage to one record does not affect the others: a record is valid if its id follows from
+its fields, and the head exists twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The SQLite file of a node: its tables, and what is in them if nothing is damaged."""
+"""SQLite file of a node: its tables, and their content if nothing is damaged."""
 
 from __future__ import annotations
 

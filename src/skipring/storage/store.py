@@ -1,4 +1,4 @@
-"""What a node keeps on disk of the publications of all its topics."""
+"""Store of a node: the logs of all its topics."""
 
 from __future__ import annotations
 

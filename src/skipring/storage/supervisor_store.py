@@ -1,4 +1,4 @@
-"""What a supervisor keeps on disk: its databases, which may be lost at any time (section 3.1)."""
+"""Store of a supervisor: its databases, which may be lost at any time (section 3.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The publications of one topic: in packs on the disk, and the newest in memory."""
+"""Log of one topic: segments on the disk, and the newest publications in memory."""
 
 from __future__ import annotations
 

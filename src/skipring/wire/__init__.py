@@ -1,1 +1,1 @@
-"""Bytes to frames to messages and back; no IO, no clock: docs/wire.md describes the format."""
+"""Wire format: bytes to frames to messages and back, without IO or clock (docs/wire.md)."""

@@ -1,6 +1,6 @@
-"""Damage on purpose: what is said to a process that was started with ``--chaos``.
+"""Fault-injection requests to a process that allows chaos.
 
-The tags are part of the wire format, as those of ``runtime_messages``.
+The tags are part of the wire format: never reuse one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Frames to messages and back.
+"""Codec of frames and messages.
 
-In a frame is an envelope: an array of the message, its topic, and hints where the nodes that the
-message names can be found. What a later revision adds behind these is ignored. The message comes
-first and starts with its tag, so the third byte of a body says what it is, and is looked at
-before anything else is: also what it costs to read a message has a limit.
+A frame contains an envelope: an array of the message, its topic, and address hints for the nodes
+that the message names. A reader ignores what a later revision adds behind these. The message comes
+first and starts with its tag, so the third byte of a body is the type of the message. The codec
+checks it before anything else, which bounds the cost of decoding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kinds of fields that messages have: what each may hold, and the words that say so."""
+"""Types of message fields: the values that each may have, and their description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each message travels: in which kind of frame, and what its fields may be."""
+"""Format of each message: the kind of its frame, and the types of its fields."""
 
 from __future__ import annotations
 

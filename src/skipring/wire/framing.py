@@ -1,8 +1,8 @@
-"""Frames: a stream of bytes cut into pieces of limited size.
+"""Framing: cuts a stream of bytes into frames of limited size.
 
 A frame is the length of its body in 4 bytes, big-endian, and the body; the first byte of the body
-is the frame's kind. What is too long is refused when its first bytes have come, so that a stream
-costs no more memory than one frame. Frames that are written together are simply joined.
+is the kind of the frame. The reader refuses an oversized frame at its first bytes, so a stream uses
+no more memory than one frame. Frames that are written together are concatenated.
 """
 
 from __future__ import annotations

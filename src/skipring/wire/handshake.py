@@ -1,8 +1,7 @@
-"""The greeting: the first frame that each side sends on a link.
+"""Handshake: the first frame that each side sends on a connection.
 
-The magic and the version come first and stay there in every version, so that two sides that do
-not understand each other can still say why. What a later revision of this version adds behind
-the other fields (a signature, a token) is ignored.
+Magic and version come first in every version, so two sides of different versions can report the
+reason. A reader ignores fields that a later revision adds behind the others.
 """
 
 from __future__ import annotations

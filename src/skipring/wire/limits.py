@@ -1,7 +1,7 @@
-"""What names and publications in a message may be: one small check each.
+"""Limits of names and publications in a message: one check each.
 
-The types are checked where bytes are read; here it is about sizes, ranges and names. A check
-returns nothing or raises a MessageError of one sentence, which stays short whatever came.
+The decoder checks types; these checks cover sizes, ranges and names. A check raises a MessageError
+of one short sentence.
 """
 
 from __future__ import annotations

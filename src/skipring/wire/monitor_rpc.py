@@ -1,6 +1,6 @@
-"""What those say who watch a ring while it works, and those who are watched.
+"""Requests and responses for monitoring.
 
-The tags continue those of ``runtime_messages`` and are part of the wire format: never reuse one.
+The tags continue those of ``rpc`` and are part of the wire format: never reuse one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Messages between the ends of a connection about the name of one of them (decision 48).
 
-The messages belong to no topic. The tags continue those of ``watching`` and are part of the wire
-format: never reuse a tag.
+The messages belong to no topic. The tags continue those of ``monitor_rpc`` and are part of the wire
+format: never reuse one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""What hosts say to each other beside the paper's messages.
+"""Requests and responses between processes, beside the paper's messages.
 
-That is about finding members, crashes, publishing for others, being looked at, being read and being
-damaged.
-
-The tags continue those of the core from 64 on and are part of the wire format: never reuse one.
-A request has a number, chosen by whoever asks and repeated in the answer.
+They find members, detect crashes, publish on behalf of clients, read logs and report status. The
+tags start at 64 and are part of the wire format: never reuse one. The sender of a request chooses
+its number; the response repeats it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of all messages in docs/wire.md, from what the code says.
+"""Table of all messages in docs/wire.md.
 
 ``python -m skipring.wire.table`` prints it.
 """

@@ -1,1 +1,1 @@
-"""The state of a topic as a value: where it comes from, how it is written, whether it is right."""
+"""State of a topic as a value: snapshot, world file, adversaries, legitimacy."""

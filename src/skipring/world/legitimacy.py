@@ -1,10 +1,10 @@
-"""Is a state legitimate, and if not, why (sections 1.1 and 5).
+"""Legitimacy of a state, and the violations that prevent it (sections 1.1 and 5).
 
-Legitimacy comes in layers, each resting on those before it: the database, the labels, the ring,
-the shortcuts, those who leave. A state in which all hold is explicitly legitimate; it is
-strictly so if nothing in flight can disturb it. Whether all members have all publications is a
-question of its own. Violations are generated lazily, lowest layer first: whoever only wants to
-know *whether* pays for the first one.
+Legitimacy has layers, each based on the layers before it: database, labels, ring, shortcuts,
+leaving members. A state in which all hold is explicitly legitimate; it is strictly legitimate if no
+message in flight can disturb it. Complete publications are judged separately. Violations are
+generated lazily, lowest layer first, so a caller that needs a yes or no pays for the first one
+only.
 """
 
 from __future__ import annotations

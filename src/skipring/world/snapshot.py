@@ -1,4 +1,4 @@
-"""The state of one topic as a value: every process's variables and every channel (section 1.1)."""
+"""Snapshot of one topic: the variables of every process and every channel (section 1.1)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The catalogue of adversarial starting states: how wrong a topic can be when it starts.
+"""Adversaries: initial states of a topic, from slightly wrong to arbitrary.
 
-Each is a function of the number of subscribers and of a ``Random``, and works for every n >= 1;
-where a construction needs more nodes than there are, it shrinks, if need be to a legitimate
-state.
+Each is a function of the number of subscribers and a ``Random``, for every n >= 1. A construction
+that needs more nodes shrinks, if necessary to a legitimate state.
 """
 
 from skipring.world.adversaries.builders import legitimate_world, scatter

@@ -1,7 +1,7 @@
-"""Starting states of arbitrary values, and where such values are drawn from (section 1.1).
+"""Arbitrary initial states, and the source of their values (section 1.1).
 
-"Arbitrary" is what a corrupted memory or channel can hold: every variable and every message has
-a value of its type, and whoever is named exists or has existed.
+"Arbitrary" is what a corrupted memory or channel can hold: every variable and every message has a
+value of its type, and every named node exists or has existed.
 """
 
 from __future__ import annotations

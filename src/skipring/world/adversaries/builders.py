@@ -1,6 +1,6 @@
-"""What starting states are built from: names, whole rings, shares and permutations.
+"""Builders of initial states: names, whole rings, shares, permutations.
 
-Nothing here depends on the order of a set: the same n and seed give the same state everywhere.
+No result depends on the order of a set: the same n and seed give the same state on every machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The table of starting states that every test and experiment uses.
+"""Catalog of adversaries that every test and experiment uses.
 
-The codes are those of the study in which the states were found; its numbers have gaps.
+The codes come from the study that found the states; their numbers have gaps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Starting states in which the supervisor's database is wrong (sections 3.1 and 3.3).
+"""Initial states with a wrong supervisor database (sections 3.1 and 3.3).
 
-The subscribers form a correct ring in all of them. In the first few the database can be seen to
-be corrupted; in the others it is sound in itself and only contradicts the subscribers.
+The subscribers form a correct ring in all of them. The first databases are recognizably corrupt;
+the others are sound and only contradict the subscribers.
 """
 
 from __future__ import annotations

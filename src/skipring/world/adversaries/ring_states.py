@@ -1,4 +1,4 @@
-"""Starting states in which the subscribers' labels or references are wrong (section 3.2)."""
+"""Initial states with wrong labels or references of subscribers (section 3.2)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The world file ``skipring-world/1``: the state of a topic as JSON.
+"""World file ``skipring-world/1``: the state of a topic as JSON.
 
-``document`` turns text into a tree, ``values`` the leaves of the tree into values of the core,
-``publications`` those that make up what was published, ``messages`` holds the table of messages,
-``reading`` and ``writing`` do the rest.
+``document`` parses text to a tree, ``values`` and ``publications`` parse the leaves of the tree,
+``messages`` has the table of messages, ``reading`` and ``writing`` convert whole snapshots.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From text to a tree of JSON, without losing what must be complained about.
+"""Parsing of JSON text into a tree without loss of errors.
 
-Whatever the tree cannot hold becomes a value that no kind accepts, so that the complaint is made
-by whoever knows the place.
+A part that the tree cannot represent becomes a value that no parser accepts, so the parser that
+knows its place reports it.
 """
 
 from __future__ import annotations

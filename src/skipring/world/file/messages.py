@@ -1,4 +1,4 @@
-"""The messages of a world file: which fields each has, and of which kind."""
+"""Messages in a world file: the fields of each, and their types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publications and what is said about tries, as they stand in a world file.
+"""Publications and trie summaries in a world file.
 
 A publication is an object, a prefix of ids a string of 0 and 1, a digest or a part of an id hex.
 """

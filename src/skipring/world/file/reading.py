@@ -1,4 +1,4 @@
-"""Reading a world file: a snapshot, or one sentence that names the first wrong place."""
+"""Reader of world files: a snapshot, or one sentence that names the first error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The kinds of values in a world file: one small parser each, from (value, place).
+"""Types of values in a world file: one parser each, from a value and its path.
 
-A parser returns a value of the core or raises a WorldFormatError whose one sentence names the
-place. Sentences stay short whatever the file holds.
+A parser returns a value of the core or raises a WorldFormatError of one short sentence that names
+the path.
 """
 
 from __future__ import annotations

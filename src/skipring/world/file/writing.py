@@ -1,4 +1,4 @@
-"""Writing a world file: keys sorted, one line for each subscriber and each message."""
+"""Writer of world files: sorted keys, one line for each subscriber and message."""
 
 from __future__ import annotations
 
