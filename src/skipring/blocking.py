@@ -1,7 +1,7 @@
-"""The public API for programs without asyncio: scripts, threads and notebooks.
+"""Synchronous twin of the public API, for scripts, threads and notebooks.
 
-One event loop runs in a thread of its own for each connection; whoever calls waits for it. A call
-can be interrupted at any time (Ctrl-C), and loses nothing by it.
+Each connection runs one event loop in its own thread; the caller waits for it. A call can be
+interrupted at any time (Ctrl-C) without loss.
 """
 
 from __future__ import annotations

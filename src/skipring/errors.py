@@ -15,7 +15,7 @@ SkipringError
 ├── ReplicationError        fewer members than wanted have stored a publication
 └── WireError               bytes from a link, or meant for one, are not of the form we speak
     ├── FramingError        they are no frames
-    ├── GreetingError       the first frame is no greeting, or one of another version
+    ├── HandshakeError      the first frame is no handshake, or one of another version
     └── MessageError        a frame does not hold a message, or one with values we do not accept
 """
 

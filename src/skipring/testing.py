@@ -1,6 +1,6 @@
-"""A whole real cluster in one process, for tests: supervisors and nodes on loopback.
+"""Real cluster in one process, for tests: supervisors and nodes on loopback.
 
-What it does to its nodes is what `skipring chaos` does to processes, without the sockets between.
+It damages its nodes as ``skipring chaos`` damages processes, without sockets between.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Damaging a live topic from outside: all who would be hit are asked first, then each is hit."""
+"""Client side of fault injection: ask every affected process first, then damage each."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Plans of damage: what is to be done to whom, so that a live topic is as wrong as can be.
+"""Plans of fault injection: the damage to each process that makes a live topic wrong.
 
-The catalogue of starting states is put to use here: the nodes of an adversary's world get the names
-of live ones, and each is sent its state. Who has crashed there is a ghost here: a name that nobody
-has. A plan only says what to do; whoever carries it out may be in the same process or far away.
+The nodes of an adversary's world get the names of live nodes, and each live node gets its state. A
+crashed node of that world becomes a name without a process. A plan only describes the damage; the
+process that applies it may be local or remote.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A cluster for development: a supervisor and nodes, forked into one process group.
+"""Cluster for development: a supervisor and nodes, forked into one process group.
 
-The interpreter is started once and forked, so that the cluster is up in a second. The children end
-when the parent ends, however it ends: each of them watches a pipe that only the parent holds open.
+The interpreter starts once and forks, so the cluster is ready in a second. The children end when
+the parent ends in any way: each of them watches a pipe that only the parent holds open.
 """
 
 from __future__ import annotations

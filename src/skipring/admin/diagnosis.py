@@ -1,6 +1,6 @@
-"""What is wrong with a live topic, in words: for the whole of it, or for one node.
+"""Diagnosis of a live topic or of one node: findings and advice.
 
-The judge is the one of the simulator (``world/legitimacy.py``); here stands what a person can do.
+The judge is that of the simulator (``world/legitimacy.py``); this module adds the advice.
 """
 
 from __future__ import annotations

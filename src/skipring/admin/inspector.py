@@ -1,9 +1,8 @@
-"""Looking at a live topic: its database, then every node that anybody refers to.
+"""Inspector of a live topic: its database, then every node that any of them refers to.
 
-So also a ring is found that the supervisor does not know of, if a single reference leads there.
-What comes back is a snapshot, the same value that a simulated world gives, without what is in
-flight. Nodes are asked one after the other while the ring goes on: what changes meanwhile may be
-seen by halves.
+So it finds a ring that the supervisor does not know if one reference leads to it. The result is a
+snapshot, the same value that a simulated world returns, without messages in flight. The nodes
+answer one after the other while the ring works, so a change may be seen in part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a supervisor of a cluster in one process sits: it may come and go, its address stays."""
+"""Supervisor of a cluster in one process that can be restarted at the same address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public async API: connect to supervisors, and subscribe to topics."""
+"""Connection to a cluster: connect to supervisors and subscribe to topics."""
 
 from __future__ import annotations
 

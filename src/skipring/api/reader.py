@@ -1,4 +1,4 @@
-"""Reading a topic: where a reader begins, how far it is, and what it is handed."""
+"""Reader of a topic: start position, progress, and the publications it returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One topic of a connection: reading, publishing, and how it is."""
+"""Subscription to one topic of a connection: read, publish, health."""
 
 from __future__ import annotations
 

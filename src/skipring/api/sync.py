@@ -1,4 +1,4 @@
-"""Who of the ring neighbours has confirmed to have what we have, and when to ask again (T19)."""
+"""Tracker of the ring neighbours that have confirmed to be in sync (T19)."""
 
 from __future__ import annotations
 

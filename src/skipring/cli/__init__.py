@@ -1,4 +1,4 @@
-"""The command line; heavy imports stay inside the commands."""
+"""Command line; heavy imports stay inside the commands."""
 
 from __future__ import annotations
 

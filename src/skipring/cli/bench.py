@@ -1,4 +1,4 @@
-"""``skipring bench``: the figures that we claim, measured again."""
+"""``skipring bench``: measure the published figures again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``skipring certs``: the certificates with which processes on several machines trust each other.
+"""``skipring certs``: certificates for processes on several machines.
 
-Certificates and keys are files; no key is ever printed.
+Certificates and keys are files; no command prints a key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``skipring chaos``: damaging a live topic on purpose, to see it heal."""
+"""``skipring chaos``: damage a live topic and watch it recover."""
 
 from __future__ import annotations
 

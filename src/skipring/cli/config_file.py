@@ -1,12 +1,7 @@
-"""Settings in a TOML file: for all commands of a live ring at the top, for one in its own table.
+"""Settings in a TOML file: at the top for all commands, in a table for one command.
 
-    supervisor = ["10.0.0.1:7400", "10.0.0.2:7400"]
-
-    [node]
-    topic = ["orders"]
-    listen = "10.0.0.7:7401"
-
-A name is that of the option, without the dashes before it.
+A name is that of the option without its dashes: ``supervisor = ["10.0.0.1:7400"]`` at the top, and
+``topic = ["orders"]`` in the table ``[node]``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``skipring demo``: real processes are damaged, and one sees them heal."""
+"""``skipring demo``: real processes are damaged and recover."""
 
 from __future__ import annotations
 

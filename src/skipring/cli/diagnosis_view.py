@@ -1,4 +1,4 @@
-"""What is wrong with a topic or a node, and what changed it lately, as a person reads it."""
+"""Output of a diagnosis: findings, advice and recent changes."""
 
 from __future__ import annotations
 

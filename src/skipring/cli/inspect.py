@@ -1,4 +1,4 @@
-"""``skipring ring``, ``doctor`` and ``explain``: looking at a live ring."""
+"""``skipring ring``, ``doctor`` and ``explain``: inspect a live ring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``skipring lab``: thousands of simulations as Spark tasks, and what they say of the paper."""
+"""``skipring lab``: thousands of simulations as Spark tasks, and their report."""
 
 from __future__ import annotations
 

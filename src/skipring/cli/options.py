@@ -1,4 +1,4 @@
-"""What several commands have in common: options of a run, files, and how to replay it."""
+"""Options of simulations: run, files, and the command that replays a run."""
 
 from __future__ import annotations
 

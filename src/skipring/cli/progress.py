@@ -1,4 +1,4 @@
-"""A simulation watched on a terminal: the ring heals round by round, then the outcome."""
+"""Progress of a simulation on a terminal, round by round, and its result."""
 
 from __future__ import annotations
 

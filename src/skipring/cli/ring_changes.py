@@ -1,4 +1,4 @@
-"""What has changed in a live ring between two looks at it."""
+"""Changes of a live ring between two inspections."""
 
 from __future__ import annotations
 

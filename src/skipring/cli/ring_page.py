@@ -1,7 +1,4 @@
-"""A page about a ring, for a live one and a simulated one: its picture, and beside it a panel.
-
-The panel has a light for each layer of legitimacy, what was wrong lately as bars, and a legend.
-"""
+"""Panel about a live or simulated ring: drawing, layers of legitimacy, history, legend."""
 
 from __future__ import annotations
 

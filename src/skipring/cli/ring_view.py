@@ -1,4 +1,4 @@
-"""A live ring on the terminal: its picture, a line for each node, and what changes."""
+"""Live ring on the terminal: drawing, one line per node, changes."""
 
 from __future__ import annotations
 

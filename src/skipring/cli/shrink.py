@@ -1,4 +1,4 @@
-"""``skipring shrink``: make a world that fails smaller while it still fails."""
+"""``skipring shrink``: reduce a failing world while it still fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``skipring simulate``: run a ring from any state to legitimacy, then closure."""
+"""``skipring simulate``: run a ring from any state to legitimacy, then check closure."""
 
 from __future__ import annotations
 

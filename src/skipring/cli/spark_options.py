@@ -1,4 +1,4 @@
-"""What the commands that use Spark have in common: where it runs, and its settings."""
+"""Options of the commands that use Spark: master and settings."""
 
 from __future__ import annotations
 

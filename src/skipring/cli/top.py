@@ -1,4 +1,4 @@
-"""``skipring top``: all topics, nodes and supervisors at a glance, again and again."""
+"""``skipring top``: all topics, nodes and supervisors, refreshed."""
 
 from __future__ import annotations
 

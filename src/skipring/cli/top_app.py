@@ -1,4 +1,4 @@
-"""The application behind ``skipring top``: tables that are kept up to date."""
+"""Application behind ``skipring top``: tables that are refreshed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``skipring top`` opens on demand: the ring of a topic, the changes of a node, and help."""
+"""Screens of ``skipring top``: the ring of a topic, the changes of a node, help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table whose rows come again and again, for ``skipring top``."""
+"""Table of ``skipring top`` whose rows are replaced at each refresh."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What comes to a node while somebody watches: from whom, over how many nodes, and if it was new.
+"""Live feed of arrivals for monitors: sender, hops, and whether the publication was new.
 
-Nothing is noted while nobody asks, and of what is noted only the last arrivals are kept.
+The node records arrivals only while a monitor asks for them, and keeps the last ones only.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""A newcomer's history: large pages from several neighbours at once, each of other prefixes.
+"""Backfill of a new member: large pages from several neighbours, each of other prefixes.
 
-Comparing tries finds what is missing one way or the other; but where nearly all is missing there is
-nothing to compare. So a node that has just come to a topic asks its neighbours how much they have,
-and if that is much more than it has itself, reads it from them as it lies in their stores. A source
-that does not answer, or sends too little in a tick, is replaced by another (``core/backfill.py``).
-Whatever goes wrong, or is published meanwhile, is left to the comparison of tries.
+Anti-entropy finds every missing publication, but if nearly all are missing there is nothing to
+compare. A node that has joined a topic asks its neighbours for the size of their logs. If a log is
+much larger than its own, it reads the log in pages. It replaces a source that does not answer or
+that is too slow (``core/backfill.py``). Anti-entropy brings what is published meanwhile, or lost.
 """
 
 from __future__ import annotations

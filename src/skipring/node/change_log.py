@@ -1,7 +1,7 @@
-"""What changed a node's place in the ring lately, and which rule explains it.
+"""Log of the last changes of a node's place in the ring, with the rule behind each.
 
-Only events that can change the place are looked at: publications pass by. The sentences are those
-of the paper's procedures and of the points in docs/decisions.
+It inspects only events that can change the place; publications cannot. The sentences are those of
+the paper's procedures and of the decision records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Suffering damage on purpose: what a request for it does to a live process.
+"""Server side of fault injection: apply a chaos request to a live process.
 
-Nothing here is careful with the protocol's state: it puts a process into any state, since it has to
-heal from any. But nothing is invented: whoever damages a topic brings no publications into it.
+A request can put the process into any state, because it has to recover from any state. No request
+brings a new publication into a topic.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Noticing crashes (section 3.3): neighbours report, the supervisor probes and decides.
+"""Failure detector (section 3.3): neighbours report, the supervisor pings and decides.
 
-In a legitimate ring this costs nothing: every neighbour is heard once an interval anyway. One that
-has been silent for a while is reported; the supervisor asks it for a sign of life and evicts it
-only if none comes, the sooner the more accuse it. A mistake does no harm: whoever was evicted
-wrongly subscribes again. Time is counted in ticks.
+In a legitimate ring it costs nothing, because neighbours exchange messages every interval. A node
+reports a neighbour that has been silent for some ticks. The supervisor pings the accused node and
+evicts it if it does not answer; with more reports it evicts sooner. A mistake does no harm: an
+evicted node subscribes again. Time is counted in ticks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When what a node has stored is on the disk: those who wait share a commit (group commit)."""
+"""Group commit: one disk commit for all publications that wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node process: the subscriber's machines of all its topics, over sockets and an archive."""
+"""Host of a node process: the subscriber machines of all topics, over sockets and logs."""
 
 from __future__ import annotations
 

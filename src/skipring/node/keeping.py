@@ -1,6 +1,6 @@
-"""What a node keeps: the publications of its topics, which of them are on the disk, how they came.
+"""Logs of a node, their commits, and the record of deliveries.
 
-The effects of the machines that are about it are carried out here.
+It applies the effects Store, Discard and Deliver.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Answering those who read a topic without joining it: surveys, and pages of what is stored.
+"""Server for clients that read a log without joining: log info and pages of stored records.
 
-Publications go out as they lie in the store, so that a page costs little. Each answer costs a
-bounded amount of work, and fits into its frame whatever is stored.
+Records leave as they are stored, so a page costs little. Each response costs a bounded amount of
+work and fits into its frame.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A node and its supervisors: which one a topic belongs to, and that they stay in touch.
+"""Membership: the supervisor of each topic, and the connection to it.
 
-Only a topic's own supervisor is obeyed, and only over a link that we have dialled.
+A node obeys only the supervisor of the topic, and only over a connection that the node has dialled.
 """
 
 from __future__ import annotations

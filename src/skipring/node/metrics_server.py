@@ -1,8 +1,8 @@
-"""A small HTTP server that shows how a process is: ``/metrics``, ``/healthz`` and ``/readyz``.
+"""HTTP server of a process: ``/metrics``, ``/healthz``, ``/livez`` and ``/readyz``.
 
-It runs in threads of its own and asks the event loop for everything it shows. So the machines are
-only read in their own thread, and an answer proves that the loop is alive. Whoever connects gets
-one answer, in bounded time, or is dropped.
+It runs in its own threads and asks the event loop for every value. So machines are read in their
+own thread only, and a response proves that the loop is alive. Each connection gets one response in
+bounded time, or is closed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Our own publications on their way out: they are sent once they are durable, in their order.
+"""Own publications that wait for their commit, and are sent in order after it.
 
-Many may wait for one commit. What then goes to the same nodes goes together, as one message.
+Several may wait for one commit. Publications to the same nodes then leave in one message.
 """
 
 from __future__ import annotations

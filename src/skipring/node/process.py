@@ -1,4 +1,4 @@
-"""Running a supervisor or a node as a process, until somebody asks it to stop."""
+"""Entry points of the processes: run a supervisor or a node until it is asked to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishing for those who are no members: each is told once it is durable, or why it is not."""
+"""Publishing on behalf of clients; the reply follows the commit or states the refusal."""
 
 from __future__ import annotations
 

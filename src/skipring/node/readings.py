@@ -1,6 +1,6 @@
-"""What a node or a supervisor shows of itself: the values of its metrics, and whether it is ready.
+"""Readings of a node or supervisor: the values of its metrics, and its readiness.
 
-Everything is read when somebody asks, in the thread of the machines; nothing is kept here.
+Each value is read when it is requested, in the thread of the machines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wait until other members have stored a publication durably (``publish(replicas=...)``)."""
+"""Wait for durable copies of a publication at other members (``publish(replicas=...)``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The driver: events to the machines, their effects to links and archives, in the order given.
+"""Driver of the machines: events in, effects to connections and logs, in order.
 
-This is the one place where the effects of live machines are carried out. A frame is made once and
-queued for everybody it goes to.
+A frame is encoded once and queued for every receiver.
 """
 
 from __future__ import annotations

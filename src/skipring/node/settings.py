@@ -1,4 +1,4 @@
-"""What a live process is told when it starts."""
+"""Settings of a live process at its start."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Answering those who look: from a machine and a request to an answer.
+"""Status requests: from a machine and a request to a response.
 
-Each answer costs the one who is asked a bounded amount of work, and fits into its frame whatever
-the machine holds.
+Each response costs a bounded amount of work and fits into its frame.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A supervisor process: lets subscribers in and out, and sees nothing of what they publish."""
+"""Host of a supervisor process, which admits members and sees no publication."""
 
 from __future__ import annotations
 

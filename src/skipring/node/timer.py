@@ -1,4 +1,4 @@
-"""The clock: calls something again and again, never twice at once, with jitter."""
+"""Periodic timer with jitter; its calls never overlap."""
 
 from __future__ import annotations
 

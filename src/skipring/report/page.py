@@ -1,4 +1,4 @@
-"""One self-contained HTML page of figures and tables, which asks no network for anything."""
+"""Self-contained HTML page of figures and tables; it loads nothing from the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as SVG files, drawn by the browser that is on this machine: Chromium or Chrome."""
+"""SVG files of figures, drawn by a local Chromium or Chrome."""
 
 from __future__ import annotations
 

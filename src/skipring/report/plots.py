@@ -1,7 +1,7 @@
-"""How figures look, whatever they are about: lines with ranges, dots with ranges, steps.
+"""Style of figures: lines with ranges, dots with ranges, steps.
 
-Colours of paper, ink and grid are left to the page. Series differ in colour, symbol and dash, so
-that nobody has to tell colours apart.
+The page sets the colours of background, text and grid. Series differ in colour, symbol and dash, so
+they are distinguishable without colour.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of a report: the same rows as HTML and as Markdown, and how figures are written."""
+"""Tables of a report, as HTML and as Markdown."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A seeded world that drives the machines of ``core`` one step at a time."""
+"""Simulator: a seeded world that drives the machines of ``core`` one step at a time."""

@@ -1,4 +1,4 @@
-"""Chance that is not left to chance: every way in which it can turn out, one after the other."""
+"""Random source that enumerates every outcome of each random choice."""
 
 from __future__ import annotations
 

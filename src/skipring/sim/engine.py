@@ -1,4 +1,4 @@
-"""The world: all processes of one topic and their channels (section 1.1)."""
+"""World of a simulation: all processes of one topic and their channels (section 1.1)."""
 
 from __future__ import annotations
 

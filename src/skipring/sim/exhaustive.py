@@ -1,13 +1,14 @@
-"""Every state that a tiny ring can get into, over the machines themselves (section 5).
+"""Exhaustive search of the states of a tiny ring, over the machines themselves (section 5).
 
-For a finite set of states that is closed under steps, two questions have exact answers: does
-any step lead out of legitimacy, and is there a state from which no legitimate one can be
-reached? If both answers are no, then every scheduler that gives each enabled step a chance
-leads to a legitimate state with probability 1, and it stays there.
+For a finite set of states that is closed under steps, two questions have exact answers: does a step
+lead out of legitimacy, and is there a state from which no legitimate state can be reached? If both
+answers are no, every scheduler that gives each enabled step a chance reaches a legitimate state
+with probability 1 and stays in legitimate states.
 
 A process runs Timeout only while all channels are empty, and a channel is a set: copies of one
-message count as one. A global state is one integer: a number for each process's state, and above
-them a bit for each message in flight. So a step, once worked out for its process, is an addition.
+message count as one. A global state is one integer: a number for the state of each process, and
+above them a bit for each message in flight. So a step, once computed for its process, is an
+addition.
 """
 
 from __future__ import annotations

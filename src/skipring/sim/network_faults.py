@@ -1,7 +1,7 @@
-"""Faults of the network: each a small value that decides one message's fate.
+"""Faults of the network: values that decide the fate of one message.
 
-A verdict is the delays, in rounds, of the copies that arrive: none for a lost message, two for
-one that is duplicated. Faults are composed: each decides anew about every copy left so far.
+A verdict is the list of delays, in rounds, of the copies that arrive: none for a lost message, two
+for a duplicated one. Faults compose: each decides about every copy that the faults before it left.
 """
 
 from __future__ import annotations

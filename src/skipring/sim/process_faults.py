@@ -1,6 +1,6 @@
-"""What befalls processes: crashes, churn, suspicion, a supervisor that forgets.
+"""Faults of processes: crashes, churn, wrong suspicion, a supervisor that loses its state.
 
-Each incident is a small value that is asked at the start of every round.
+The simulation asks each fault at the start of every round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running a scenario: to legitimacy, then closure."""
+"""Runner of a scenario: convergence to legitimacy, then closure."""
 
 from __future__ import annotations
 

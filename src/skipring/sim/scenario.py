@@ -1,4 +1,4 @@
-"""A scenario: everything that decides a simulated run, as one value or a TOML file."""
+"""Scenario: all parameters of a simulated run, as one value or a TOML file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who acts next: the order of deliveries and Timeouts (section 1.1).
+"""Schedulers: the order of deliveries and Timeouts (section 1.1).
 
-The paper only demands fairness. Each scheduler here is fair and says what one round is, the
-paper's timeout interval.
+The paper demands fairness only. Each scheduler is fair and defines a round, the paper's timeout
+interval.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Making a world that fails smaller while it still fails: delta debugging.
+"""Shrinking of a failing world while it still fails (delta debugging).
 
-A world is reduced in one respect after the other: all that could go at once, then halves, then
-quarters, down to one by one; and from the start again, until nothing more can go. A reduction
-only ever takes away, and takes every mention of what is gone with it, so each candidate is a
-world that a file can hold.
+The search reduces a world in one respect after the other: everything at once, then halves, then
+quarters, down to single parts, and starts again until nothing more can go. A reduction removes
+every reference to what it removes, so each candidate is a valid world file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The data pipeline on Apache Spark: source and sink, pipeline, and the experiment lab."""
+"""Data source and sink for Apache Spark, and the pipeline."""
 
 from __future__ import annotations
 

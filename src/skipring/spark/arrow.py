@@ -1,4 +1,4 @@
-"""From pages of stored publications to Arrow."""
+"""Schemas, and the conversion of log pages to Arrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch reads: topics as they were at one moment, proven by digests, while publishing goes on."""
+"""Batch reads: topics at one moment, proven by digests, while members publish."""
 
 from __future__ import annotations
 

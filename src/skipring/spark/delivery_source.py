@@ -1,8 +1,9 @@
-"""The data source ``skipring_deliveries``: how each publication came to each member with a disk.
+"""Data source ``skipring_deliveries``: how each publication arrived at each member with a disk.
 
-This is telemetry. A stream follows every store it can find, each at its own offset. One that
-begins anew (its node has lost its disk) is read anew, so a delivery may come twice: whoever counts
-removes duplicates by (topic, node, id). What a member that went away could not tell is left out.
+This is telemetry. A stream follows every store that it finds, each at its own offset. It reads a
+store that starts again (its node has lost its disk) from the start, so a delivery may occur twice:
+a query that counts removes duplicates by (topic, node, id). Deliveries of a member that is gone are
+missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What Spark's exceptions say in one sentence: ours, if one of our errors is at the bottom of it.
+"""Translation of Spark's exceptions into errors of skipring.
 
-Readers and writers run in other processes. Their errors come back as texts inside of Spark's.
+Readers and writers run in other processes. Their errors return as text inside of Spark's errors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Micro-batches whose store is gone, read from the standby: what was read is not read again."""
+"""Standby positions at another member, and the replay of a micro-batch from them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The options of the data source, checked before anything is asked for.
+"""Options of the data source, validated before any request.
 
-They come from Spark as texts, under names in any case. Whatever is wrong is an InputError that says
-which option it is, and what may be there instead.
+Spark passes them as text, with names in any case. An invalid option raises an InputError that names
+it and the accepted values.
 """
 
 from __future__ import annotations

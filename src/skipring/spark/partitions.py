@@ -1,4 +1,4 @@
-"""Reads of one member's store, between two of its offsets."""
+"""Input partitions: reads of one member's log between two offsets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Talking to a ring from Spark's processes, which know nothing of asyncio.
+"""Synchronous RPC client for Spark processes.
 
-Planner, tasks and committer are different processes; each makes its own and closes it.
+Planner, tasks and committer are different processes; each creates and closes its own client.
 """
 
 from __future__ import annotations

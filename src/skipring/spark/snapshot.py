@@ -1,4 +1,4 @@
-"""The stores of a topic's members: where they are, and what is in them."""
+"""Member stores of a topic, and the snapshot that members agree on."""
 
 from __future__ import annotations
 

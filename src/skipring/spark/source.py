@@ -1,4 +1,4 @@
-"""The data source ``skipring``: topics as tables and streams, in Kafka's conventions."""
+"""Data source ``skipring``: topics as tables and streams, with Kafka's conventions."""
 
 from __future__ import annotations
 

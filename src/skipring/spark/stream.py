@@ -1,7 +1,7 @@
-"""Stream reads: what one member with a disk has stored, from offset to offset.
+"""Stream reads of the log of one member, from offset to offset.
 
-The planner lives as long as the query, tasks as long as a micro-batch. Everything a restarted query
-needs is in its offsets; nothing is remembered here that could not be found again.
+The planner lives as long as the query, a task as long as a micro-batch. A restarted query needs its
+offsets only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A topic at one moment, as the dashboard draws it: who stands where, which edges are right.
+"""View of a topic at one moment: nodes, edges, and the violations of each.
 
-What is shown as wrong is what ``world/legitimacy.py`` finds; here it is put to nodes and edges.
+The violations are those of ``world/legitimacy.py``, assigned to nodes and edges.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Watching one topic from outside: its scenes, what travels in it, and what was published."""
+"""Monitor of one topic: its views, delivery paths, and published records."""
 
 from __future__ import annotations
 

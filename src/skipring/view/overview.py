@@ -1,4 +1,4 @@
-"""All topics and supervisors at a glance: what ``skipring top`` and the dashboard list."""
+"""Overview of all topics and supervisors, for ``skipring top`` and the dashboard."""
 
 from __future__ import annotations
 

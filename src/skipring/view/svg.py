@@ -1,7 +1,7 @@
-"""A simulated healing as one animated picture: an SVG without a script, for pages and READMEs.
+"""Animated SVG of a simulated healing, without a script, for pages and READMEs.
 
-``python -m skipring.view.svg > docs/images/healing.svg`` makes the picture of the README. Every
-node stands at the angle of r(label), label 0 on top and clockwise from there; what is wrong is red.
+``python -m skipring.view.svg > docs/images/healing.svg`` draws the picture of the README. Every
+node is at the angle of r(label), label 0 on top and clockwise from there; violations are red.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The ring as text: the two drawings of a portrait.
+"""Text drawing of a ring.
 
-It is drawn as an ellipse, each node at the angle
-of r(label), label 0 on top and clockwise from there, with the longest shortcuts as chords; and
-unrolled, with one row a level, which shows all of them.
+The ellipse shows each node at the angle of r(label), label 0 on top and clockwise from there, with
+the longest shortcuts as chords. The unrolled form has one row per level and shows all of them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The dashboard: a watched ring in the browser."""
+"""Dashboard: a monitored cluster in the browser."""

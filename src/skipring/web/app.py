@@ -1,4 +1,4 @@
-"""The dashboard's addresses: each reads its question, asks one thing and answers in JSON."""
+"""Routes of the dashboard: each parses its request, makes one call and returns JSON."""
 
 from __future__ import annotations
 

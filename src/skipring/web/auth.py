@@ -1,9 +1,9 @@
-"""Who may talk to the dashboard: whoever came with the one-time address, from our own page.
+"""Authentication of the dashboard: a one-time address, then a cookie, from its own page only.
 
-A page in another tab, or a name that was bent to our address, must not read a ring or publish in
-it. So every request names our host, every request of another page's is refused, and all but the
-first show a cookie that only the one-time address gives. Browsers send the cookies of a host to all
-of its ports, so others' cookies come along, and ours is named after the port.
+A page in another tab, or a name that resolves to this address, must not read a ring or publish in
+it. So every request has to name this host, requests of other origins are refused, and all requests
+after the first need a cookie that only the one-time address sets. Browsers send the cookies of a
+host to all its ports, so the name of the cookie contains the port.
 """
 
 from __future__ import annotations

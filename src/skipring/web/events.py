@@ -1,4 +1,4 @@
-"""What the dashboard's pages hear: one stream of events for each, all from the same watchers."""
+"""Event streams of the dashboard: one per page, all from the same monitors."""
 
 from __future__ import annotations
 

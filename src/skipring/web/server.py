@@ -1,4 +1,4 @@
-"""Running the dashboard beside whatever else the loop does."""
+"""Server of the dashboard, beside other tasks of the event loop."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A Spark session that just works.
+"""Builder of Spark sessions.
 
-Without a master it is the one that spark-submit or ``spark-defaults.conf`` names, else that in
-``MASTER``, which is Spark's own variable, else all the cores of this machine: ``local[*]``. What
-the caller sets counts most, then what spark-submit or ``spark-defaults.conf`` says, then what we
-choose (``skipring.spark.session.settings``).
+Without a master, the session uses the one of spark-submit or ``spark-defaults.conf``, then Spark's
+variable ``MASTER``, then all cores of this machine (``local[*]``). Settings of the caller come
+first, then those of spark-submit or ``spark-defaults.conf``, then those of
+``skipring.spark.session.settings``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our code on the executors of a cluster: sent along, and checked before it is needed."""
+"""Code on the executors of a cluster: send it, and check that it can run."""
 
 from __future__ import annotations
 

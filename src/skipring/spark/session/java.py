@@ -1,4 +1,4 @@
-"""A Java for Spark: the user's, or the one that comes from PyPI (decision 0035)."""
+"""Java for Spark: the user's, or the one from PyPI (decision 0035)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session is started with, where the user says nothing else."""
+"""Default settings of a session, and the forms of Spark masters."""
 
 from __future__ import annotations
 
